@@ -308,6 +308,10 @@ class Backend(ABC):
     """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False
     """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
+    takes_sparse: ClassVar[bool] = False
+    """True if `build` takes a model with sparse or nested tensors among its inputs, weights or buffers."""
+    takes_complex: ClassVar[bool] = True
+    """False if `build` takes no complex inputs."""
     takes_ranges: ClassVar[bool] = False
     """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
     takes_onnx: ClassVar[bool] = False

@@ -44,6 +44,7 @@ class Eager(Backend):
     usual_build_s = 1.5
     colour = "#4d4d4d"
     tasks = TASKS
+    takes_sparse = True
     takes_streams = True
     quantises = True
     writes_caches = True

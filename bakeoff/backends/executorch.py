@@ -30,6 +30,7 @@ COMPUTES_NOTHING = ("alloc", "getitem")
 
 class ExecuTorch(AheadOfTime):
     name = "executorch"
+    takes_complex = False
     description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
     devices = ("cpu",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "executorch")

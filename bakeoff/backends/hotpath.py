@@ -26,6 +26,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 class HotPath(Backend):
     name = "hotpath"
+    takes_sparse = True
     description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
     colour = "#882255"
     writes_cxx = True

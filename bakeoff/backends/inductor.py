@@ -137,6 +137,7 @@ class Inductor(Backend):
         GRAPH.in_channels_last(),
     )
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+    takes_sparse = True
     takes_streams = True
     takes_ranges = True
     precompiles = ("cpu",)

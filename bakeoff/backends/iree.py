@@ -49,6 +49,7 @@ It has no sm_90. GPUs translate code of older ones, and sm_80 is the one with as
 
 class IREE(Backend):
     name = "iree"
+    takes_complex = False
     description = "IREE from our export to ONNX: code for this CPU (llvm-cpu) or an NVIDIA GPU (cuda)"
     takes_onnx = True
     modes = (Mode(options=OPTIMISED, worth_trying=ANYWHERE),)

@@ -43,6 +43,7 @@ which layers were rounded."""
 
 class LiteRT(AheadOfTime):
     name = "litert"
+    takes_complex = False
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
     devices = ("cpu",)
     modes = (Mode(worth_trying=ANYWHERE), int8_products())

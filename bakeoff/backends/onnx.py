@@ -431,7 +431,9 @@ class Bound(Compiled):
         self._exported = exported
         self._device, self._cell_device = torch.device(device), device
         self._caches = caches
-        self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs and example else None
+        self._static = (
+            tuple(_as_bound(tensor).clone() for tensor in example.tensors()) if static_inputs and example else None
+        )
         self._run_options = onnxruntime.RunOptions()
         # the harness synchronises the stream, so ONNX Runtime must only enqueue
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -448,11 +450,11 @@ class Bound(Compiled):
     def bind(self, inputs: Inputs) -> None:
         if self._static is not None:
             for buffer, tensor in zip(self._static, inputs.tensors(), strict=True):
-                buffer.copy_(tensor)
+                buffer.copy_(_as_bound(tensor))
             return
         key = id(inputs)
         if key not in self._bindings:
-            tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
+            tensors = tuple(_as_bound(tensor) for tensor in inputs.tensors())
             # `inputs` is kept with its binding, so that nothing else gets its id
             self._bindings[key] = (self._binding(tensors), inputs, tensors)
         self._current, _, self._last_bound = self._bindings[key]
@@ -627,6 +629,13 @@ def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {}
     whole = on_cpu + on_gpu
     return {PROVIDERS["cuda"]: on_gpu / whole, PROVIDERS["cpu"]: on_cpu / whole}
+
+
+def _as_bound(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as the graph takes it: contiguous, with complex numbers as pairs in a last dimension."""
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj().contiguous()) if tensor.is_complex() else tensor.contiguous()
 
 
 def _static_shape(value: Any) -> list[int]:

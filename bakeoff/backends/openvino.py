@@ -46,6 +46,7 @@ MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 
 class OpenVINO(Backend):
     name = "openvino"
+    takes_complex = False
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
     devices = ("cpu",)
     usual_build_s = 5.0

@@ -55,6 +55,7 @@ ENGINE, TIMING_CACHE, MANIFEST = "model.engine", "timing.cache", "engine.json"
 
 class TensorRT(AheadOfTime):
     name = "tensorrt"
+    takes_complex = False
     description = "TensorRT engine built from the torch.export-based ONNX exporter"
     devices = ("cuda",)
     usual_build_s = 60.0

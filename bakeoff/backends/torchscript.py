@@ -44,6 +44,7 @@ class TorchScript(Backend):
     colour = "#f0e442"
     quantises = True
     writes_caches = True
+    takes_sparse = True
     takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
     modes = (FROZEN, GRAPH, FROZEN.in_channels_last(), GRAPH.in_channels_last())
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")

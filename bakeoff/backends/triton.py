@@ -43,6 +43,7 @@ VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
 
 class Triton(Backend):
     name = "triton"
+    takes_complex = False
     description = "hand-written Triton kernels, for the models that have one"
     devices = ("cuda",)
     colour = "#332288"

@@ -25,7 +25,7 @@ from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device, saved_inputs, shown_to_builds, training_of
-from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
 from bakeoff.records.failure import Failure
@@ -106,6 +106,8 @@ class WorkerContext:
             model = load(self.cell.as_built, weights_at=self.job.weights_at)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
+            if reason := tensors_not_taken(self.backend, model):
+                raise Unsupported(reason)
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
             # the model's file may have changed both, and what counts is the cell's precision and the contest's threads
@@ -192,6 +194,23 @@ class WorkerContext:
             device_bytes_source=self.device_memory.source or None,
             artifact_bytes=memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
         )
+
+
+def tensors_not_taken(backend: Backend, model: LoadedModel) -> str:
+    """Return why the backend does not take the kinds of tensors that the model has, or an empty string."""
+    from bakeoff.backends.calling import is_sparse
+
+    given = {f"input {place}": tensor for place, tensor in enumerate(model.inputs[0].tensors())}
+    own = [*model.module.named_parameters(), *model.module.named_buffers()]
+    for name, tensor in (*given.items(), *own):
+        kind = "nested" if tensor.is_nested else "sparse" if is_sparse(tensor) else ""
+        if kind and not backend.takes_sparse:
+            return f"{backend.name} takes dense tensors, and '{name}' is {kind}"
+    if not backend.takes_complex:
+        for name, tensor in given.items():
+            if tensor.is_complex():
+                return f"{backend.name} takes real inputs, and '{name}' is complex"
+    return ""
 
 
 class Phases:

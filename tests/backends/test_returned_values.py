@@ -1,0 +1,92 @@
+"""What models return, in all its forms, is compared right for every kind of backend: the models of tests/cases."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bakeoff import backends, models
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.worker_context import tensors_not_taken
+from bakeoff.records.device import CPU
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Accuracy, Cell
+from tests.backends.building import built, reference_of
+
+pytestmark = [
+    pytest.mark.usefixtures("restored_switches"),
+    pytest.mark.filterwarnings("ignore"),  # of tracers and of young kinds of tensors, which are what is tried here
+]
+
+CASES = Path(__file__).parents[1] / "cases"
+
+
+def cell_of(case: str, backend: str) -> Cell:
+    model = f"{CASES}/{case}"
+    return Cell(model=model, dimensions=models.find(model).resolve({}), device=CPU, backend=backend)
+
+
+def checked(case: str, backend: str, folder: Path) -> Accuracy:
+    cell = cell_of(case, backend)
+    reference = reference_of(cell)
+    with built(cell, folder) as one:
+        outputs = [one.call(inputs) for inputs in one.sets]
+    return accuracy.check(outputs, reference, Precision.FP32)
+
+
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        ("dataclass_output.py:factory", "eager"),
+        ("dataclass_output.py:factory", "torchscript"),
+        ("dataclass_output.py:factory", "onnx"),
+        ("dataclass_output.py:only", "torchscript"),
+        ("dataclass_output.py:only", "openvino"),
+        ("parameter_output.py:factory", "eager"),
+        ("parameter_output.py:factory", "torchscript"),
+        ("parameter_output.py:factory", "onnx"),
+        ("channels_last.py:factory", "torchscript"),
+        ("topk_ties.py:factory", "torchscript"),
+        ("topk_ties.py:factory", "onnx"),
+        ("topk_ties.py:factory", "openvino"),
+        ("complex_tracing.py:factory", "eager"),
+        ("sparse.py:factory", "eager"),
+        ("sparse.py:given", "torchscript"),
+    ],
+)
+def test_who_is_right_passes(tmp_path: Path, case: str, backend: str) -> None:
+    found = checked(case, backend, tmp_path)
+    assert found.passed, found.rule
+    assert found.rmse < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["torchscript", "onnx"])
+def test_a_lost_imaginary_part_is_found(tmp_path: Path, backend: str) -> None:
+    found = checked("complex_tracing.py:factory", backend, tmp_path)
+    assert not found.passed and found.rmse > 0.1
+
+
+def test_a_singular_matrix_is_nobodys_merit(tmp_path: Path) -> None:
+    found = checked("linalg_cond.py:factory", "eager", tmp_path)
+    assert not found.passed
+    assert "no value could be compared" in found.rule or "finite where the reference's are infinite" in found.rule
+
+
+@pytest.mark.parametrize(
+    ("case", "backend", "reason"),
+    [
+        ("sparse.py:given", "onnx", "onnx takes dense tensors, and 'input 1' is sparse"),
+        ("sparse.py:factory", "openvino", "openvino takes dense tensors, and 'adjacency' is sparse"),
+        ("sparse.py:factory", "torchscript", ""),
+        ("complex_tracing.py:factory", "openvino", "openvino takes real inputs, and 'input 0' is complex"),
+        ("complex_tracing.py:factory", "onnx", ""),
+    ],
+)
+def test_tensors_that_a_backend_does_not_take_are_named(case: str, backend: str, reason: str) -> None:
+    assert tensors_not_taken(backends.create(backend), load(cell_of(case, backend))) == reason
+
+
+def test_inputs_keep_their_layout() -> None:
+    cell = cell_of("channels_last.py:factory", "eager")
+    assert all(one.args[0].is_contiguous(memory_format=torch.channels_last) for one in load(cell).inputs)
