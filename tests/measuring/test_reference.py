@@ -81,6 +81,27 @@ def test_what_input_sets_share_stays_shared_in_another_type() -> None:
     assert first.args[0] is not second.args[0]
 
 
+@pytest.mark.parametrize(("precision", "wide"), [("fp32", None), ("fp32", torch.float64), ("bf16", None)])
+def test_complex_weights_and_inputs_keep_their_imaginary_parts(precision: str, wide: torch.dtype | None) -> None:
+    module, given = nn.Linear(3, 2, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
+    before = module.weight.detach().clone()
+    model = LoadedModel(module, (Inputs((given.requires_grad_(),)),))
+    moved, (inputs,) = loading.move_to_device(model, cell_of(precision), wide)
+    expected = torch.complex128 if wide else torch.complex64
+    assert moved.weight.dtype is expected and inputs.args[0].dtype is expected
+    assert torch.equal(moved.weight, before.to(expected)) and torch.equal(inputs.args[0], given.to(expected))
+    assert inputs.args[0].requires_grad
+
+
+def test_no_build_is_shown_the_last_input_set() -> None:
+    sets = tuple(Inputs((torch.full((2,), float(value)),)) for value in range(4))
+    longer = (*sets[:3], Inputs((torch.zeros(3),)))
+    decode = cell_of("fp32").model_copy(update={"task": "decode"})
+    assert loading.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
+    assert loading.shown_to_builds(longer, cell_of("fp32")) == longer
+    assert loading.shown_to_builds(sets, decode) == sets and loading.shown_to_builds(sets[:1], decode) == sets[:1]
+
+
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
     step = cell_of("fp32").model_copy(update={"task": "train_step"})
     with pytest.raises(torch.OutOfMemoryError):

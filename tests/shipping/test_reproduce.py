@@ -262,6 +262,16 @@ def test_a_model_of_a_library_is_the_same_bit_for_bit(tmp_path: Path, source: st
         torch.testing.assert_close(returned, flatten_outputs(loaded.module(*second.args, **second.kwargs)))
 
 
+def test_example_calls_of_a_factory_are_the_scripts_inputs(tmp_path: Path) -> None:
+    code = "import bakeoff, torch\ndef factory(batch: int = 2):\n    x = torch.randn(batch, 3)\n"
+    (tmp_path / "net.py").write_text(code + "    return torch.nn.Linear(3, 2), (bakeoff.Call(x + n) for n in range(3))")
+    cell, script = cell_of(f"{tmp_path}/net.py:factory", "eager"), tmp_path / "script.py"
+    script.write_text(script_of(cell))
+    found, sets = runpy.run_path(str(script))["input_sets"], load(cell).inputs
+    assert len(found) == len(sets) == 3
+    assert all(torch.equal(args[0], one.args[0]) for (args, _), one in zip(found, sets, strict=True))
+
+
 def test_models_that_no_script_covers_are_named(tmp_path: Path, vision: object) -> None:
     cell = Cell(model="torchvision:ssdlite320_mobilenet_v3_large", device=CPU, backend="eager")
     with pytest.raises(UsageError, match=r"no script for torchvision:.*: detectors take a list of images"):
