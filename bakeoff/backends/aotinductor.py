@@ -181,7 +181,7 @@ class AOTInductor(AheadOfTime):
             # rounding weights alone leaves inputs alone, and a decode step is meant to write into its caches
             if account["layers"] and not context.cell.precision.is_weight_only:
                 run = _sparing_inputs(run, inputs, account["layers"])
-            loaded: Compiled = Loaded(run, account, options)
+            loaded: Compiled = LoadedPackage(run, account, options)
             return (
                 cuda_graph.capture(loaded, inputs, context.calibration) if context.cell.mode == CUDA_GRAPH else loaded
             )
@@ -192,7 +192,7 @@ def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in mode.items() if name not in LOADING}
 
 
-class Loaded(Compiled):
+class LoadedPackage(Compiled):
     """Calls a package's model as a C++ deployment does, with flat tensors in and out.
 
     `AOTICompiledModel.__call__` is not used, because it parses the calling convention from JSON in every call.
@@ -217,7 +217,7 @@ class Loaded(Compiled):
     def instance(self) -> Compiled:
         """Return a caller of the same package, which gives each call a runner of its own."""
         assert self._function is not None
-        return Loaded(self._function, self._account, self._options)
+        return LoadedPackage(self._function, self._account, self._options)
 
     def placement(self) -> Placement:
         fallbacks = list(self._account["fallbacks"])

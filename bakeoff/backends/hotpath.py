@@ -46,13 +46,13 @@ class HotPath(Backend):
         assert isinstance(threshold, int)
         hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
         if context.training is None:
-            return Hot(Callables(module), hot, threshold)
+            return HotModule(Callables(module), hot, threshold)
         from bakeoff.backends.eager import Steps
 
-        return Hot(Steps(context.training), hot, threshold)
+        return HotModule(Steps(context.training), hot, threshold)
 
 
-class Hot(Wrapped):
+class HotModule(Wrapped):
     """A model that hot path detection follows."""
 
     def __init__(self, inner: Compiled, hot: HotPaths, threshold: int) -> None:

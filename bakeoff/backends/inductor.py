@@ -251,7 +251,7 @@ class Inductor(Backend):
             surgical.compile_parts(targets)
             for _ in range(TRIGGERING_CALLS):
                 module(*inputs.args, **inputs.kwargs)
-            return surgical.Operated(Optimised(module, context.cell.device, log), targets, outside)
+            return surgical.SurgicalModule(Optimised(module, context.cell.device, log), targets, outside)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its

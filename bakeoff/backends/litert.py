@@ -103,13 +103,13 @@ class LiteRT(AheadOfTime):
         with context.phase("load"):
             interpreter = Interpreter(str(context.workspace / MODEL), num_threads=context.threads)
             interpreter.allocate_tensors()
-            loaded = Loaded(interpreter, account["types"], account["layers"])
+            loaded = LoadedFlatbuffer(interpreter, account["types"], account["layers"])
             loaded.bind(inputs)
             loaded.run()
         return loaded
 
 
-class Loaded(Compiled):
+class LoadedFlatbuffer(Compiled):
     """An interpreter of LiteRT. Inputs are copied into its tensors when they are bound."""
 
     def __init__(self, interpreter: Any, types: Sequence[str], layers: Settings) -> None:

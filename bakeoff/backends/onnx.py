@@ -193,7 +193,7 @@ class Onnx(Backend):
             layers = _layers(exported, cell.precision)
             caches = caches_in_place(module, inputs)
             changed = {**experts, **({"caches": "in place"} if caches else {})}
-            bound = Bound(
+            bound = BoundSession(
                 sessions,
                 exported,
                 inputs,
@@ -399,7 +399,7 @@ class Sessions:
         }
 
 
-class Bound(Compiled):
+class BoundSession(Compiled):
     """A session with inputs and outputs bound to the memory of torch tensors.
 
     With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
@@ -476,7 +476,7 @@ class Bound(Compiled):
         if self._sessions.are_shared and self._cell_device.is_cuda:
             raise Unsupported("a session on CUDA has one stream, and instances need one each")
         session = self._session if self._sessions.are_shared else None
-        return Bound(
+        return BoundSession(
             self._sessions,
             self._exported,
             None,

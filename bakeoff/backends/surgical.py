@@ -127,7 +127,7 @@ def _class_of(module: nn.Module) -> str:
     return f"{IMPORTED_AS.get(package, package)}.{kind.__name__}"
 
 
-class Operated(Wrapped):
+class SurgicalModule(Wrapped):
     """A module with compiled parts. Closing it gives the parts their own `forward` back."""
 
     def __init__(self, inner: Compiled, targets: Mapping[str, nn.Module], eager: Outside) -> None:

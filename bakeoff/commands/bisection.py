@@ -60,7 +60,7 @@ def begin(
     cells = sum(len(contest.cells) for contest in contests)
     if cells != 1:
         raise UsageError(f"a bisection follows one cell, and these are {cells}: name one model, size, precision, mode")
-    whole = from_good_to_bad(versions or released(package), good, bad)
+    whole = from_good_to_bad(versions or released_versions(package), good, bad)
     folder = folder or Path("results") / f"{datetime.now():%Y%m%d-%H%M%S}-bisect-{package}"
     Store.check(folder)
     bisection = Bisection(package=package, backend=contests[0].cells[0].cell.configuration, versions=whole)
@@ -133,7 +133,7 @@ def _keep(kept: BisectionState, folder: Path) -> None:
     write_atomically(folder / FILE, kept.model_dump_json(indent=1))
 
 
-def released(package: str) -> list[str]:
+def released_versions(package: str) -> list[str]:
     """Return the versions that pip could install, without pre-releases. Raises UsageError where it finds none."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)

@@ -242,7 +242,7 @@ def _trial(
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for factor in planted for pair in undecided(slowed(records, factor / by_itself))]
+        return [pair for factor in planted for pair in undecided(with_slowdown(records, factor / by_itself))]
 
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
@@ -273,7 +273,7 @@ def answer_for(
     records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
 ) -> Answer:
     """Return the verdict at the time when a contest with this slowdown would have stopped."""
-    second_slowed = slowed(records, planted / by_itself)
+    second_slowed = with_slowdown(records, planted / by_itself)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
         seen = [_first_processes(record, processes) for record in second_slowed]
@@ -290,7 +290,7 @@ def answer_for(
     raise AssertionError("a trial asks at least once whether it is decided")
 
 
-def slowed(records: Sequence[Record], factor: float) -> list[Record]:
+def with_slowdown(records: Sequence[Record], factor: float) -> list[Record]:
     """Return the records with the second copy's calls `factor` times as long."""
     return [
         record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))

@@ -17,7 +17,7 @@ NEEDED = ("torch", "pydantic")
 """A worker needs these, so that every environment must have them."""
 
 
-def look_at(
+def examine_environment(
     name: str, known: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
 ) -> OtherEnvironment:
     """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
@@ -43,7 +43,7 @@ def differences(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]
     return {package: (there, here) for package, (there, here) in both.items() if there != here}
 
 
-def broken(other_environments: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
+def broken_libraries(other_environments: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
     """Return a phrase for each library of a named backend that does not import in an environment."""
     asked = set(named)
     return [

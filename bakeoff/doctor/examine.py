@@ -64,14 +64,14 @@ def examine(
     others = []
     for name in names_of_environments():
         say(f"looking at environment {name}")
-        others.append(environments.look_at(name, found.libraries, named, start_method))
+        others.append(environments.examine_environment(name, found.libraries, named, start_method))
     return Diagnosis(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         facts=found,
         trials=trials,
         findings=findings,
         environments=others,
-        broken=[*broken(trials, planned, devices_asked), *environments.broken(others, named)],
+        broken=[*broken(trials, planned, devices_asked), *environments.broken_libraries(others, named)],
     )
 
 

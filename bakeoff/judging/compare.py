@@ -118,7 +118,7 @@ class CellChange:
 
 
 @dataclass(frozen=True)
-class Untold:
+class Inconclusive:
     """Why cells could not be told slower, faster or the same."""
 
     cells: int
@@ -162,13 +162,13 @@ class Comparison:
         return list(dict.fromkeys(cell.baseline for cell in self.cells))
 
     @property
-    def untold(self) -> Untold | None:
+    def inconclusive(self) -> Inconclusive | None:
         """Return why nothing could be told of some cells, or None if there is no such cell."""
         reasons = [cell.reason for cell in self.cells if cell.outcome is Outcome.CANNOT_TELL and cell.reason]
         if not reasons:
             return None
         kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
-        found = Untold(
+        found = Inconclusive(
             cells=len(reasons),
             is_all=not any(cell.outcome in _TOLD for cell in self.cells),
             kind=kind,
@@ -184,7 +184,7 @@ class Comparison:
     @property
     def tells_most(self) -> bool:
         """Return True unless nothing could be told of most cells."""
-        return self.untold is None or 2 * self.untold.cells <= len(self.cells)
+        return self.inconclusive is None or 2 * self.inconclusive.cells <= len(self.cells)
 
 
 def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Comparison:

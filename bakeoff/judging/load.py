@@ -57,7 +57,7 @@ class SoakMissed:
     label: str
     value_ms: float
     seconds: float
-    lower: Soaked | None  # at a lower rate, where that was tried
+    lower: SoakSummary | None  # at a lower rate, where that was tried
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ LoadDoubt = NearCeiling | SoakMissed | LatencyDrifted | ShortWindows | RequestsF
 
 
 @dataclass(frozen=True)
-class Soaked:
+class SoakSummary:
     """What a cell did while it served for a long time at the rate that was found."""
 
     seconds: float
@@ -106,7 +106,7 @@ class Soaked:
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """The latencies at one rate, in one window."""
 
     rate: float
@@ -124,8 +124,8 @@ class LoadedCell:
     value: float | None  # requests per second, or the median latency in ms; fitted to the whole contest
     interval: Interval | None
     rank: int | None
-    soak: Soaked | None
-    points: tuple[Point, ...]
+    soak: SoakSummary | None
+    points: tuple[RatePoint, ...]
     rate: float | None  # requests per second, in every scenario
     price_per_million: float | None
 
@@ -229,7 +229,7 @@ def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_h
         value=value,
         interval=interval,
         rank=rank if value is not None else None,
-        soak=_soaked(load, load.soak),
+        soak=_summarise_soak(load, load.soak),
         points=_points(load),
         rate=rate,
         price_per_million=price_per_hour / 3600 / rate * MILLION if price_per_hour and rate else None,
@@ -238,11 +238,11 @@ def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_h
 
 def misses_objective(load: Load) -> bool:
     """Return True if the objective does not hold over the soak."""
-    soak = _soaked(load, load.soak)
+    soak = _summarise_soak(load, load.soak)
     return bool(soak and load.objective and (soak.objective_ms or 0.0) > MISSED * load.objective.limit_ms)
 
 
-def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
+def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | None:
     if not windows:
         return None
     requests = sum(window.requests for window in windows)
@@ -252,12 +252,12 @@ def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
     times = [window.p50_ms if has_latencies else 1e3 / window.rate for window in windows]
     before, after = (np.median(part) for part in (times[:third], times[-third:]))
     steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
-    return Soaked(
+    return SoakSummary(
         seconds=sum(window.seconds for window in windows),
         rate=float(np.mean([window.rate for window in windows])),
-        p50_ms=_pooled(windows, 0.5, "p50_ms") if has_latencies else None,
-        p99_ms=_pooled(windows, 0.99, "p99_ms") if has_latencies else None,
-        objective_ms=_pooled(windows, load.objective.quantile, "objective_ms") if load.objective else None,
+        p50_ms=_pooled_quantile(windows, 0.5, "p50_ms") if has_latencies else None,
+        p99_ms=_pooled_quantile(windows, 0.99, "p99_ms") if has_latencies else None,
+        objective_ms=_pooled_quantile(windows, load.objective.quantile, "objective_ms") if load.objective else None,
         drift=float(after / before) - 1 if steps and abs(np.mean(steps)) >= TREND else None,
         joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,
         energy_source=windows[0].energy_source,
@@ -266,7 +266,7 @@ def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
     )
 
 
-def _pooled(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:
+def _pooled_quantile(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:
     """Return the quantile over all requests, or the median of the windows' own where they were not kept."""
     kept = [latency for window in windows for latency in window.latencies_us]
     if kept:
@@ -274,11 +274,11 @@ def _pooled(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:
     return float(np.median([getattr(window, name) for window in windows]))
 
 
-def _points(load: Load) -> tuple[Point, ...]:
+def _points(load: Load) -> tuple[RatePoint, ...]:
     windows = [(window, one.settings == load.settings) for one in load.tried for window in one.windows]
     windows += [(window, True) for turn in load.turns for window in turn.windows]
     return tuple(
-        Point(window.rate, window.p50_ms, window.p99_ms, is_chosen)
+        RatePoint(window.rate, window.p50_ms, window.p99_ms, is_chosen)
         for window, is_chosen in windows
         if window.asked_rate
     )
@@ -293,7 +293,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
             doubts.append(NearCeiling(label, cell.value, load.ceiling))
     soak = cell.soak
     if soak and soak.objective_ms and misses_objective(load):
-        lower = _soaked(load, load.lower_soak)
+        lower = _summarise_soak(load, load.lower_soak)
         doubts.append(SoakMissed(label, soak.objective_ms, soak.seconds, lower))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         doubts.append(LatencyDrifted(label, soak.drift))

@@ -42,7 +42,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
     """Return a worker's variables: the allowed ones of `given`, and private, empty caches in `workspace`."""
     caches = workspace / "cache"
     return {
-        **allowed(given),
+        **allowed_variables(given),
         MARK: mark,
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": _hub_cache(given),
@@ -56,7 +56,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
     }
 
 
-def allowed(given: Mapping[str, str]) -> dict[str, str]:
+def allowed_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `given` that a worker may see."""
     return {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
 

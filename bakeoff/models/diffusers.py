@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from bakeoff.models.libraries import Facts, facts_of, imported, naming_torchvision
+from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.errors import UsageError, unknown
@@ -54,7 +54,7 @@ class Diffusers(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Load the folder's weights. The seed decides the inputs, and weights that the folder lacks."""
         with naming_torchvision(self.name):
-            model_class = getattr(imported("diffusers", self.name), self.facts["class"])
+            model_class = getattr(import_library("diffusers", self.name), self.facts["class"])
         with seeded(seed):
             if self.has_weights:
                 module = model_class.from_pretrained(self.folder, local_files_only=True, use_safetensors=True).float()
@@ -82,7 +82,7 @@ class Diffusers(Family):
 def describe(folder: str) -> Facts:
     """Return the class of the model in the folder, and what it takes. Its weights are not read."""
     model = f"diffusers:{folder}"
-    diffusers: Any = imported("diffusers", model)
+    diffusers: Any = import_library("diffusers", model)
     named = str(read_config(model, Path(folder), TAKES).get("_class_name", ""))
     if named not in dir(diffusers):
         known = [name for name in dir(diffusers) if name[:1].isupper()]

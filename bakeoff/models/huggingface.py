@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.models import hub
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.generation import context_of
-from bakeoff.models.libraries import Facts, facts_of, imported, naming_torchvision
+from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.device import Device
@@ -221,7 +221,7 @@ class HuggingFace(Family):
 
 def describe(folder: str) -> Facts:
     """Return the whole configuration in the folder, and the class of its type that generates text, or nothing."""
-    transformers = imported("transformers", f"hf:{folder}")
+    transformers = import_library("transformers", f"hf:{folder}")
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -47,7 +47,7 @@ def facts_of(module: str, source: str) -> Facts:
     return facts
 
 
-def imported(library: str, model: str, remedy: str = "") -> Any:
+def import_library(library: str, model: str, remedy: str = "") -> Any:
     """Import `library`. Raises UsageError with the remedy if it is missing or does not fit torch."""
     try:
         return importlib.import_module(library)

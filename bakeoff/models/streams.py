@@ -36,7 +36,7 @@ def sizes_between(low: int, high: int) -> list[int]:
     return [rising[(3 * place) % SIZES] for place in range(SIZES)]
 
 
-def joined(models: Iterable[LoadedModel], name: str) -> LoadedModel:
+def join_streams(models: Iterable[LoadedModel], name: str) -> LoadedModel:
     """Return the model with the largest inputs, with an input set of each one.
 
     Only the largest one so far is kept. Raises UsageError if the weights change with the size, or no input does.

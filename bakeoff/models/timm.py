@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes
-from bakeoff.models.libraries import Facts, facts_of, imported
+from bakeoff.models.libraries import Facts, facts_of, import_library
 from bakeoff.models.seeding import make_as_trained, normal_inputs, seeded
 from bakeoff.records.errors import unknown
 
@@ -27,7 +27,7 @@ class Timm(Family):
         }
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        timm = imported("timm", self.name)
+        timm = import_library("timm", self.name)
         size = int(dimensions["size"])
         given = {"img_size": size} if self.is_resized(size) else {}
         with seeded(seed):
@@ -48,7 +48,7 @@ class Timm(Family):
 
 def describe(architecture: str) -> Facts:
     """Return the shape of the architecture's input, and whether its weights depend on that shape."""
-    timm: Any = imported("timm", f"timm:{architecture}")
+    timm: Any = import_library("timm", f"timm:{architecture}")
     if not timm.is_model(architecture.partition(".")[0]):
         raise unknown("model of timm", architecture, timm.list_models(), "timm.list_models()")
     known = timm.get_pretrained_cfg(architecture)

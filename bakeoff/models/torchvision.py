@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from bakeoff.models.libraries import Facts, facts_of, imported
+from bakeoff.models.libraries import Facts, facts_of, import_library
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.errors import UsageError, unknown
 
@@ -49,7 +49,7 @@ class Torchvision(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
-        torchvision = imported("torchvision", self.name)
+        torchvision = import_library("torchvision", self.name)
         with seeded(seed):
             module = torchvision.models.get_model(self.architecture, weights=None, **self.arguments(dimensions))
             inputs = tuple(self._inputs(dimensions) for _ in range(INPUT_SETS))
@@ -89,7 +89,7 @@ class Torchvision(Family):
 
 def describe(architecture: str) -> Facts:
     """Return which inputs the architecture takes, and the size that its weights were made for."""
-    torchvision: Any = imported("torchvision", f"torchvision:{architecture}")
+    torchvision: Any = import_library("torchvision", f"torchvision:{architecture}")
     if architecture not in torchvision.models.list_models():
         raise unknown(
             "model of torchvision", architecture, torchvision.models.list_models(), "torchvision.models.list_models()"

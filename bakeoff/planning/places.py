@@ -79,7 +79,7 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
         return []
     if devices[0].startswith("cuda"):
         indices = [Device(name).cuda_index or 0 for name in devices]
-        shares = divided(usable, siblings, len(indices))
+        shares = divide_cores(usable, siblings, len(indices))
         places = [
             Place(f"cuda:{index}", Device("cuda"), cores, index) for index, cores in zip(indices, shares, strict=True)
         ]
@@ -102,7 +102,7 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
     return places
 
 
-def divided(usable: Collection[int], siblings: Mapping[int, int], shares: int) -> list[tuple[int, ...]]:
+def divide_cores(usable: Collection[int], siblings: Mapping[int, int], shares: int) -> list[tuple[int, ...]]:
     """Return equal shares of the physical cores, in their order, each with all of its threads.
 
     Raises UsageError where there are fewer physical cores than shares.

@@ -19,7 +19,7 @@ class Artifacts:
     def keep(self, cell_id: str, built: Path) -> str:
         """Keep the files of the folder `built` in the cell's own, and return its path within the run's folder.
 
-        Return an empty string if nothing was built. Raises Full if the artefact is too large. The cell's folder appears
+        Return an empty string if nothing was built. Raises ArtifactTooLarge where it is. The folder appears
         whole or not at all.
         """
         kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
@@ -29,13 +29,13 @@ class Artifacts:
         if not size_bytes:
             return ""
         if _folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
-            raise Full(size_bytes)
+            raise ArtifactTooLarge(size_bytes)
         shutil.copytree(built, partial, copy_function=_link)
         partial.rename(kept)
         return f"{FOLDER}/{cell_id}"
 
 
-class Full(Exception):
+class ArtifactTooLarge(Exception):
     """An artefact does not fit below the limit."""
 
     def __init__(self, size_bytes: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bakeoff.judging.change import Change
-from bakeoff.judging.compare import CellChange, Comparison, Control, Outcome, ReasonKind, Untold
+from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import one_line
@@ -102,7 +102,7 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
     told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
     numbers = {}
-    if comparison.untold and comparison.untold.is_all:  # a table would only repeat that
+    if comparison.inconclusive and comparison.inconclusive.is_all:  # a table would only repeat that
         if not folds:
             return _joined(told)
         numbers = {"The numbers": _table(comparison.cells)}
@@ -163,13 +163,13 @@ def _joined(sections: Sequence[str]) -> str:
 def headline(comparison: Comparison) -> str:
     """Say in one sentence whether anything regressed."""
     regressions = comparison.regressions
-    untold = comparison.untold
-    if untold and untold.is_all:
-        return f"Nothing can be told: {_why_untold(untold, comparison)}."
+    inconclusive = comparison.inconclusive
+    if inconclusive and inconclusive.is_all:
+        return f"Nothing can be told: {_why_inconclusive(inconclusive, comparison)}."
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        remedy = "" if comparison.tells_most or not untold else f"; {_why_untold(untold, comparison)}"
+        remedy = "" if comparison.tells_most or not inconclusive else f"; {_why_inconclusive(inconclusive, comparison)}"
         return f"No regression over {spell_share(comparison.fail_above)} was found: {told}{remedy}."
     named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
     more = len(regressions) - REGRESSIONS_NAMED
@@ -177,26 +177,26 @@ def headline(comparison: Comparison) -> str:
     return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _why_untold(untold: Untold, comparison: Comparison) -> str:
+def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str:
     """Say in one sentence why cells could not be told, and what would help."""
-    alone = f", so only a change over {spell_share(untold.margin)} would count" if untold.margin else ""
-    if untold.kind is ReasonKind.OTHER_MACHINE:
+    alone = f", so only a change over {spell_share(inconclusive.margin)} would count" if inconclusive.margin else ""
+    if inconclusive.kind is ReasonKind.OTHER_MACHINE:
         machines = _listed(comparison.differences, Bearing.MACHINE, one_line)
         return f"the runs are of two machines ({machines}){alone}; measure both on one, more processes do not help"
-    if untold.kind is ReasonKind.SINGLE_PROCESS:
-        remedy = f"measure both again with --processes {untold.processes} or more"
+    if inconclusive.kind is ReasonKind.SINGLE_PROCESS:
+        remedy = f"measure both again with --processes {inconclusive.processes} or more"
         return f"a run has one process of each cell, and processes of one cell differ{alone}; {remedy}"
-    if untold.kind is ReasonKind.WIDE_INTERVAL:
+    if inconclusive.kind is ReasonKind.WIDE_INTERVAL:
         limit = f"a change of {spell_share(comparison.fail_above)}"
-        remedy = f"to tell {limit} takes about {untold.processes} of each (--processes)"
-        if not untold.is_enough:
-            remedy = f"not even {untold.processes} of each would tell {limit}, so measure on a quieter machine"
+        remedy = f"to tell {limit} takes about {inconclusive.processes} of each (--processes)"
+        if not inconclusive.is_enough:
+            remedy = f"not even {inconclusive.processes} of each would tell {limit}, so measure on a quieter machine"
         return f"the processes of a cell differ by more than the runs do; {remedy}"
-    text = _UNTOLD.get(untold.kind, "no cell was measured in both runs")
+    text = _INCONCLUSIVE.get(inconclusive.kind, "no cell was measured in both runs")
     return text.format(baseline=listed(comparison.baselines)) + alone
 
 
-_UNTOLD = {
+_INCONCLUSIVE = {
     ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
     ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
@@ -205,8 +205,8 @@ _UNTOLD = {
 
 def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
     """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
-    untold = comparison.untold
-    is_told = untold and untold.is_all and untold.kind is ReasonKind.OTHER_MACHINE  # in the headline
+    inconclusive = comparison.inconclusive
+    is_told = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE  # in the headline
     if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
         yield "Another machine", f", and any change may come from that: {machine}."
     if speed := _listed(comparison.differences, Bearing.SPEED, outside):

@@ -24,14 +24,14 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.environment import differences, usable_cores
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
-from bakeoff.planning.places import Place, divided, physical_cores
+from bakeoff.planning.places import Place, divide_cores, physical_cores
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Environment, Record
 from bakeoff.records.store import Store
-from bakeoff.scaling.place_process import Begin, Begun, Measure, ProgressEvent
+from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, ProgressEvent, StartController
 from bakeoff.scaling.pool import Controller, end_all, expected_seconds
 from bakeoff.scaling.schedule import MAX_ATTEMPTS
 
@@ -161,7 +161,11 @@ class Cluster:
     def _home(self, store: Store) -> Any:
         """Start the actor, beside this process, that writes what is copied back to the driver."""
         here = self._ray.get_runtime_context().get_node_id()
-        actor = self._ray.remote(num_cpus=0)(Home).options(label_selector={NODE_ID: here}).remote(store.root.resolve())
+        actor = (
+            self._ray.remote(num_cpus=0)(DriverMailbox)
+            .options(label_selector={NODE_ID: here})
+            .remote(store.root.resolve())
+        )
         self._ray.get(actor.take.remote())
         return actor
 
@@ -190,7 +194,7 @@ def _require_listener(address: str) -> None:
         socket.create_connection((host, int(port)), MAX_CONNECT_S).close()
 
 
-class Home:
+class DriverMailbox:
     """Runs as an actor beside the driver, and writes into the run's folder what tasks send."""
 
     def __init__(self, root: Path) -> None:
@@ -240,14 +244,14 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
     with tempfile.TemporaryDirectory(prefix="bakeoff-node-") as folder:
         store = Store.create(Path(folder) / "run", request, [planned.cell.id for planned in contest.cells], "")
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
-        begin, log = Begin(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log"
+        begin, log = StartController(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log"
         is_shared = started_in.is_dir()
         controller = Controller(begin, log, started_in if is_shared else None)
         try:
             while (message := controller.receive()) is not None:
-                if isinstance(message, Begun):
+                if isinstance(message, ControllerStarted):
                     ray.get(home.begun.remote(contest.id, place.name, message.environment))
-                    controller.reply(Measure(contest, store.root))
+                    controller.reply(MeasureContest(contest, store.root))
                 elif isinstance(message, ProgressEvent):
                     ray.get(_send_home(home, message, store))
                     controller.reply(None)
@@ -283,7 +287,7 @@ def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> 
         return Place(here, device, tuple(usable_cores()))
     index = int(gpu_ids[0])
     cores = usable_cores()
-    return Place(f"{here} cuda:{index}", device, divided(cores, physical_cores(cores), gpus)[index], gpu=0)
+    return Place(f"{here} cuda:{index}", device, divide_cores(cores, physical_cores(cores), gpus)[index], gpu=0)
 
 
 def hardware() -> str:

@@ -38,7 +38,7 @@ CALIBRATIONS = 200
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartController:
     """What a controller is started for."""
 
     place: Place
@@ -48,7 +48,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureContest:
     """A reply: measure this contest, and have its records in the run's folder by this time of the monotonic clock."""
 
     contest: Contest
@@ -65,7 +65,7 @@ class ProgressEvent:
 
 
 @dataclass(frozen=True)
-class Begun:
+class ControllerStarted:
     """The controller can be handed its first contest."""
 
     environment: Environment
@@ -73,12 +73,12 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ContestEnded:
     """The contest that it was handed has come to its records."""
 
 
-Message = ProgressEvent | Begun | Ended
-Reply = Measure | None
+Message = ProgressEvent | ControllerStarted | ContestEnded
+Reply = MeasureContest | None
 Tell = Callable[[Message], Reply]
 
 
@@ -97,7 +97,7 @@ def main() -> None:
         serve(connection.recv(), tell)
 
 
-def serve(begin: Begin, tell: Tell) -> None:
+def serve(begin: StartController, tell: Tell) -> None:
     """Measure one contest after the other at a place, on its cores alone."""
     place = begin.place
     if place.cores:
@@ -106,7 +106,7 @@ def serve(begin: Begin, tell: Tell) -> None:
     with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         captured = environment.capture(facts, facts_of_environments(launchers, begin.request))
-        reply = tell(Begun(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
+        reply = tell(ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
         if reply is None:
             return
         store, progress = Store.open(reply.folder), Relay(tell)
@@ -119,7 +119,7 @@ def serve(begin: Begin, tell: Tell) -> None:
         while reply is not None:
             time_plan.budget_ends_s = reply.ends_s
             measure_contest(measurement, reply.contest, pending(reply.contest, store))
-            reply = tell(Ended())
+            reply = tell(ContestEnded())
 
 
 def rate_of_cores(cores: Sequence[int]) -> float:

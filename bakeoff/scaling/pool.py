@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Self
 
-from bakeoff.measuring.controller.cell_record import common_fields, told_of
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
 from bakeoff.measuring.controller.environment import differences, usable_cores
 from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
@@ -30,7 +30,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Environment, Record, Status
 from bakeoff.records.store import Store
-from bakeoff.scaling.place_process import Begin, Begun, Measure, Message, ProgressEvent
+from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, Message, ProgressEvent, StartController
 from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule
 
 MAX_SLOWER = 0.02
@@ -45,7 +45,7 @@ START = "from bakeoff.scaling.place_process import main; main()"
 class Controller:
     """The controller process at one place, seen from the process that started it."""
 
-    def __init__(self, begin: Begin, log: Path, folder: Path | None = None) -> None:
+    def __init__(self, begin: StartController, log: Path, folder: Path | None = None) -> None:
         """Start it in `folder`, to which the paths of models are relative, or in the folder of this process."""
         self.begin = begin
         self.log = log
@@ -76,7 +76,7 @@ class Controller:
             return None
         return message
 
-    def reply(self, reply: Measure | None) -> None:
+    def reply(self, reply: MeasureContest | None) -> None:
         with contextlib.suppress(ConnectionError):  # it has ended meanwhile, which `receive` tells
             self.connection.send(reply)
 
@@ -103,7 +103,7 @@ class Pool:
         self._places, self._request, self._contests = places, request, contests
         self._controllers: dict[str, Controller] = {}
         self._leaving: list[Controller] = []
-        self._begun: dict[str, Begun] = {}
+        self._begun: dict[str, ControllerStarted] = {}
 
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
@@ -162,7 +162,7 @@ class Pool:
                             self._tell(controller, message, schedule, progress)
                         controller.reply(None)
                     else:
-                        if not isinstance(message, Begun):
+                        if not isinstance(message, ControllerStarted):
                             schedule.ended(controller.place.name)
                             save_elapsed()
                         self._hand(controller, next_order(controller.place))
@@ -171,7 +171,7 @@ class Pool:
             store.forget_builds({cell.build_id for cell in cells})
 
     def _start(self, place: Place) -> None:
-        begin = Begin(place, self._request, tuple(self._contests), len(self._places))
+        begin = StartController(place, self._request, tuple(self._contests), len(self._places))
         self._controllers[place.name] = Controller(begin, self._logs / f"{place.name}.log")
 
     def _ready(self) -> Iterator[Controller]:
@@ -182,11 +182,11 @@ class Pool:
 
     def _has_begun(self, controller: Controller) -> bool:
         message = controller.receive()
-        if isinstance(message, Begun):
+        if isinstance(message, ControllerStarted):
             self._begun[controller.place.name] = message
         return message is not None
 
-    def _hand(self, controller: Controller, order: Measure | None) -> None:
+    def _hand(self, controller: Controller, order: MeasureContest | None) -> None:
         """Hand a controller its next contest, or let it go where nothing is left."""
         controller.left_s = 0.0
         controller.reply(order)
@@ -215,14 +215,16 @@ class Pool:
             end_all(given_up, f"{cause}, the last of {MAX_ATTEMPTS} attempts", store, progress)
         self._start(place)
 
-    def _next_order(self, schedule: Schedule, store: Store, budget_ends_s: float, place: Place) -> Measure | None:
+    def _next_order(
+        self, schedule: Schedule, store: Store, budget_ends_s: float, place: Place
+    ) -> MeasureContest | None:
         contest = schedule.next_for(place.name)
         if contest is None:
             return None
         now_s = time.monotonic()
         share = min(1.0, len(self._controllers) * schedule.share_of_waiting(contest))
         ends_s = now_s + (budget_ends_s - now_s) * share if budget_ends_s < math.inf else math.inf
-        return Measure(contest, store.root, ends_s)
+        return MeasureContest(contest, store.root, ends_s)
 
     def _tell(self, controller: Controller, told: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
         if told.method == "time_left":
@@ -237,7 +239,7 @@ def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> 
     """End the cells of a contest that have no record, all for this reason."""
     for planned in pending(contest, store):
         failure = Failure(kind="no controller", text=reason)
-        record = Record(cell=planned.cell, status=Status.CRASH, **told_of(failure), **common_fields(planned))
+        record = Record(cell=planned.cell, status=Status.CRASH, **facts_of_process(failure), **common_fields(planned))
         store.save(record)
         progress.ended(record)
     store.forget(contest.id, [])

@@ -11,7 +11,7 @@ import torch
 from bakeoff import backends
 from bakeoff.backends.base import Settings
 from bakeoff.backends.eager import Callables
-from bakeoff.backends.hotpath import Hot
+from bakeoff.backends.hotpath import HotModule
 from bakeoff.hotpath import enable_hot_path_detection
 from bakeoff.hotpath.compiling import Outcome
 from bakeoff.models.base import Inputs
@@ -28,19 +28,19 @@ class Step(Callables):
 
 
 @pytest.fixture
-def hot(tmp_path: Path) -> Callable[[FakeCompiler], Hot]:
-    def make(compiler: FakeCompiler) -> Hot:
+def hot(tmp_path: Path) -> Callable[[FakeCompiler], HotModule]:
+    def make(compiler: FakeCompiler) -> HotModule:
         module = Slowly()
         cache = make_compiling_cheap(tmp_path)
         paths = enable_hot_path_detection(module, cache=cache, compiler=compiler, watch_share=0.5)
-        compiled = Hot(Step(module), paths, 10)
+        compiled = HotModule(Step(module), paths, 10)
         compiled.bind(Inputs((ROWS,)))
         return compiled
 
     return make
 
 
-def run_until_final(compiled: Hot, compiler: FakeCompiler, outcome: Outcome = DONE) -> Placement:
+def run_until_final(compiled: HotModule, compiler: FakeCompiler, outcome: Outcome = DONE) -> Placement:
     """Call until the build is final. A compilation ends as soon as it has started."""
     with torch.inference_mode():
         for _ in range(5000):
@@ -52,7 +52,7 @@ def run_until_final(compiled: Hot, compiler: FakeCompiler, outcome: Outcome = DO
     raise AssertionError("not final after 5000 calls")
 
 
-def test_a_build_is_eager_by_choice_at_first(hot: Callable[[FakeCompiler], Hot]) -> None:
+def test_a_build_is_eager_by_choice_at_first(hot: Callable[[FakeCompiler], HotModule]) -> None:
     with hot(FakeCompiler()) as compiled, torch.inference_mode():
         compiled.run()
         compiled.run()
@@ -61,7 +61,7 @@ def test_a_build_is_eager_by_choice_at_first(hot: Callable[[FakeCompiler], Hot])
         assert not compiled.is_final() and compiled.compilations() == 0
 
 
-def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callable[[FakeCompiler], Hot]) -> None:
+def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler()
     with hot(compiler) as compiled:
         placement = run_until_final(compiled, compiler)
@@ -74,14 +74,14 @@ def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callabl
         assert torch.equal(compiled.outputs()[0], 2 * ROWS + 1)
 
 
-def test_eager_is_no_fallback_where_it_is_faster(hot: Callable[[FakeCompiler], Hot]) -> None:
+def test_eager_is_no_fallback_where_it_is_faster(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler(SLOW_S)
     with hot(compiler) as compiled:
         placement = run_until_final(compiled, compiler)
         assert placement.extent is Extent.FULL and not placement.fallbacks
 
 
-def test_eager_is_a_fallback_where_compiling_failed(hot: Callable[[FakeCompiler], Hot]) -> None:
+def test_eager_is_a_fallback_where_compiling_failed(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler()
     with hot(compiler) as compiled:
         placement = run_until_final(compiled, compiler, Outcome("LoweringException: no kernel"))
@@ -89,7 +89,7 @@ def test_eager_is_a_fallback_where_compiling_failed(hot: Callable[[FakeCompiler]
         assert placement.fallbacks == ["the model: eager; not compiled: LoweringException: no kernel"]
 
 
-def test_a_build_that_is_told_to_be_final_stays_as_it_is(hot: Callable[[FakeCompiler], Hot]) -> None:
+def test_a_build_that_is_told_to_be_final_stays_as_it_is(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler()
     with hot(compiler) as compiled, torch.inference_mode():
         while not compiler.is_running:

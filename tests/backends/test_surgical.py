@@ -176,7 +176,7 @@ def test_closing_gives_the_parts_their_own_forward_back(tmp_path: Path) -> None:
     assert all("forward" in vars(part) for part in targets.values())
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
     with built(cell, tmp_path, loaded()) as eager:
-        surgical.Operated(eager.compiled, targets, Outside()).close()
+        surgical.SurgicalModule(eager.compiled, targets, Outside()).close()
     assert not any("forward" in vars(part) for part in targets.values())
 
 
@@ -185,7 +185,7 @@ def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_pat
     with built(cell, tmp_path, loaded()) as eager:
         operators = Counter({f"aten.op{number}": number for number in range(1, 31)})
         modules = Counter({f"some.Layer{number}": number for number in range(1, surgical.MAX_CLASSES_SHOWN + 3)})
-        placement = surgical.Operated(eager.compiled, {}, Outside(operators, modules)).placement()
+        placement = surgical.SurgicalModule(eager.compiled, {}, Outside(operators, modules)).placement()
     first, *others = placement.fallbacks
     assert first.startswith("modules that stayed eager: some.Layer8 (8), some.Layer7 (7), ")
     assert first.endswith("some.Layer3 (3) and 2 more classes")

@@ -125,9 +125,9 @@ def test_versions_between_two_are_in_order_and_each_is_one() -> None:
 
 
 def test_released_versions_come_from_pip(toys: Path) -> None:
-    assert sorted(bisection.released("toy")) == ["1.1", "1.2", "1.3", "1.4", "1.5"]
+    assert sorted(bisection.released_versions("toy")) == ["1.1", "1.2", "1.3", "1.4", "1.5"]
     with pytest.raises(UsageError, match="pip finds no versions"):
-        bisection.released("nothing-of-this-name")
+        bisection.released_versions("nothing-of-this-name")
 
 
 @pytest.mark.slow

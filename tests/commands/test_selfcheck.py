@@ -45,7 +45,7 @@ def test_where_time_ran_out_the_last_look_counts_and_says_unstable() -> None:
 
 
 def test_only_the_second_copy_is_slowed() -> None:
-    first, again = selfcheck.slowed(EQUAL, 2.0)
+    first, again = selfcheck.with_slowdown(EQUAL, 2.0)
     assert first == EQUAL[0]
     assert again.latency is not None and EQUAL[1].latency is not None
     assert again.latency.median_ms == pytest.approx(2 * EQUAL[1].latency.median_ms, rel=1e-3)

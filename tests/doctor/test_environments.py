@@ -24,7 +24,7 @@ def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatc
     broken = wheel(tmp_path, "planted", "0.0.1", "raise ImportError('planted')")
     made.add("old", ["--no-index", str(broken)])
 
-    found = environments.look_at("old", KNOWN, [], "auto")
+    found = environments.examine_environment("old", KNOWN, [], "auto")
     assert (found.name, Path(found.python)) == ("old", made.python_of("old"))
     assert found.differs == {"planted": ("0.0.1", None)}
     assert {library.name: library.imports for library in found.libraries} == {
@@ -33,8 +33,8 @@ def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatc
         "planted": False,
     }
     assert "planted" in found.libraries[-1].import_error
-    assert environments.broken([found], ["planted"]) == ["planted in environment old"]
-    assert environments.broken([found], ["eager"]) == []
+    assert environments.broken_libraries([found], ["planted"]) == ["planted in environment old"]
+    assert environments.broken_libraries([found], ["eager"]) == []
 
 
 def test_only_versions_that_are_not_the_same_differ() -> None:

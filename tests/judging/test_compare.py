@@ -318,7 +318,7 @@ def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> Non
         )
 
     found = compare(at_noise(10, 3), at_noise(50, 3))
-    nothing = found.untold
+    nothing = found.inconclusive
     assert nothing is not None and nothing.processes is not None and nothing.is_enough
     assert 20 < nothing.processes < 80, "Student's interval of half of 5 % takes 43"
     assert headline(found) == (

@@ -38,7 +38,7 @@ def test_gpus_are_a_pool_that_divides_the_physical_cores() -> None:
         "cuda:1": (2, 3, 6, 7),
     }
     with pytest.raises(UsageError, match="2 contests side by side need as many cores, and this process may use 1"):
-        places.divided([3], {}, 2)
+        places.divide_cores([3], {}, 2)
 
 
 def test_all_gpus_of_a_machine_with_one_are_no_pool() -> None:

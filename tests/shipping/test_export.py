@@ -17,7 +17,7 @@ from bakeoff import backends
 from bakeoff.backends.aotinductor import AOTInductor
 from bakeoff.backends.onnx import Onnx
 from bakeoff.records import report_file
-from bakeoff.records.artifacts import Artifacts, Full
+from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
@@ -160,7 +160,7 @@ def built(folder: Path, size: int) -> Path:
 def test_artefacts_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     artifacts = Artifacts(tmp_path, 100)
     assert artifacts.keep("first", built(tmp_path / "1", 60)) == "artifacts/first"
-    with pytest.raises(Full) as refused:
+    with pytest.raises(ArtifactTooLarge) as refused:
         artifacts.keep("second", built(tmp_path / "2", 50))
     assert refused.value.size_bytes == 50
     assert artifacts.keep("third", built(tmp_path / "3", 40)) == "artifacts/third"

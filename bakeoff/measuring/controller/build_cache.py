@@ -161,6 +161,6 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
         "weights_at": dict(planned.weights_at),
         "threads": threads,
         "backend": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
-        "variables": dict(sorted(isolation.allowed(os.environ).items())),
+        "variables": dict(sorted(isolation.allowed_variables(os.environ).items())),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]

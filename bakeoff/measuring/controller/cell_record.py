@@ -83,7 +83,7 @@ def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
     return failure.within(when) if when else failure
 
 
-def told_of(failure: Failure | None) -> dict[str, Any]:
+def facts_of_process(failure: Failure | None) -> dict[str, Any]:
     """Return the fields of a record that tell why its cell failed, if it did."""
     return {"reason": failure.sentence if failure else "", "failure": failure}
 

@@ -22,10 +22,10 @@ from bakeoff.measuring.controller.cell_record import (
     common_fields,
     doubts_of_finished,
     doubts_of_ready,
+    facts_of_process,
     products_of,
     shortfall,
     tail_of,
-    told_of,
     with_peaks_of,
     wrong_outputs,
 )
@@ -528,7 +528,7 @@ class CellRun:
         failed = next((check for check in checks if not check.passed), None)
         if failed is None:
             return {}
-        told = told_of(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
+        told = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
         return {"status": Status.INCORRECT, **told, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
@@ -651,7 +651,7 @@ class CellRun:
         return Record(
             cell=self.cell,
             status=status,
-            **told_of(failure),
+            **facts_of_process(failure),
             phases=processes[0].phases if processes else unfinished,
             processes=processes,
             bursts=self.bursts,

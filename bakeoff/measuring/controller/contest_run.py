@@ -24,7 +24,7 @@ from bakeoff.measuring.controller.run_context import RunContext, not_reached
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.artifacts import Full
+from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
@@ -104,7 +104,7 @@ class ContestRun:
             record = records[cell_run]
             try:
                 name = self._run.artifacts.keep(record.cell.id, cell_run.artifact) if self._run.artifacts else ""
-            except Full as error:
+            except ArtifactTooLarge as error:
                 name = ""
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
             self._conclude(cell_run, record.model_copy(update={"artifact": name}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields, told_of
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
@@ -91,7 +91,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     told = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
     elsewhere = error.failure.model_copy(update=told)
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
-        run.end(Record(cell=planned.cell, status=error.status, **told_of(failure), **common_fields(planned)))
+        run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
 
 
 def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:

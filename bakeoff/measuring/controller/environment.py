@@ -59,7 +59,7 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
         container=container(),
         variables={
             name: value
-            for name, value in isolation.allowed(os.environ).items()
+            for name, value in isolation.allowed_variables(os.environ).items()
             if (name.startswith(isolation.PASSED_ON_PREFIXES) and not name.startswith("LC_"))
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
         },

@@ -322,7 +322,7 @@ class ForkLauncher(Launcher):
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=isolation.allowed(os.environ),
+                env=isolation.allowed_variables(os.environ),
                 start_new_session=True,
             )
         self._server = ForkServer(control, Serving, max_preload_s, self._how_it_ended)
@@ -460,7 +460,7 @@ class SpawnLauncher(Launcher):
             subprocess.Popen[bytes],
             [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
-            env={**isolation.allowed(os.environ), isolation.MARK: assignment.mark},
+            env={**isolation.allowed_variables(os.environ), isolation.MARK: assignment.mark},
         )
         if sys.platform == "win32":
             os.set_handle_inheritable(theirs.fileno(), True)

@@ -112,9 +112,9 @@ class Instances:
             thread.join(timeout=10.0)
         self._release()
 
-    def _serve(self, opened: Callable[[], contextlib.AbstractContextManager[Answer]]) -> None:
+    def _serve(self, open_instance: Callable[[], contextlib.AbstractContextManager[Answer]]) -> None:
         try:
-            with opened() as answer:
+            with open_instance() as answer:
                 self._started.put(None)
                 while (first := self._queue.get()) is not None:
                     self._answer(answer, self._gathered(first))
@@ -169,8 +169,12 @@ def start_instances(
     torch.set_num_threads(settings.threads)
     stack = contextlib.ExitStack()
     try:
-        single = stack.enter_context(built(worker, sets, settings, 1))
-        batched = stack.enter_context(built(worker, sets, settings, settings.batch)) if settings.batch > 1 else None
+        single = stack.enter_context(build_for_serving(worker, sets, settings, 1))
+        batched = (
+            stack.enter_context(build_for_serving(worker, sets, settings, settings.batch))
+            if settings.batch > 1
+            else None
+        )
     except BaseException:
         stack.close()
         raise
@@ -180,7 +184,7 @@ def start_instances(
     gate = threading.Barrier(settings.instances)
 
     @contextlib.contextmanager
-    def opened() -> Iterator[Answer]:
+    def open_instance() -> Iterator[Answer]:
         alone = settings.instances == 1
         clock = worker.clock if alone else Clock(worker.cell.device)
         torch.set_num_threads(settings.threads)
@@ -197,7 +201,7 @@ def start_instances(
             yield caller.answer
 
     try:
-        instances = Instances([opened] * settings.instances, settings.batch, stack.close)
+        instances = Instances([open_instance] * settings.instances, settings.batch, stack.close)
     except threading.BrokenBarrierError:
         raise BakeoffError("an instance did not start") from None
     finally:
@@ -255,7 +259,7 @@ class Caller:
         self._clock.synchronise()
 
 
-def built(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
+def build_for_serving(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
     """Build the cell for these settings and batches of so many requests, in a folder of its own.
 
     The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
@@ -269,7 +273,7 @@ def built(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettin
     name = f"batch-{batch}" + (f"-threads-{settings.threads}" if is_ahead else "")
     folder = worker.artifact if is_as_measured else worker.job.shared_folder / "load" / name
     folder.mkdir(parents=True, exist_ok=True)
-    worker = replace(worker, phases=Untold(worker.connection))
+    worker = replace(worker, phases=UnreportedPhases(worker.connection))
     here = Path.cwd()
     os.chdir(worker.started_in)
     with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
@@ -292,7 +296,7 @@ def built(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettin
         return compiled
 
 
-class Untold(Phases):
+class UnreportedPhases(Phases):
     """Tells nobody of its phases: those of a build for load are not the cell's."""
 
     @contextlib.contextmanager

@@ -43,7 +43,9 @@ def _load(cell: Cell) -> LoadedModel:
     sizes = streams.each_size(cell.dimensions)
     if len(sizes) == 1:
         return _load_one_size(cell)
-    return streams.joined((_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model)
+    return streams.join_streams(
+        (_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model
+    )
 
 
 def _load_one_size(cell: Cell) -> LoadedModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.load import LoadedCell, Point
+from bakeoff.judging.load import LoadedCell, RatePoint
 from bakeoff.records.text import one_line
 from bakeoff.reports import load, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Text, axis_around
@@ -52,6 +52,6 @@ def _marks_of(cell: LoadedCell, palette: Palette) -> list[Mark]:
     ]
 
 
-def _tip(label: str, point: Point) -> str:
+def _tip(label: str, point: RatePoint) -> str:
     latencies = f"p50 {number_format.milliseconds(point.p50_ms)} ms, p99 {number_format.milliseconds(point.p99_ms)} ms"
     return f"{label} at {load.rate(point.rate)} requests/s: {latencies}{'' if point.is_chosen else ', not chosen'}"
