@@ -148,9 +148,6 @@ class LoadJudgement:
     def ranked(self) -> list[LoadedCell]:
         return [cell for cell in self.cells if cell.rank is not None]
 
-    def cell_of(self, label: str) -> LoadedCell | None:
-        return next((cell for cell in self.cells if cell.label == label), None)
-
 
 def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was."""

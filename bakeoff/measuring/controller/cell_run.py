@@ -202,11 +202,6 @@ class CellRun:
         return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
 
     @property
-    def includes_headers(self) -> bool:
-        """Return True when its first build includes torch's C++ headers."""
-        return self.cell.device.kind in self._backend.precompiles
-
-    @property
     def built_s(self) -> float:
         """Return how long its process took to build and check."""
         return self._alive().built_s
