@@ -487,7 +487,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
     try:
-        return int(app(arguments, standalone_mode=False) or 0)
+        return int(app(arguments, prog_name="bakeoff", standalone_mode=False) or 0)
     except BakeoffError as error:
         _complain(str(error))
         return USAGE_ERROR if isinstance(error, UsageError) else 1

@@ -136,6 +136,7 @@ def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> Non
     status, out, err = command_line("--help")
     assert (status, err) == (0, "")
     assert all(command in out for command in ("run", "resume", "report", "list"))
+    assert "Usage: bakeoff [OPTIONS]" in out
     assert "bakeoff --model FILE.py:FACTORY" in out
 
 
