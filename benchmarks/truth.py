@@ -30,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff import backends as known_backends
+from bakeoff.backends.base import DEFAULT
 from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Status
 
@@ -134,7 +135,7 @@ def expected(path: Path) -> tuple[list[Case], list[Plant]]:
 def faults() -> list[str]:
     """Return the names of the faults that can be planted."""
     sys.path.append(str(PLUGIN))
-    return known_backends.create("planted").mode_names()
+    return [name for name in known_backends.create("planted").mode_names() if name != DEFAULT]
 
 
 def model_path(model: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends.base import BuildContext, Compiled, Mode, Wrapped
+from bakeoff.backends.base import DEFAULT, BuildContext, Compiled, Mode, Wrapped
 from bakeoff.backends.eager import Eager
 from bakeoff.records.errors import Unsupported
 
@@ -28,37 +29,38 @@ TF32_MANTISSA_BITS = 10
 class Planted(Eager):
     name = "planted"
     description = "eager with planted faults, for checks of the harness"
-    modes: ClassVar[tuple[Mode, ...]] = tuple(
-        Mode(name)
-        for name in (
-            "default",
-            "one-channel",
-            "one-row",
-            "no-conjugate",
-            "epsilon-tenfold",
-            "epsilon-1e-3",
-            "no-bias",
-            "no-residual",
-            "tanh-gelu",
-            "tf32",
-            "bf16",
-            "fewer-outputs",
-            "frozen-inputs",
-            "zeros",
-        )
+    modes: ClassVar[tuple[Mode, ...]] = (
+        Eager.modes[0],  # without a fault
+        *map(
+            Mode,
+            (
+                "one-channel",
+                "one-row",
+                "no-conjugate",
+                "epsilon-tenfold",
+                "epsilon-1e-3",
+                "no-bias",
+                "no-residual",
+                "tanh-gelu",
+                "tf32",
+                "bf16",
+                "fewer-outputs",
+                "frozen-inputs",
+                "zeros",
+            ),
+        ),
     )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        mode = context.cell.mode
-        if mode == "default":
-            return super().build(module, inputs, context)
-        if mode in IN_OUTPUTS:
-            return Altered(super().build(module, inputs, context), IN_OUTPUTS[mode])
-        if mode == "frozen-inputs":
-            return Frozen(super().build(module, inputs, context), inputs)
-        faulty = copy.deepcopy(module)
-        IN_MODULE[mode](faulty)
-        return super().build(faulty, inputs, context)
+        fault = context.cell.mode
+        plain = replace(context, cell=context.cell.model_copy(update={"mode": DEFAULT}))
+        if fault in IN_MODULE:
+            module = copy.deepcopy(module)
+            IN_MODULE[fault](module)
+        compiled = super().build(module, inputs, plain)
+        if fault == "frozen-inputs":
+            return Frozen(compiled, inputs)
+        return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled
 
 
 class Altered(Wrapped):
