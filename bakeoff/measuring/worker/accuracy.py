@@ -292,11 +292,17 @@ class _SliceSums:
     def add(self, squares: torch.Tensor) -> None:
         import torch
 
+        # two passes over all values serve every dimension
+        half = (squares.dim() + 1) // 2
+        leading = squares.sum(list(range(half, squares.dim()))) if half < squares.dim() else squares
+        trailing = squares.sum(list(range(half))) if half else squares
         for dimension, length in enumerate(squares.shape):
             if length < 2 or squares.numel() < MIN_SLICE_ELEMENTS * length:
                 continue
-            others = [one for one in range(squares.dim()) if one != dimension]
-            sums = squares.sum(others) if others else squares
+            kept = leading if dimension < half else trailing
+            place = dimension if dimension < half else dimension - half
+            others = [one for one in range(kept.dim()) if one != place]
+            sums = kept.sum(others) if others else kept
             counts = torch.full_like(sums, squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
                 known[dimension] = _added(known[dimension], new) if dimension in known else new
