@@ -1,6 +1,7 @@
 """Taking samples of a build with scripted latencies, under a clock that only its calls move."""
 
 import gc
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.cell_record import doubt_of
+from bakeoff.measuring.controller.environment import usable_cores
 from bakeoff.measuring.worker import sampling
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
@@ -331,6 +333,19 @@ def test_throughput_is_calls_over_time(time: FakeTime) -> None:
     assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
 
 
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
+def test_throughput_begins_on_the_core_of_a_burst_and_is_free_afterwards(time: FakeTime) -> None:
+    usual, core, cores = os.sched_getaffinity(0), max(usable_cores()), []
+
+    def latency_ms(call: int) -> float:
+        cores.append(os.sched_getaffinity(0))
+        return 2.0
+
+    sampling.throughput(Scripted(time, latency_ms), SETS, clock_of(time), core)
+    assert cores[0] == {core}
+    assert cores[-1] == usual
+
+
 def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
     # one call ahead of the blocks, then a slow block of 25 calls, then two of 100
     compiled = Scripted(time, lambda call: 4.0 if call <= 26 else 1.0)
@@ -414,4 +429,4 @@ def test_no_garbage_is_collected_while_samples_are_taken(
             take(compiled, SETS, clock_of(time))
     assert gc.isenabled() is enabled
     assert len(compiled.collecting) >= 4
-    assert not any(compiled.collecting[1:])
+    assert not any(compiled.collecting)

@@ -65,6 +65,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     compilations = compiled.compilations()
     watch = conditions.Watch(worker.cell.device)
     server, before_load = LoadServer(worker, every, reference), None
+    core: int | None = None
     while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
         if isinstance(command, TakeLoad):
             before_load = before_load or (worker.memory(), compiled.placement())
@@ -74,8 +75,8 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
             continue
         compiled.restore()
         worker.calls.begin()
-        with conditions.beginning_on(command.core):
-            sampling.rewarm(compiled, sets, clock)
+        core = command.core
+        sampling.rewarm(compiled, sets, clock, core)
         watch.begin()
         samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
@@ -88,7 +89,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         recompilations = compiled.compilations() - compilations
         if isinstance(command, Finish) and command.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
-            throughput = sampling.throughput(compiled, sets, clock)
+            throughput = sampling.throughput(compiled, sets, clock, core)
             stages = sampling.stages(compiled, sets, clock)
         if isinstance(command, Finish) and command.with_energy:
             counter = energy.counter_for(worker.cell.device)
