@@ -74,10 +74,17 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(autouse=True)
 def restored_path() -> Iterator[None]:
-    """A user's model that is loaded in the tests' own process puts its folder on the search path."""
+    """A user's model that is loaded in the tests' own process puts its folder on the search path.
+
+    Its file gets a name among the modules, too. A file `sparse.py` would be taken for the library of that name.
+    """
     before = list(sys.path)
     yield
     sys.path[:] = before
+    if user := sys.modules.get("bakeoff.models.user"):
+        for name in user._names.values():
+            sys.modules.pop(name, None)
+        user._names.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ import csv
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from bakeoff.commands import listing
 from bakeoff.doctor import examine
 from bakeoff.doctor.diagnosis import Outcome
 from bakeoff.judging.judgement import judge
+from bakeoff.measuring.controller import launcher
+from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import likely_to_run, usual_build_s
@@ -112,14 +114,18 @@ LABELS = ("tracing", "tracing/thawed")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Install the file as a distribution, for this process and for those that it starts."""
+def installed(tmp_path_factory: pytest.TempPathFactory, shared_servers: Callable[..., Launcher]) -> Iterator[None]:
+    """Install the file as a distribution, for this process and for those that it starts.
+
+    Fork servers that other tests have left do not know it.
+    """
     site = tmp_path_factory.mktemp("site")
     (site / "somebodys_tracing.py").write_text(FILE)
     suite.distribute("tracing", "somebodys_tracing:Tracing", site, "somebodys-tracing")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         patch.setenv("PYTHONPATH", str(site), prepend=":")
+        patch.setattr(launcher, "create_launcher", shared_servers)
         yield
 
 

@@ -219,7 +219,7 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
     worker = launcher.start(TryBackend(backend="no-such", device="cpu"), tmp_path / "worker.log")
     event = worker.receive(time.monotonic() + 60)
     assert isinstance(event, Failed)
-    assert "unknown backend 'no-such'" in event.reason
+    assert "unknown backend 'no-such'" in event.failure.text
     worker.end()
 
 
