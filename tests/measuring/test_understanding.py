@@ -44,9 +44,9 @@ class Model(nn.Module):
             setattr(self, name, value)
         self._forward_of = forward
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
         Model.calls += 1
-        return self._forward_of(self, x)
+        return self._forward_of(self, *given)
 
 
 @pytest.fixture(autouse=True)
@@ -285,6 +285,25 @@ def test_inputs_that_the_model_refuses_are_no_probes() -> None:
     found = deciding(forward)
     assert found.probes == ()
     assert [decision.goes_both_ways for decision in found.decisions] == [False]
+
+
+def test_inputs_whose_answer_is_nan_are_no_probes_though_a_watched_call_gives_numbers() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+
+    def forward(m: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if mask.all():
+            return m.layer(x)
+        return m.layer(x, src_key_padding_mask=~mask)
+
+    model = Model(forward, layer=layer).eval()
+    sets = [Inputs((torch.randn(1, 4, 8), torch.ones(1, 4, dtype=torch.bool)))]
+    with torch.no_grad():
+        with ReadingWatch(sets[0].tensors()) as watch:
+            call(model, sets[0])
+        found = decisions_of(watch, model, sets, AlikeCalls(model, ModelTraits()))
+        assert all(torch.isfinite(call(model, probe)[0]).all() for probe in found.probes)
+        masked = Inputs((sets[0].args[0], torch.zeros(1, 4, dtype=torch.bool)))
+        assert not torch.isfinite(call(model, masked)[0]).all()
 
 
 def test_values_that_are_only_checked_or_printed_decide_nothing() -> None:

@@ -222,7 +222,7 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
         if len(probes) == MAX_PROBES:
             break
         watched = _way(module, changed, calls)
-        if watched is not None and watched.way not in known:
+        if watched is not None and watched.way not in known and _answers_with_numbers(module, changed, calls):
             known.add(watched.way)
             values.append(watched.values)
             probes.append(changed)
@@ -246,7 +246,25 @@ def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch |
     except Exception:  # a model may raise anything for inputs that make no sense to it
         traceback.print_exc()
         return None
-    return watch if all(bool(torch.isfinite(one).all()) for one in outputs if one.is_floating_point()) else None
+    return watch if _are_finite(outputs) else None
+
+
+def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
+    """Return True if all values of an answer are finite where nothing watches the call.
+
+    A watched call does not take the fast path of torch's encoder layers. With every token masked only that path gives
+    NaN.
+    """
+    calls.begin()
+    try:
+        return _are_finite(call(module, copied(calls.given(inputs))))
+    except Exception:  # as in a watched call
+        traceback.print_exc()
+        return False
+
+
+def _are_finite(outputs: Outputs) -> bool:
+    return all(bool(torch.isfinite(one).all()) for one in outputs if one.is_floating_point())
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
