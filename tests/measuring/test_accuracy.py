@@ -375,6 +375,27 @@ def test_one_wrong_value_among_many_is_found() -> None:
     assert "worst at [0, 300, 3, 5] of input set 0: " in found.rule
 
 
+@pytest.mark.parametrize("fill", [-1e9, float(torch.finfo(torch.float32).min)])
+@pytest.mark.parametrize("masked", [1, 450])
+def test_masked_values_hide_no_wrong_ones(fill: float, masked: int, tmp_path: Path) -> None:
+    exact = torch.randn(16, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eager, right, zeros = exact.float(), exact * (1 + 2e-7), torch.zeros_like(exact)
+    for each in (exact, eager, right, zeros):
+        each[:, :masked] = fill
+    Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)])).save(tmp_path / "reference.safetensors")
+    reference = Reference.load(tmp_path / "reference.safetensors")
+    assert check([(right.float(),)], reference, Precision.FP32).passed
+    found = check([(zeros,)], reference, Precision.FP32)
+    assert not found.passed
+    assert "of the values that are not far larger than the others, eager's " in found.rule
+
+
+def test_tails_of_a_softmax_may_become_zeros() -> None:
+    exact = torch.softmax(40 * torch.randn(16, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), 1)
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+    assert check([(torch.where(exact < 1e-7, 0, exact).float(),)], reference, Precision.FP32).passed
+
+
 def test_a_wrong_output_tells_what_came_and_what_was_expected() -> None:
     ours = EXACT.clone()
     ours[7] = -3.0

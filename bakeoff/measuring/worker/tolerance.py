@@ -2,7 +2,8 @@
 
 An output passes when three errors are within their limits: the RMSE over all values, the RMSE in each slice along each
 dimension (each channel, each row), and the largest error of a single value. The last two find a fault in one channel or
-in one row, which the RMSE over a large output hides.
+in one row, which the RMSE over a large output hides. Where some values are far larger than all the others, such as -1e9
+in masked logits, the others have a limit of their own.
 
 Each limit is the larger of two: some times the same error of eager, and a floor of some units in the last place of the
 precision's type. The floor is relative to the size of the output, because outputs of 1e-5 and of 1e5 are as well known.
@@ -38,6 +39,15 @@ SLICE_MARGIN = 2.0
 VALUE_MARGIN = 4.0
 """A single value may have this many times eager's largest error times the allowed multiple: tails are heavy."""
 
+USUAL_QUANTILE = 0.05
+"""The size that this share of the values stays below is a usual one: of masked logits most may be masked."""
+
+OUTLYING_TIMES = 1000.0
+"""An output whose root mean square is more than so many times a usual size has outlying values."""
+
+USUAL_TIMES = 100.0
+"""Values of at most so many times the usual size are not outlying. It is six standard deviations of a normal one."""
+
 
 def rounding_floor(precision: Precision, size: float) -> float:
     """Return the RMSE that rounding alone may cause in an output of this root mean square, whatever eager's is.
@@ -67,3 +77,11 @@ def slice_limits(precision: Precision, limit: float, eager_rmse: torch.Tensor, s
 def value_limit(precision: Precision, limit: float, eager_largest: float) -> float:
     """Return the largest error of a single value of an output, from `limit` for its RMSE and eager's largest error."""
     return VALUE_MARGIN * max(precision.max_times_eager_rmse * eager_largest, limit)
+
+
+def usual_limit(precision: Precision, eager_rmse: float, size: float) -> float:
+    """Return the largest RMSE of the usual values of an output with outlying ones, if theirs has this root mean square.
+
+    Tails of a softmax that come out as zeros are right by the absolute tolerance.
+    """
+    return max(VALUE_MARGIN * rmse_limit(precision, eager_rmse, size), ABSOLUTE_TOLERANCE)
