@@ -1,9 +1,15 @@
 """Builds of earlier runs: what finds them, who may use them, and what removes them."""
 
+import importlib
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +58,56 @@ def test_equal_models_have_one_fingerprint_and_any_other_has_its_own() -> None:
         fingerprint(Net(), (Inputs((), {"x": torch.ones(2, 3)}),)),
     ]
     assert len(same) == 1 and len({*same, *others}) == 1 + len(others)
+
+
+def with_attribute(value: object) -> Net:
+    net = Net()
+    net.held = value  # type: ignore[assignment]
+    return net
+
+
+def scaled_by(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * scale
+
+
+@pytest.mark.parametrize(
+    "value_of",
+    [
+        lambda scale: {"scale": scale},
+        lambda scale: SimpleNamespace(deeper=[SimpleNamespace(scale=scale)]),
+        scaled_by,
+        lambda scale: partial(torch.mul, other=scale),
+        lambda scale: torch.full((3,), scale),
+        lambda scale: np.full(3, scale),
+    ],
+    ids=["dict", "object", "closure", "partial", "tensor", "array"],
+)
+def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[float], object]) -> None:
+    one, same, other = (fingerprint(with_attribute(value_of(scale)), SETS) for scale in (2.0, 2.0, 2.5))
+    assert one == same != other
+
+
+def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable may come from a file of settings. A file that `forward` imports was not imported before."""
+    (tmp_path / "fp_settings.py").write_text("SCALE = 2.0\nclass Config:\n    depth = 3\n")
+    (tmp_path / "fp_model.py").write_text("def forward(x):\n    import fp_later\n    return fp_later.twice(x)\n")
+    later = tmp_path / "fp_later.py"
+    later.write_text("def twice(x): return x * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings, model = map(importlib.import_module, ("fp_settings", "fp_model"))
+    monkeypatch.setitem(sys.modules, settings.__name__, settings)
+    monkeypatch.setitem(sys.modules, model.__name__, model)
+    found = [fingerprint(Net(), SETS), fingerprint(Net(), SETS)]
+    monkeypatch.setattr(settings, "SCALE", 3.0)
+    found.append(fingerprint(Net(), SETS))
+    monkeypatch.setattr(settings.Config, "depth", 4)
+    found.append(fingerprint(Net(), SETS))
+    later.write_text("def twice(x): return x * 3\n")
+    found.append(fingerprint(Net(), SETS))
+    assert found[0] == found[1] and len(set(found)) == 4
+    assert "fp_later" not in sys.modules
 
 
 @pytest.mark.parametrize(

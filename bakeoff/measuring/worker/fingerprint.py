@@ -1,30 +1,25 @@
 """A fingerprint of all that decides what a build of a model is: equal fingerprints mean that a build can be used again.
 
-It holds the weights and example inputs by content, the structure and settings of every part of the model, the source
-files of the user's own that were imported, the versions of all installed packages, and the hardware. No name of a file
-or of a model is in it.
+It holds the weights and example inputs by content, the structure and attributes of every part of the model, the source
+files of the user's own that were imported or that these import later, the values that their variables have, the
+versions of all installed packages, and the hardware. Bakeoff adds no name of a file or of a model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.measuring.worker.tensor_content import content
+from bakeoff.measuring.worker.user_code import described_attributes, described_variables, user_sources
 from bakeoff.records.package import PACKAGE
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.models.base import Inputs
-
-PIECE_ELEMENTS = 2**24
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def fingerprint(module: Any, sets: Sequence[Inputs]) -> str:
@@ -32,79 +27,30 @@ def fingerprint(module: Any, sets: Sequence[Inputs]) -> str:
     from torch.utils import _pytree as pytree
 
     found = hashlib.sha256()
-    for text in (*_hardware(), *_installed(), *_own_sources(), *_structure(module)):
+    code = (*_own_sources(), *described_variables(), *_structure(module))
+    for text in (*_hardware(), *_installed(), *code):
         found.update(text.encode())
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
     for name, tensor in tensors:
-        found.update(name.encode() + _content(tensor))
+        found.update(name.encode() + content(tensor))
     for one in sets:
         leaves, spec = pytree.tree_flatten((one.args, dict(one.kwargs)))
         found.update(str(spec).encode())
         for leaf in leaves:
-            found.update(_content(leaf))
+            found.update(content(leaf))
     return found.hexdigest()
 
 
-def _content(value: Any) -> bytes:
-    """Return a digest of a tensor's type, shape, strides and values. Other values are told by their `repr`."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return repr(value).encode()
-    layout = (value.dtype, tuple(value.shape), value.stride() if value.layout is torch.strided else value.layout)
-    digest = hashlib.sha256(repr(layout).encode())
-    dense = value.detach() if value.layout is torch.strided else value.detach().to_dense()
-    if dense.is_quantized:
-        dense = dense.int_repr()
-    words = _words(dense)
-    for start in range(0, words.numel(), PIECE_ELEMENTS):
-        piece = words[start : start + PIECE_ELEMENTS]
-        digest.update(_sums(piece) if piece.is_cuda else piece.cpu().numpy().data)
-    return digest.digest()
-
-
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor as a flat tensor of whole numbers, as wide as its elements but for 16 bytes."""
-    import torch
-
-    flat = tensor.contiguous().reshape(-1)
-    if flat.dtype is torch.bool:
-        return flat.to(torch.uint8)
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
-
-
-def _sums(words: torch.Tensor) -> bytes:
-    """Return two sums over a piece on a GPU, weighted by place, modulo 2**64. Copying it to the host takes longer."""
-    import torch
-
-    places = torch.arange(1, words.numel() + 1, device=words.device, dtype=torch.int64)
-    values = words.to(torch.int64)
-    odd = places * 0x9E3779B97F4A7C1 | 1
-    return repr([int((values * odd).sum()), int((values * places).sum())]).encode()
-
-
 def _structure(module: Any) -> Iterable[str]:
-    """Return each part's class and plain attributes."""
+    """Return each part's class and attributes."""
     for name, part in module.named_modules():
         kind = type(part)
-        plain = {key: value for key, value in sorted(vars(part).items()) if _is_plain(value)}
-        yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()} {plain}\n"
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
-    return isinstance(value, PLAIN)
+        yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()} {described_attributes(part)}\n"
 
 
 def _own_sources() -> Iterable[str]:
-    """Return digests of the imported source files that no package manager has installed, Bakeoff's among them."""
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    own = {path for file in files if file and (path := Path(file).resolve()).suffix == ".py"}
-    own = {path for path in own if not any(path.is_relative_to(folder) for folder in installed)}
-    own |= set(PACKAGE.rglob("*.py"))
+    """Return digests of the source files that no package manager has installed, Bakeoff's among them."""
+    own = user_sources() | set(PACKAGE.rglob("*.py"))
     return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in own if path.is_file())
 
 

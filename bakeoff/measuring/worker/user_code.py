@@ -1,0 +1,164 @@
+"""What the user's own code can tell a model: its source files, the values of its variables, and attributes of objects.
+
+Nothing that differs from process to process may be in it, such as addresses. What is unknown is told by its type alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from pathlib import Path, PurePath
+from typing import Any
+
+from bakeoff.measuring.worker.tensor_content import content
+from bakeoff.records.package import PACKAGE
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
+DEPTH = 8
+"""What lies deeper in an object is told by its type alone."""
+
+
+def is_users(path: Path) -> bool:
+    """Return True for a source file that neither a package manager has installed nor Bakeoff has brought."""
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in (*installed, PACKAGE))
+
+
+def user_modules() -> list[types.ModuleType]:
+    """Return the imported modules of the user's own, by name."""
+    found = []
+    for _, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(module, types.ModuleType) and file and is_users(Path(file).resolve()):
+            found.append(module)
+    return found
+
+
+def user_sources() -> set[Path]:
+    """Return the files of the user's modules, and of what these import later, such as inside of `forward`."""
+    pending = [(Path(module.__file__ or "").resolve(), module.__package__ or "") for module in user_modules()]
+    found = {path for path, _ in pending}
+    while pending:
+        for path, package in _imports(*pending.pop()):
+            if path not in found:
+                found.add(path)
+                pending.append((path, package))
+    return found
+
+
+def _imports(path: Path, package: str) -> Iterator[tuple[Path, str]]:
+    """Return the user's own files, each with its package, that the import statements of a file name."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            joint = "" if base.endswith(".") else "."
+            names = [base, *(f"{base}{joint}{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            with contextlib.suppress(ImportError, ValueError, AttributeError):
+                file, of = _found(importlib.util.resolve_name(name, package))
+                if file and is_users(file):
+                    yield file, of
+
+
+@functools.cache
+def _found(name: str) -> tuple[Path | None, str]:
+    """Return the file of a module and the package that it belongs to. Nothing is imported for it."""
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return None, ""  # to find it would run the code of its package
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin:
+        return None, ""
+    return Path(spec.origin).resolve(), spec.parent or ""
+
+
+def described_variables() -> Iterable[str]:
+    """Return the values of the variables of the user's modules, and of the classes that these define."""
+    for module in user_modules():
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType):
+                continue
+            if isinstance(value, type):
+                if value.__module__ == module.__name__:
+                    attributes = {key: each for key, each in vars(value).items() if _is_setting(key, each)}
+                    yield f"{name} {described(attributes)}\n"
+            else:
+                yield f"{name} {described(value)}\n"
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    return not name.startswith("__") and isinstance(value, (*PLAIN, tuple, list, dict))
+
+
+def described_attributes(part: Any) -> str:
+    """Return the attributes of a part of a model. Its parameters, buffers and parts are told elsewhere."""
+    registered = ("_parameters", "_buffers", "_modules")
+    return described({key: value for key, value in vars(part).items() if key not in registered})
+
+
+def described(value: Any, depth: int = DEPTH) -> str:
+    """Return a text that is equal for equal values, in each process."""
+    import torch
+
+    if isinstance(value, (*PLAIN, PurePath, torch.dtype, torch.device)):
+        return repr(value)
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, torch.Tensor):
+        return _content_of(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if depth == 0 or isinstance(value, type | types.ModuleType | torch.nn.Module):
+        return kind
+
+    def inside(*values: Any) -> str:
+        return f"{kind}({', '.join(described(each, depth - 1) for each in values)})"
+
+    if isinstance(value, Mapping):
+        return inside(*(each for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for each in pair))
+    if isinstance(value, tuple | list):
+        return inside(*value)
+    if isinstance(value, AbstractSet):
+        return f"{kind}({sorted(described(each, depth - 1) for each in value)})"
+    if isinstance(value, types.FunctionType):
+        cells = [each for cell in value.__closure__ or () for each in _held(cell)]
+        code = value.__code__
+        constants = [each for each in code.co_consts if isinstance(each, PLAIN)]
+        return inside(code.co_qualname, code.co_code, constants, code.co_names, value.__defaults__, *cells)
+    if isinstance(value, types.MethodType):
+        return inside(value.__func__, value.__self__)
+    if isinstance(value, functools.partial):
+        return inside(value.func, value.args, value.keywords)
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array of NumPy
+        return f"{kind} {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if kind.startswith("torch."):
+        return kind  # its objects hold counters and addresses
+    return inside(dict(getattr(value, "__dict__", {})))
+
+
+def _held(cell: types.CellType) -> Iterator[Any]:
+    with contextlib.suppress(ValueError):  # a variable that has no value yet
+        yield cell.cell_contents
+
+
+def _content_of(tensor: Any) -> str:
+    try:
+        return content(tensor).hex()
+    except (RuntimeError, NotImplementedError, KeyError):  # no storage, such as on the device meta
+        return f"{tensor.dtype} {tuple(tensor.shape)}"
