@@ -313,6 +313,8 @@ class FromCounters(Compiled):
             self._compiled_before = self.compilations()
         if again := self.compilations() - self._compiled_before:
             broken.append(f"compiled {again} more time(s) after the warm-up")
+        if not graphs and not broken:
+            broken.append("nothing was compiled, and eager did the work")
         extent = Extent.FALLBACK if graphs == 0 else Extent.PARTIAL if broken else Extent.FULL
         engines = {"inductor graphs": graphs, **generated_and_called()}
         return Placement(

@@ -104,7 +104,8 @@ class PartlyElsewhere:
 
     label: str
     extent: Extent
-    elsewhere: tuple[str, ...]  # what ran elsewhere, or the engines that took it all; empty: the library does not say
+    elsewhere: tuple[str, ...]  # what ran elsewhere, or why; empty: the library does not say
+    engines: tuple[str, ...] = ()  # that took it all, where the library says no more
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,9 @@ def doubt_of_placement(record: Record) -> PartlyElsewhere | None:
         return None
     if placement.frozen_choices and not placement.fallbacks:
         return None  # all of it ran where it was asked to, and `FrozenChoices` says what it lacks
-    elsewhere = tuple(placement.fallbacks[:FALLBACKS_NAMED]) or tuple(placement.engines)
-    return PartlyElsewhere(record.cell.label, placement.extent, elsewhere)
+    elsewhere = tuple(placement.fallbacks[:FALLBACKS_NAMED])
+    engines = () if elsewhere else tuple(name for name, count in placement.engines.items() if count)
+    return PartlyElsewhere(record.cell.label, placement.extent, elsewhere, engines)
 
 
 def _of_absence(records: Sequence[Record]) -> list[NotRanked]:

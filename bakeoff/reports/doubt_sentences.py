@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from bakeoff.judging.certainty import Effect
@@ -114,10 +114,11 @@ def doubt(doubt: Doubt) -> str:
                 "count as part of building it"
             )
         case PartlyElsewhere(extent=Extent.FALLBACK):
-            where = f": {', '.join(doubt.elsewhere)} did the work" if doubt.elsewhere else ""
+            where = f": {_reasons(doubt.elsewhere)}" if doubt.elsewhere else ""
+            where = f": {', '.join(doubt.engines)} did the work" if doubt.engines else where
             return f"{doubt.label} did not run where it was asked to (fallback){where}. With --strict it is not ranked"
         case PartlyElsewhere():
-            where = ", ".join(doubt.elsewhere) or "the library does not say what ran elsewhere"
+            where = _reasons(doubt.elsewhere or doubt.engines) or "the library does not say what ran elsewhere"
             return (
                 f"{doubt.label} ran only in part where it was asked to ({doubt.extent}): {where}. Its latency is that "
                 "of both parts; with --strict it is not ranked"
@@ -304,3 +305,8 @@ def _quantity(name: str, value: float) -> str:
         return f"{value:.6g}"
     unit = next(unit for unit in ("GB", "MB", "kB", "B") if value >= UNITS[unit] or unit == "B")
     return f"{value / UNITS[unit]:.6g} {unit}"
+
+
+def _reasons(reasons: Sequence[str]) -> str:
+    """Return reasons of libraries as a part of a sentence. Those that end in a full stop lose it."""
+    return ", ".join(reason.rstrip(". ") for reason in reasons)

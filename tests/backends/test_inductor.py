@@ -89,6 +89,25 @@ def test_a_graph_that_breaks_is_no_full_placement(
         assert placement.fallbacks == []
 
 
+class Recurrent(nn.Module):
+    """Dynamo calls torch's recurrent layers as they are, and names no graph break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(x)[0]
+
+
+def test_where_nothing_is_compiled_eager_is_said_to_do_the_work(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Recurrent())) as one:
+        one.call(one.sets[1])
+        placement = one.compiled.placement()
+    assert placement is not None and placement.extent is Extent.FALLBACK
+    assert placement.fallbacks == ["nothing was compiled, and eager did the work"]
+
+
 class Scaled(Whole):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.linear.weight * 2)

@@ -161,6 +161,12 @@ def test_eager_may_win() -> None:
     assert contest.cells[1].break_even is not None and contest.cells[1].break_even.calls is None
 
 
+def test_engines_that_did_nothing_did_not_do_the_work() -> None:
+    placement = Placement(extent=Extent.FALLBACK, engines={"inductor graphs": 0, "library calls": 2})
+    contest = judge_contest([once(1.0, "onnx", placement=placement)])
+    assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, (), ("library calls",))
+
+
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
     contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[noted("never steady")])])

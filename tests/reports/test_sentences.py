@@ -256,9 +256,14 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "hotpath: this build was final only after 71,522 calls (45.8 s). They count as part of building it",
         ),
         (
-            PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",)),
+            PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
             "onnx did not run where it was asked to (fallback): CPUExecutionProvider did the work. With --strict it is "
             "not ranked",
+        ),
+        (
+            PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
+            "inductor did not run where it was asked to (fallback): graph break: Dynamo cannot trace `f`. With "
+            "--strict it is not ranked",
         ),
         (
             PartlyElsewhere("onnx", Extent.PARTIAL, ()),
