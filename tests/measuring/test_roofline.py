@@ -15,6 +15,7 @@ from bakeoff import models
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller import roofline
 from bakeoff.measuring.worker import ceilings
+from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.counting import count
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import CPU
@@ -248,9 +249,22 @@ def test_ceilings_are_operations_and_bytes_both_ways_over_seconds() -> None:
     assert measured(Precision.FP32) == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
 
 
-def test_sizes_grow_no_further_once_a_product_takes_long() -> None:
-    long_s = ceilings.LONG_PRODUCT_S
-    assert measured(Precision.FP32, int(long_s * 1e9)).flops_per_s == pytest.approx(2 * 8**3 / long_s)
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ([0.025, 0.2], 2 * 256**3 / 0.025),  # a slow machine
+        ([0.028, 0.0015, 0.011, 0.088], 2 * 1024**3 / 0.011),  # the first product waited for a core
+        ([0.0002, 0.03, 0.25], 2 * 256**3 / 0.0002),  # the second one waited, and looks as long as it may be
+    ],
+)
+def test_the_last_product_takes_long_and_far_longer_than_the_one_before(
+    seconds: list[float], best: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(seconds)
+    monkeypatch.setattr(ceilings, "_product", lambda *_: None)
+    monkeypatch.setattr(ceilings, "_best_s", lambda *_: next(told))
+    found = ceilings._best_flops_per_s(Clock(CPU), Precision.FP32, ceilings.PRODUCT_SIZES["cpu"])
+    assert found == pytest.approx(best)
 
 
 @pytest.mark.parametrize(

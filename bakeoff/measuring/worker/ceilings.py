@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,9 @@ PRODUCT_SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192)
 """Edges of the square matrices, tried in this order until one product takes `LONG_PRODUCT_S`."""
 
 LONG_PRODUCT_S = 0.02
+LEAST_GROWTH = 3
+"""A product of twice the size takes about eight times as long. If it does not take even so much longer, one waited."""
+
 MIN_REPEAT_S = 0.1
 MIN_REPEAT_CALLS = 3
 
@@ -111,13 +115,18 @@ def _tensor_cores_of(device: torch.device, precision: Precision) -> TensorCores 
 
 
 def _best_flops_per_s(clock: Clock, precision: Precision, sizes: Sequence[int]) -> float:
-    """Return the best rate over `sizes`: the largest is not always the fastest, and it takes long on a slow machine."""
-    best = 0.0
+    """Return the best rate over `sizes`: the largest is not always the fastest, and it takes long on a slow machine.
+
+    A small product that had to wait for a core takes long as well. So a long one is the last only if it took far longer
+    than the one before.
+    """
+    best, before_s = 0.0, math.inf
     for size in sizes:
         seconds = _best_s(clock, _product(size, clock.device, precision))
         best = max(best, 2 * size**3 / seconds)
-        if seconds >= LONG_PRODUCT_S:
+        if seconds >= LONG_PRODUCT_S and seconds >= LEAST_GROWTH * before_s:
             break
+        before_s = seconds
     return best
 
 
