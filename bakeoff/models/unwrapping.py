@@ -51,6 +51,15 @@ def forms_of(module: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
+def form_by_types(module: nn.Module) -> tuple[str, ...]:
+    """Return what is said of a module that was given with weights in other types than float32, or nothing."""
+    types = {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
+    names = sorted(str(each).removeprefix("torch.") for each in types)
+    if not names or names == ["float32"]:
+        return ()
+    return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)
+
+
 def is_scripted(module: nn.Module) -> bool:
     """Return True if the module or a part of it is a ScriptModule, scripted or traced."""
     import torch
@@ -74,7 +83,7 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
     if _is_lazy(module):
         initialise(module, model.inputs, seed)
         forms = (*forms, LAZY)
-    return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=forms)
+    return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=(*model.forms, *forms))
 
 
 def require_weights(module: nn.Module) -> None:

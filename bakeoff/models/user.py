@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import require_weights
+from bakeoff.models.unwrapping import form_by_types, require_weights
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.package import checkout
 
@@ -82,7 +82,9 @@ class UserModel(Family):
         module, example = _unpack(self.name, returned)
         require_weights(module)
         sets = _input_sets(self.name, example)
-        return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
+        forms = form_by_types(module)
+        module = module.to("cpu").float().eval()
+        return LoadedModel(module, sets, surgical_targets=_targets(self.name, module), forms=forms)
 
     @property
     def root(self) -> Path:

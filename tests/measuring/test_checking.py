@@ -226,6 +226,9 @@ def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
     assert checked(case, references(case), as_it_is).passed
 
 
+CAST = "came with weights in {}: each cell casts them to its own precision"
+
+
 @pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or told to be slow
 @pytest.mark.parametrize(
     ("case", "expected"),
@@ -235,7 +238,8 @@ def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
         ("already_compiled.py:scripted", ModelTraits(forms=("is a ScriptModule",))),
         ("quantised_lazy.py:lazy", ModelTraits(forms=("was lazy, and was initialised by a call",))),
         ("quantised_lazy.py:quantised", ModelTraits(forms=("is quantised already, and stays so in each precision",))),
-        ("quantised_lazy.py:half", ModelTraits()),
+        ("quantised_lazy.py:half", ModelTraits(forms=(CAST.format("float16"),))),
+        ("quantised_lazy.py:double", ModelTraits(forms=(CAST.format("float64"),))),
         ("inplace_normalise.py:factory", ModelTraits(written_inputs=("input 0",))),
         ("sparse.py:factory", ModelTraits()),
         ("complex_tracing.py:factory", ModelTraits()),
