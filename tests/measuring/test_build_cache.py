@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from bakeoff.measuring.controller.build_cache import BuildCache, key_of
 from bakeoff.measuring.worker.fingerprint import fingerprint
+from bakeoff.measuring.worker.user_code import is_users
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.schema import Cell, Memory, Status
@@ -85,6 +87,20 @@ def scaled_by(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[float], object]) -> None:
     one, same, other = (fingerprint(with_attribute(value_of(scale)), SETS) for scale in (2.0, 2.0, 2.5))
     assert one == same != other
+
+
+def test_no_kind_of_attribute_stops_the_fingerprint() -> None:
+    """Some objects answer for a class, as the alias of a type does, and some hold themselves."""
+    cyclic: list[object] = []
+    cyclic.append(cyclic)
+    for value in (np.ndarray[tuple[int], np.dtype[np.float32]], NDArray[np.float32], object(), cyclic, iter(()), len):
+        assert fingerprint(with_attribute(value), SETS) == fingerprint(with_attribute(value), SETS)
+
+
+def test_what_another_environment_has_installed_is_not_the_users() -> None:
+    assert not is_users(Path("/other/lib/python3.11/site-packages/torch/nn/__init__.py"))
+    assert not is_users(Path("/usr/lib/python3/dist-packages/yaml/__init__.py"))
+    assert is_users(Path("/home/me/project/models/net.py"))
 
 
 def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerprint(

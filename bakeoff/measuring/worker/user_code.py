@@ -27,10 +27,16 @@ DEPTH = 8
 """What lies deeper in an object is told by its type alone."""
 
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Names of the folders that package managers install into, also those of another environment that this one sees."""
+
+
 def is_users(path: Path) -> bool:
     """Return True for a source file that neither a package manager has installed nor Bakeoff has brought."""
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in (*installed, PACKAGE))
+    if path.suffix != ".py" or INSTALLED.intersection(path.parts):
+        return False
+    brought = (*(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")), PACKAGE)
+    return not any(path.is_relative_to(folder) for folder in brought)
 
 
 def user_modules() -> list[types.ModuleType]:
@@ -124,7 +130,7 @@ def described(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, torch.Tensor):
         return _content_of(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if depth == 0 or isinstance(value, type | types.ModuleType | torch.nn.Module):
+    if depth == 0 or isinstance(value, type | types.GenericAlias | types.ModuleType | torch.nn.Module):
         return kind
 
     def inside(*values: Any) -> str:
@@ -145,7 +151,7 @@ def described(value: Any, depth: int = DEPTH) -> str:
         return inside(value.__func__, value.__self__)
     if isinstance(value, functools.partial):
         return inside(value.func, value.args, value.keywords)
-    if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array of NumPy
+    if kind == "numpy.ndarray" and not value.dtype.hasobject:
         return f"{kind} {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if kind.startswith("torch."):
         return kind  # its objects hold counters and addresses
