@@ -610,3 +610,14 @@ def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_
 
     with ForkLauncher() as fork, SpawnLauncher() as spawn:
         assert min(seconds(fork) for _ in range(3)) < 0.3 * seconds(spawn)
+
+
+def test_a_second_branch_of_a_server_ends_the_first_one() -> None:
+    with ForkLauncher() as server:
+        server.branch(("json",))
+        first = server._branch
+        assert first is not None and first.comes_to_serve()
+        server.branch(("csv",))
+        assert first is not server._branch and first._branch._control.fileno() == -1, "its socket is closed"
+        server.await_branch()
+        assert server.with_imports(("csv",)) is server._branch

@@ -352,6 +352,9 @@ class ForkLauncher(Launcher):
             self._server.preload(modules, for_cuda)
 
     def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
+        """Have the server branch. An earlier branch of it ends."""
+        if self._branch is not None:
+            self._branch.__exit__()
         self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self._server, self.temporary)
 
     def with_imports(self, modules: Sequence[str]) -> Launcher:
