@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from bakeoff.backends.standalone import Runtime, ScriptPart
     from bakeoff.backends.traps import Facts, Finding, Trap, Weight
     from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel
+    from bakeoff.models.calls_file import Calls, load_calls
+    from bakeoff.models.recording import record
     from bakeoff.models.seeding import normal_inputs, seeded
     from bakeoff.records.device import Device
     from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, UsageError
@@ -51,6 +53,7 @@ __all__ = [
     "BuildContext",
     "Call",
     "Callables",
+    "Calls",
     "Cell",
     "Compiled",
     "Device",
@@ -76,7 +79,9 @@ __all__ = [
     "UsageError",
     "Weight",
     "export_onnx",
+    "load_calls",
     "normal_inputs",
+    "record",
     "seeded",
     "torch_available",
 ]
@@ -101,6 +106,8 @@ _MODULES = {
     "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
     "bakeoff.backends.traps": ("Facts", "Finding", "Trap", "Weight"),
     "bakeoff.models.base": ("INPUT_SETS", "Call", "Dimension", "Family", "Inputs", "LoadedModel"),
+    "bakeoff.models.calls_file": ("Calls", "load_calls"),
+    "bakeoff.models.recording": ("record",),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),
     "bakeoff.records.device": ("Device",),
     "bakeoff.records.errors": ("BakeoffError", "Unavailable", "Unsupported", "UsageError"),

@@ -42,15 +42,22 @@ def input_sets_of(arguments: Any, count: int) -> list[Any]:
     return input_sets
 
 
-def copied(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies with the same strides. Tensors that share memory share it again, and one stays one."""
+def copied(tensors: list[torch.Tensor], device: str | None = None) -> list[torch.Tensor]:
+    """Return copies with the same strides. Tensors that share memory share it again, and one stays one.
+
+    Copies are on `device`, or each where its tensor is.
+    """
+
+    def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device or tensor.device, copy=True)
+
     buffers: dict[Any, tuple[int, torch.Tensor]] = {}
     strided = [tensor for tensor in tensors if is_strided(tensor) and tensor.numel()]
     for key in {memory_of(tensor): None for tensor in strided}:
         group = [tensor for tensor in strided if memory_of(tensor) == key]
         begin = min(int(tensor.storage_offset()) for tensor in group)
         length = max(tensor.storage_offset() + extent(tensor) for tensor in group) - begin
-        buffers[key] = begin, group[0].detach().as_strided((length,), (1,), begin).clone()
+        buffers[key] = begin, copy_of(group[0].detach().as_strided((length,), (1,), begin))
     found: dict[int, torch.Tensor] = {}
     for tensor in tensors:
         if id(tensor) in found:
@@ -59,7 +66,7 @@ def copied(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             begin, buffer = buffers[memory_of(tensor)]
             copy = buffer.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
         else:
-            copy = tensor.detach().clone()
+            copy = copy_of(tensor.detach())
         found[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
     return [found[id(tensor)] for tensor in tensors]
 

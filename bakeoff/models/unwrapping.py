@@ -38,6 +38,11 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     return module, tuple(taken)
 
 
+def without_wrappers(module: nn.Module) -> nn.Module:
+    """Return the module inside the compilers and parallel wrappers around it. Nothing is changed."""
+    return _inner(module, {})
+
+
 def forms_of(module: nn.Module) -> tuple[str, ...]:
     """Return what the module is beside a plain module, to be read after its name."""
     import torch
