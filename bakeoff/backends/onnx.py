@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -404,7 +406,8 @@ class BoundSession(Compiled):
 
     With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
     it binds the given tensors themselves. The caches of a decode step are bound as inputs and as outputs: ONNX Runtime
-    then writes into them and copies nothing.
+    then writes into them and copies nothing. For an output whose size depends on the values in the inputs, it allocates
+    memory in each call.
     """
 
     def __init__(
@@ -439,13 +442,17 @@ class BoundSession(Compiled):
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         # the default, given explicitly: otherwise 1.31 raises an exception to look it up, 34 µs in every call
         self._run_options.add_run_config_entry("gpu_graph_id", "0")
-        self._buffers: dict[Shapes, list[torch.Tensor]] = {}  # the outputs, by the shapes of the inputs
+        self._buffers: dict[Shapes, list[torch.Tensor | None]] = {}  # the outputs, by the shapes of the inputs
+        self._unsized: tuple[str, ...] = ()  # outputs for which each call allocates memory
+        self._spare = torch.empty(1, dtype=torch.uint8, device=self._device)  # the address of outputs without elements
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
         self._last_bound: tuple[torch.Tensor, ...] = example.tensors() if example else ()
         self._placement: Placement | None = None
         if self._static is not None:
             self._current = self._binding(self._static)
+            if unsized := self._without_size(self._static):
+                raise Unsupported(f"a CUDA graph replays calls of one size, and that of '{unsized[0]}' is not known")
 
     def bind(self, inputs: Inputs) -> None:
         if self._static is not None:
@@ -458,13 +465,26 @@ class BoundSession(Compiled):
             # `inputs` is kept with its binding, so that nothing else gets its id
             self._bindings[key] = (self._binding(tensors), inputs, tensors)
         self._current, _, self._last_bound = self._bindings[key]
+        self._unsized = self._without_size(self._last_bound)
 
     def run(self) -> None:
+        for name in self._unsized:  # or the last call's size would be demanded again
+            self._current.bind_output(name, self._device.type, self._device.index or 0)
         self._session.run_with_iobinding(self._current, self._run_options)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         bound = self._static or self._last_bound
-        return tuple(buffer.clone() for buffer in (*self._buffers_for(bound), *self._caches_in(bound)))
+        buffers = (*self._buffers_for(bound), *self._caches_in(bound))
+        allocated = self._current.get_outputs() if self._unsized else (None,) * len(buffers)
+        return tuple(
+            _copied(value, self._device) if buffer is None else buffer.clone()
+            for buffer, value in zip(buffers, allocated, strict=True)
+        )
+
+    def _without_size(self, tensors: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
+        """Return the names of the outputs that have no buffers for inputs of these shapes."""
+        pairs = zip(self._exported.output_names, self._buffers_for(tensors), strict=False)  # caches come last
+        return tuple(name for name, buffer in pairs if buffer is None)
 
     def _caches_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tensors[len(tensors) - self._caches :]
@@ -539,21 +559,23 @@ class BoundSession(Compiled):
             events = json.loads(Path(session.end_profiling()).read_text())
         return time_share_of(events)
 
-    def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """Return the buffers of the outputs for inputs of these shapes. If the graph leaves axes open, a call that is
-        not timed tells the shapes of its outputs."""
+    def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
+        """Return the buffers of the outputs for inputs of these shapes, or None where values decide the size.
+
+        If the graph leaves axes open, a call that is not timed tells the shapes of its outputs.
+        """
         import torch
 
         key = tuple(tuple(tensor.shape) for tensor in tensors)
         if key not in self._buffers:
             values = self._session.get_outputs()
             values = values[: len(values) - self._caches]
-            shapes = (
-                self._shapes_told_by_a_call(tensors) if self._is_open else [_static_shape(value) for value in values]
-            )
+            shapes = self._shapes_told_by_a_call(tensors) if self._is_open else [value.shape for value in values]
             self._buffers[key] = [
-                torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
-                for value, shape in zip(values, shapes, strict=True)
+                None
+                if _depends_on_values(value, self._is_open)
+                else torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
+                for value, shape in zip(values, shapes, strict=False)
             ]
         return self._buffers[key]
 
@@ -578,9 +600,11 @@ class BoundSession(Compiled):
         self._bind_inputs(binding, tensors)
         outputs = (*self._buffers_for(tensors), *self._caches_in(tensors))
         for name, buffer in zip(self._exported.output_names, outputs, strict=True):
-            binding.bind_output(
-                name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), buffer.data_ptr()
-            )
+            if buffer is None:
+                binding.bind_output(name, self._device.type, index)
+                continue
+            address = buffer.data_ptr() or self._spare.data_ptr()
+            binding.bind_output(name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), address)
         return binding
 
     def _bind_inputs(self, binding: Any, tensors: tuple[torch.Tensor, ...]) -> None:
@@ -638,12 +662,35 @@ def _as_bound(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj().contiguous()) if tensor.is_complex() else tensor.contiguous()
 
 
-def _static_shape(value: Any) -> list[int]:
-    if not all(isinstance(size, int) for size in value.shape):
-        raise BakeoffError(
-            f"output '{value.name}' has no static shape ({value.shape}), so no buffer can be bound to it"
-        )
-    return list(value.shape)
+def _depends_on_values(value: Any, is_open: bool) -> bool:
+    """Return True if the values in the inputs decide the size of an output: torch.export calls such sizes `u0`.
+
+    Other names are those of open axes, or of sizes in an ONNX file that are not told.
+    """
+    names = [size for size in value.shape if not isinstance(size, int)]
+    return any(size is None or re.search(r"\bu\d", size) for size in names) if is_open else bool(names)
+
+
+class _DeviceMemory:
+    """Memory of a CUDA device that torch can take as a tensor of bytes."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _copied(value: Any, device: torch.device) -> torch.Tensor:
+    """Return a copy of a value that ONNX Runtime has allocated on `device`."""
+    import torch
+
+    dtype, shape = _torch_type(value.data_type()), tuple(value.shape())
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if device.type == "cuda":
+        memory = torch.as_tensor(_DeviceMemory(value.data_ptr(), size), device=device)
+    else:
+        memory = torch.frombuffer((ctypes.c_uint8 * size).from_address(value.data_ptr()), dtype=torch.uint8)
+    return memory.view(dtype).view(shape).clone()
 
 
 def _onnx_type(dtype: torch.dtype) -> int:

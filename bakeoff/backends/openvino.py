@@ -216,7 +216,8 @@ def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
 class Request(Compiled):
     """An inference request that reads and writes the memory of torch tensors.
 
-    A model that `is_open` writes its outputs to memory of OpenVINO's own, which is as large as each call needs.
+    A model that `is_open`, or an output whose size depends on the values in the inputs, is written to memory of
+    OpenVINO's own, which is as large as each call needs.
     """
 
     def __init__(
@@ -230,14 +231,12 @@ class Request(Compiled):
         self._changed = changed
         self._request = compiled.create_infer_request()
         self._is_open = is_open
-        self._buffers: list[torch.Tensor] = []
+        self._buffers: dict[int, torch.Tensor] = {}
         self._bound: tuple[torch.Tensor, ...] = ()
         for index, port in enumerate([] if is_open else compiled.outputs):
-            if port.partial_shape.is_dynamic:
-                raise BakeoffError(f"output {index} has no static shape, so no buffer can be bound to it")
-            buffer = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
-            self._buffers.append(buffer)
-            self._request.set_output_tensor(index, _shared(buffer))
+            if port.partial_shape.is_static:
+                self._buffers[index] = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
+                self._request.set_output_tensor(index, _shared(self._buffers[index]))
 
     def bind(self, inputs: Inputs) -> None:
         # kept alive here, because OpenVINO holds their memory and not the tensors
@@ -249,9 +248,10 @@ class Request(Compiled):
         self._request.infer(share_outputs=True)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        if self._buffers:
-            return tuple(buffer.clone() for buffer in self._buffers)
-        return tuple(_copied(self._request.get_output_tensor(index)) for index in range(len(self._compiled.outputs)))
+        return tuple(
+            self._buffers[index].clone() if index in self._buffers else _copied(self._request.get_output_tensor(index))
+            for index in range(len(self._compiled.outputs))
+        )
 
     def instance(self) -> Compiled:
         return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)

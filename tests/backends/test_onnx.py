@@ -13,7 +13,7 @@ import torch
 
 from bakeoff import backends, models
 from bakeoff.backends.exporting import exported_before
-from bakeoff.backends.onnx import Sessions, assignment, time_share_of
+from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -265,3 +265,20 @@ def test_a_session_that_must_not_fall_back_says_so(one: Built) -> None:
     assert exported is not None
     refused = Sessions(exported, one.context, "cpu").accepted_without_cpu()
     assert refused.startswith("refused: ") and "assigned to the default CPU EP" in refused
+
+
+def test_an_output_without_a_size_gets_memory_in_each_call(tmp_path: Path) -> None:
+    cell = Cell(model=f"{ROOT / 'tests/cases/sizes_by_values.py'}:factory", backend="onnx")
+    with built(cell, tmp_path) as one:
+        bound = one.sets[0]
+        before = one.call(bound)
+        bound.args[0][0] = 1.0
+        assert one.eager(bound)[1].shape != before[1].shape
+        torch.testing.assert_close(one.call_again(), one.eager(bound))
+        torch.testing.assert_close(one.call(one.sets[2]), one.eager(one.sets[2]))
+
+
+def test_values_decide_the_sizes_that_have_no_symbol_of_an_axis() -> None:
+    by_values, of_an_axis = SimpleNamespace(shape=["u0", 2]), SimpleNamespace(shape=["s0", 2])
+    assert _depends_on_values(by_values, is_open=True) and _depends_on_values(by_values, is_open=False)
+    assert not _depends_on_values(of_an_axis, is_open=True)

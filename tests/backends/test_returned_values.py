@@ -53,6 +53,8 @@ def checked(case: str, backend: str, folder: Path) -> Accuracy:
         ("complex_tracing.py:factory", "eager"),
         ("sparse.py:factory", "eager"),
         ("sparse.py:given", "torchscript"),
+        ("sizes_by_values.py:factory", "onnx"),
+        ("sizes_by_values.py:factory", "openvino"),
     ],
 )
 def test_who_is_right_passes(tmp_path: Path, case: str, backend: str) -> None:
