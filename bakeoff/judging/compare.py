@@ -218,8 +218,8 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         differences=differences,
         controls=controls,
         cells=sorted(cells, key=lambda cell: (not cell.is_regression, order.index(cell.outcome))),
-        undecided_in_base=[contest.title for contest in base_contests if contest.unstable],
-        undecided_in_new=[contest.title for contest in new_contests if contest.unstable],
+        undecided_in_base=[contest.title for contest in base_contests if _ended_undecided(contest)],
+        undecided_in_new=[contest.title for contest in new_contests if _ended_undecided(contest)],
     )
 
 
@@ -396,6 +396,11 @@ def _judge(
     if outcomes[0] is Outcome.CANNOT_TELL:
         return Outcome.CANNOT_TELL, weakness or _why_open(decided), decided
     return outcomes[0], weakness, decided
+
+
+def _ended_undecided(contest: ContestJudgement) -> bool:
+    """Return True if several processes left a pair undecided. That one process decides little is told of cells."""
+    return any(contest.leads[label].processes > 1 for label in contest.open_labels)
 
 
 def _weakness(raw: Change, normalised: Change | None, rules: _Rules) -> Reason | None:

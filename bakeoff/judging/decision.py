@@ -63,8 +63,8 @@ class Relation(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    TIE = "tie"  # the 95 % interval includes 1, or the difference is within the margin
-    UNDECIDED = "undecided"  # the 95 % interval excludes 1, but one cannot be as sure of that as a call has to be
+    TIE = "tie"  # the 95 % interval over processes includes 1, or the difference is within the margin
+    UNDECIDED = "undecided"  # too few processes, or the interval excludes 1, but not as surely as a call needs
 
 
 def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
@@ -77,9 +77,11 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
         return Relation.FASTER
     if _is_faster(_inverse(ratio), narrow):
         return Relation.SLOWER
-    if not _is_over_processes(ratio) or _contains_one(ratio) or not _is_beyond_tie(ratio.value):
-        return Relation.TIE
-    return Relation.UNDECIDED
+    if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
+        return Relation.UNDECIDED
+    if not ratio.paired:
+        return Relation.TIE if _is_within(ratio.ci95, MARGIN_UNPAIRED) else Relation.UNDECIDED
+    return Relation.TIE if _contains_one(ratio.ci95) or not _is_beyond_tie(ratio.value) else Relation.UNDECIDED
 
 
 def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
@@ -92,9 +94,7 @@ def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
     call = relation(ratio, looks_once)
     if call is not Relation.TIE:
         return call is not Relation.UNDECIDED
-    if not ratio.paired:
-        return _is_within(ratio.ci95, MARGIN_UNPAIRED)
-    return _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
+    return not ratio.paired or _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
 
 
 def _is_faster(ratio: Ratio, narrow: float) -> bool:
@@ -123,8 +123,8 @@ def _is_beyond_tie(value: float) -> bool:
     return max(value, 1 / value) >= 1 + TIE_MARGIN
 
 
-def _contains_one(ratio: Ratio) -> bool:
-    return ratio.ci95 is None or ratio.ci95.low <= 1 <= ratio.ci95.high
+def _contains_one(interval: Interval) -> bool:
+    return interval.low <= 1 <= interval.high
 
 
 def _is_within(interval: Interval, margin: float) -> bool:

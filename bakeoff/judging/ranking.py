@@ -127,13 +127,8 @@ class Ranking:
         ]
 
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
-        """Return the undecided leads that leave the verdict open.
-
-        A lead that is called by a margin does not, nor one of a single process.
-        """
-        return [
-            (other, lead) for other, lead in self.undecided() if lead.processes > 1 and relation(lead) not in CALLED
-        ]
+        """Return the undecided leads that leave the verdict open. A lead that is called by a margin does not."""
+        return [(other, lead) for other, lead in self.undecided() if relation(lead) not in CALLED]
 
 
 def median_ms(record: Record) -> float:

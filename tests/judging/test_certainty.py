@@ -23,7 +23,8 @@ def kinds(contest: ContestJudgement, effect: Effect) -> list[type]:
         ([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT], Certainty.SURE, ["onnx"]),
         ([lived(1.0, "onnx"), lived(2.0, "eager"), LATER], Certainty.DOUBTED, ["onnx"]),
         ([once(1.0, "onnx"), once(1.08, "eager")], Certainty.DOUBTED, ["onnx"]),
-        ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.TIE, ["onnx", "eager"]),
+        ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.OPEN, ["onnx", "eager"]),
+        ([lived(1.0, "onnx", [1.0] * 3), lived(1.001, "eager", [1.0] * 3)], Certainty.TIE, ["onnx", "eager"]),
         (
             [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "eager", [0.97, 1.0, 1.03])],
             Certainty.OPEN,

@@ -4,6 +4,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.costs import BreakEven
@@ -242,9 +243,11 @@ def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
     assert undecided(records) == [("onnx", "eager")]
 
 
-def test_one_process_of_each_cell_leaves_nothing_open() -> None:
-    contest = judge_contest([once(1.0, "onnx"), once(1.02, "inductor")])
-    assert (contest.tied, contest.unstable) == (("onnx", "inductor"), False)
+@pytest.mark.parametrize("levels_ms", [[1.02] * 6, [0.6, 1.9, 2.95, 2.95, 3.2, 8.0]])
+def test_what_one_process_of_each_cannot_tell_apart_is_undecided_and_not_equal(levels_ms: list[float]) -> None:
+    contest = judge_contest([once(1.0, "onnx"), ok(cell("inductor"), constant(levels_ms))])
+    assert (contest.tied, contest.unstable, contest.certainty) == (("onnx", "inductor"), True, Certainty.OPEN)
+    assert doubt(contest, Undecided).processes == 1
 
 
 def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> None:
@@ -256,11 +259,21 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
     assert list(doubt(contest, Undecided).ratios) == ["openvino"]
 
 
-def test_a_single_process_that_varies_too_much_to_be_beaten_is_a_doubt_about_the_winner() -> None:
+def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner() -> None:
+    elsewhen = [
+        burst.model_copy(update={"process": burst.process + 5, "group": burst.group + 5})
+        for burst in over_processes(1.1, LAYOUTS)
+    ]
+    contest = judge_contest([lived(1.0, "onnx"), lived(1.05, "inductor"), ok(cell("openvino"), elsewhen)])
+    assert contest.winner == "onnx"
+    assert list(doubt(contest, NotToldApart).ratios) == ["openvino"]
+
+
+def test_a_single_process_that_varies_too_much_to_be_beaten_leaves_the_winner_undecided() -> None:
     wild = [1.6 * factor for factor in (0.5, 1.0, 2.0, 0.6, 1.9, 1.0, 0.5, 2.1)]
     contest = judge_contest([once(1.0, "onnx"), once(1.3, "inductor"), ok(cell("openvino"), constant(wild))])
-    assert (contest.winner, contest.unstable) == ("onnx", False)
-    found = doubt(contest, NotToldApart)
+    assert (contest.winner, contest.unstable) == ("onnx", True)
+    found = doubt(contest, Undecided)
     assert (found.best, list(found.ratios)) == ("onnx", ["openvino"])
     assert found.ratios["openvino"].value == pytest.approx(1.6, abs=0.01)
 

@@ -96,21 +96,23 @@ def test_where_measuring_looks_once_a_lead_of_10_percent_is_wide() -> None:
 def test_from_fewer_than_three_processes_a_lead_needs_a_margin_and_nothing_is_decided(processes: int) -> None:
     over, under = 1 + MARGIN + 0.001, 1 + MARGIN - 0.001
     assert relation(ratio(1.5, over, 2.0, processes)) is Relation.FASTER
-    assert relation(ratio(1.5, under, 2.0, processes)) is Relation.TIE
+    assert relation(ratio(1.5, under, 2.0, processes)) is Relation.UNDECIDED
+    assert relation(ratio(1.0, 0.999, 1.001, processes)) is Relation.UNDECIDED
     assert not is_decided(ratio(1.5, over, 2.0, processes))
 
 
 def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes() -> None:
     over, under = 1 + MARGIN_UNPAIRED + 0.01, 1 + MARGIN_UNPAIRED - 0.01
     assert relation(ratio(1.5, over, 1.7, paired=False)) is Relation.FASTER
-    assert relation(ratio(1.5, under, 1.7, paired=False)) is Relation.TIE
+    assert relation(ratio(1.5, under, 1.7, paired=False)) is Relation.UNDECIDED
+    assert relation(ratio(1.1, 1.05, 1.15, paired=False)) is Relation.TIE
     assert is_decided(ratio(1.10, 1.05, 1.15, paired=False))  # no number of processes would get it over the margin
     assert not is_decided(ratio(1.20, 1.05, 1.35, paired=False))
 
 
 def test_without_an_interval_nothing_is_known() -> None:
     unknown = Ratio(value=3.0, ci95=None, paired=True)
-    assert (relation(unknown), is_decided(unknown)) == (Relation.TIE, False)
+    assert (relation(unknown), is_decided(unknown)) == (Relation.UNDECIDED, False)
 
 
 def ends(biases: np.ndarray, true_ratio: float) -> list[Ratio]:

@@ -30,7 +30,7 @@ def test_the_winners_come_first_and_the_method_last() -> None:
     places = [markdown.index(part) for part in parts]
     assert places == sorted(places)
     assert markdown.count("| rank |") == 3
-    assert "| [mlp, cuda, fp16](#contest-2) | onnx or tensorrt | 0.07529 ms | 1.36x eager | tie |" in markdown
+    assert "| [mlp, cuda, fp16](#contest-2) | onnx or tensorrt | 0.07529 ms | 1.36x eager | **undecided** |" in markdown
 
 
 def test_every_link_of_the_contents_leads_to_a_section_and_one_contest_has_none() -> None:

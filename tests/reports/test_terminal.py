@@ -219,4 +219,4 @@ def test_the_last_thing_that_is_said_is_a_line_for_each_contest() -> None:
     *_, absent, conv, mlp = printed(judged([*conv_on_cpu(), *mlp_on_cuda()])).rstrip().splitlines()
     assert absent == "Cannot run here: tensorrt on conv, cpu, fp32 (no CUDA device on this machine)."
     assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  but measured in too few processes"
-    assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  tie"
+    assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  undecided"
