@@ -123,6 +123,13 @@ class ProcessSpread:
 
 
 @dataclass(frozen=True)
+class ThroughputContradicted:
+    """Calls back to back took far longer than single calls of these cells."""
+
+    shares: Mapping[str, float]  # of the rate that the latency allows, by label
+
+
+@dataclass(frozen=True)
 class FreshMemory:
     """The C library gives memory back to the kernel after each call of these cells."""
 
@@ -207,6 +214,7 @@ Doubt = (
     | PartlyElsewhere
     | BuildSpread
     | ProcessSpread
+    | ThroughputContradicted
     | FreshMemory
     | ClockFell
     | ClockHeldDown
@@ -240,6 +248,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     PartlyElsewhere,
     BuildSpread,
     ProcessSpread,
+    ThroughputContradicted,
     FreshMemory,
     ClockFell,
     ClockHeldDown,
@@ -268,6 +277,6 @@ def cells_of(doubt: Doubt) -> tuple[str, ...]:
             return tuple(doubt.spreads)
         case FreshMemory():
             return tuple(doubt.pages)
-        case AlwaysWaited():
+        case AlwaysWaited() | ThroughputContradicted():
             return tuple(doubt.shares)
     return ()

@@ -27,6 +27,7 @@ from bakeoff.judging.doubts import (
     PartlyElsewhere,
     ProcessSpread,
     SettledLate,
+    ThroughputContradicted,
     Undecided,
     Unpaired,
     weight,
@@ -62,7 +63,7 @@ def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
-        found += [*_of_memory(ranking.ranked), *_of_conditions(ranking)]
+        found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
     in_order = sorted(found, key=weight)
     return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
 
@@ -151,6 +152,16 @@ def _of_spread(ranked: Sequence[Record]) -> list[ProcessSpread]:
     spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
     wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
     return [ProcessSpread(wide)] if wide else []
+
+
+def _of_throughput(ranked: Sequence[Record]) -> list[ThroughputContradicted]:
+    """Return one doubt about all cells whose calls back to back took far longer than single ones."""
+    shares = {
+        record.cell.label: record.throughput.calls_per_s * record.latency.median_ms / 1e3
+        for record in ranked
+        if record.throughput and record.latency and record.throughput.is_far_below(record.latency.median_ms)
+    }
+    return [ThroughputContradicted(shares)] if shares else []
 
 
 def _of_memory(ranked: Sequence[Record]) -> list[FreshMemory]:

@@ -213,7 +213,8 @@ class Finish(Frozen):
     """Check once more, and end. It is answered by `Finished`, and on a GPU `in_full` by `KernelsTraced` after it."""
 
     kind: Literal["finish"] = "finish"
-    in_full: bool  # measure throughput, device time, stages and kernels, too
+    in_full: bool  # measure device time, stages and kernels, too
+    with_throughput: bool = False
     with_energy: bool = False
     idle_w: float | None = None  # the machine's power while nothing ran, if another cell has just measured it
 

@@ -235,12 +235,21 @@ class WarmUp(Frozen):
     trendless: bool = False  # it was not steady, but calls became neither faster nor slower at its end
 
 
-class Throughput(Frozen):
-    """The rate of calls back to back, with one synchronisation per block."""
+LEAST_OF_LATENCY_RATE = 0.5
+"""Calls back to back reach at least the rate of single calls, 1 / latency. Below this share of it, none is believed."""
 
-    calls_per_s: float
+
+class Throughput(Frozen):
+    """The rate of calls back to back, with one synchronisation per block, in one process."""
+
+    calls_per_s: float  # of the median block
     blocks: int
     block_s: Seconds
+    range_per_s: Interval | None = None  # the slowest and the fastest block
+
+    def is_far_below(self, latency_ms: float) -> bool:
+        """Return True if calls back to back took over twice as long as single ones, which other load explains."""
+        return self.calls_per_s * latency_ms / 1e3 < LEAST_OF_LATENCY_RATE
 
 
 class DeviceTime(Frozen):

@@ -30,6 +30,7 @@ from bakeoff.judging.doubts import (
     RequirementMissed,
     SettledLate,
     SpeedDrifted,
+    ThroughputContradicted,
     Undecided,
     Unpaired,
 )
@@ -77,8 +78,9 @@ def doubt(doubt: Doubt) -> str:
         case OfRecords():
             return f"{', '.join(doubt.labels)}: {doubt_of_record(doubt.doubt)}"
         case Undecided():
+            processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
-                f"{doubt.processes} processes of each do not decide how {doubt.best} compares with "
+                f"{processes} of each cannot decide how {doubt.best} compares with "
                 f"{listed(list(doubt.ratios))}. Raise --time-limit, or --processes over {doubt.processes}, or use a "
                 "quieter machine"
             )
@@ -132,6 +134,11 @@ def doubt(doubt: Doubt) -> str:
             return (
                 f"processes of the same cell differ, the slowest from the fastest by: {_percentages(doubt.spreads)}. "
                 "The intervals contain this, and more --processes narrow them"
+            )
+        case ThroughputContradicted():
+            return (
+                f"the throughput is only a part of what the latency allows ({_percentages(doubt.shares)}), also when "
+                "measured again: other load took the machine meanwhile. Measure it on a quiet machine"
             )
         case FreshMemory():
             pages = ", ".join(f"{label} {count:,.0f}" for label, count in doubt.pages.items())

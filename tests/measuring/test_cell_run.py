@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.doubts import ThroughputContradicted, cells_of
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall, wrong_outputs
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
@@ -72,6 +74,21 @@ def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
     assert (record.status, record.reason) == (Status.INCORRECT, reason)
     assert len(record.processes) == number + 1
     assert record.latency is not None
+
+
+@pytest.mark.parametrize(
+    ("rates", "calls_per_s", "doubted"),
+    [({}, 1000, False), ({0: 50.0}, 1000, False), ({0: 50.0, 1: 60.0, 2: 70.0}, 70, True), ({1: 50.0}, 1000, False)],
+)
+def test_a_throughput_that_the_latency_contradicts_is_measured_again_and_then_doubted(
+    tmp_path: Path, rates: dict[int, float], calls_per_s: float, doubted: bool
+) -> None:
+    scripts = {"eager": Script(level_ms=1.1), "null": Script(calls_per_s=rates)}
+    records = run_contest(tmp_path, scripts, plan_of(3)).records
+    found = records["null"].throughput
+    assert found is not None and found.calls_per_s == calls_per_s
+    doubts = [doubt for doubt in judge_contest(list(records.values())).doubts if cells_of(doubt) == ("null",)]
+    assert [type(doubt) for doubt in doubts] == ([ThroughputContradicted] if doubted else [])
 
 
 @pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])

@@ -430,3 +430,26 @@ def test_no_garbage_is_collected_while_samples_are_taken(
     assert gc.isenabled() is enabled
     assert len(compiled.collecting) >= 4
     assert not any(compiled.collecting)
+
+
+def test_a_rate_far_below_that_of_single_calls_is_measured_again_when_calls_are_as_quick_as_usual(
+    time: FakeTime,
+) -> None:
+    def pass_time(seconds: float) -> None:
+        time.now_ns += int(seconds * 1e9)
+
+    busy_until_ns = 1500 * MS
+    compiled = Scripted(time, lambda call: 20.0 if time.now_ns < busy_until_ns else 1.0)
+    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=pass_time)
+    assert found.calls_per_s == pytest.approx(1000.0)
+    assert found.range_per_s is not None and found.range_per_s.low == pytest.approx(1000.0)
+    busy_until_ns, time.now_ns = 10**6 * MS, 0
+    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=pass_time)
+    assert found.calls_per_s == pytest.approx(50.0), "the machine stays busy"
+    assert time.now_ns < 4000 * MS
+
+
+def test_a_rate_that_fits_the_latency_is_measured_once(time: FakeTime) -> None:
+    found = sampling.throughput(Scripted(time), SETS, clock_of(time), usual_ms=1.1)
+    assert found.calls_per_s == pytest.approx(1000.0)
+    assert time.now_ns < 500 * MS

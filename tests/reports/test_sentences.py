@@ -23,6 +23,7 @@ from bakeoff.judging.doubts import (
     RequirementMissed,
     SettledLate,
     SpeedDrifted,
+    ThroughputContradicted,
     Undecided,
     Unpaired,
 )
@@ -58,7 +59,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
         ),
         (
             [once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")],
-            "tie between onnx and inductor (1.000 ms to 1.030 ms), 2.00x as fast as eager.",
+            "no winner yet between onnx and inductor (1.000 ms to 1.030 ms), 2.00x as fast as eager.",
         ),
         ([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)], "eager wins at 1.000 ms, 2.00x as fast as onnx."),
         (
@@ -163,8 +164,8 @@ def test_when_building_the_winner_pays_is_told_against_eager_or_else_the_runner_
 
 def test_the_answer_of_a_contest_is_its_candidates_and_how_sure_that_is() -> None:
     tie = judged(once(1.0, "onnx"), once(1.01, "inductor"), once(2.0, "eager"))
-    assert (sentences.candidates(tie), sentences.certainty(tie)) == ("onnx or inductor", "tie")
-    assert sentences.outcome(tie) == "conv on cpu, fp32: onnx or inductor, 1.000 ms, 2.00x eager, tie"
+    assert (sentences.candidates(tie), sentences.certainty(tie)) == ("onnx or inductor", "undecided")
+    assert sentences.outcome(tie) == "conv on cpu, fp32: onnx or inductor, 1.000 ms, 2.00x eager, undecided"
     many = judged(*(once(1.0 + number / 1000, f"b{number}") for number in range(6)))
     assert sentences.candidates(many) == "b0, b1, b2 or 3 others"
     nothing = judged(failed(cell("onnx"), Status.CRASH, "signal 11"))
@@ -219,7 +220,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
     [
         (
             Undecided("onnx", {"eager": RATIO}, processes=3),
-            "3 processes of each do not decide how onnx compares with eager. Raise --time-limit, or --processes over "
+            "3 processes of each cannot decide how onnx compares with eager. Raise --time-limit, or --processes over "
             "3, or use a quieter machine",
         ),
         (
@@ -274,6 +275,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             ProcessSpread({"onnx": 0.08}),
             "processes of the same cell differ, the slowest from the fastest by: onnx 8 %. The intervals contain this, "
             "and more --processes narrow them",
+        ),
+        (
+            ThroughputContradicted({"onnx": 0.08}),
+            "the throughput is only a part of what the latency allows (onnx 8 %), also when measured again: other"
+            " load took the machine meanwhile. Measure it on a quiet machine",
         ),
         (
             FreshMemory({"eager": 7526.2}),

@@ -64,6 +64,7 @@ from bakeoff.records.schema import (
     Memory,
     Record,
     Status,
+    Throughput,
     WarmUp,
     Work,
 )
@@ -110,6 +111,7 @@ class Script:
     """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
     slower_after_s: float = math.inf  # longer windows of load answer 5 % less
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
+    calls_per_s: Mapping[int, float] = field(default_factory=dict)  # back to back, by number of the worker
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
 
@@ -233,11 +235,16 @@ class ScriptedWorker:
                 placement=None,
                 memory=Memory(),
                 recompilations=self._script.recompilations,
+                throughput=self._throughput() if command.with_throughput else None,
                 energy=energy(command.idle_w) if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
             if command.in_full and self._job.cell.device.is_cuda:
                 self._say("trace", KernelsTraced(times=KERNELS))
+
+    def _throughput(self) -> Throughput:
+        rate = self._script.calls_per_s.get(self._number, 1e3 / self._script.level_ms)
+        return Throughput(calls_per_s=rate, blocks=3, block_s=0.1)
 
     def receive(self, deadline_s: float) -> object:
         event = self._events[0]

@@ -378,6 +378,7 @@ class CellRun:
 
         Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
         its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
+        A throughput that its latency contradicts is measured again in the next process.
         Energy takes two seconds, so the second process measures it, which a cell that is surely beaten does not get.
         """
         live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
@@ -385,7 +386,10 @@ class CellRun:
         done = len(so_far.processes) if so_far else 0
         with_energy = wants_more and done == min(1, sampling.processes - 1)
         in_full = wants_more and so_far is None
-        live.worker.send(Finish(in_full=in_full, with_energy=with_energy, idle_w=idle_w))
+        with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
+        live.worker.send(
+            Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy, idle_w=idle_w)
+        )
         finished = self._await(live, Finished)
         kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
         self._end_worker()
@@ -512,6 +516,7 @@ class CellRun:
             update={
                 "processes": [*so_far.processes, live.summary()],
                 "bursts": self.bursts,
+                "throughput": finished.throughput or so_far.throughput,
                 "energy": finished.energy or so_far.energy,
                 "doubts": [*so_far.doubts, *new],
                 **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
@@ -678,3 +683,9 @@ class CellRun:
         store, cell = self._setup.store, self.cell
         work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
         return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
+
+
+def _doubts_throughput(record: Record) -> bool:
+    """Return True if the latency of the cell contradicts its throughput."""
+    known, latency = record.throughput, record.latency
+    return known is not None and latency is not None and known.is_far_below(latency.median_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
@@ -66,6 +67,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     watch = conditions.Watch(worker.cell.device)
     server, before_load = LoadServer(worker, every, reference), None
     core: int | None = None
+    medians_ms: list[float] = []  # of the bursts
     while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
         if isinstance(command, TakeLoad):
             before_load = before_load or (worker.memory(), compiled.placement())
@@ -79,6 +81,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         sampling.rewarm(compiled, sets, clock, core)
         watch.begin()
         samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
+        medians_ms.append(statistics.median(samples_ns) / 1e6)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
@@ -89,8 +92,10 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         recompilations = compiled.compilations() - compilations
         if isinstance(command, Finish) and command.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
-            throughput = sampling.throughput(compiled, sets, clock, core)
             stages = sampling.stages(compiled, sets, clock)
+        if isinstance(command, Finish) and command.with_throughput:
+            usual_ms = statistics.median(medians_ms) if medians_ms else None
+            throughput = sampling.throughput(compiled, sets, clock, core, usual_ms)
         if isinstance(command, Finish) and command.with_energy:
             counter = energy.counter_for(worker.cell.device)
             used = energy.measure(compiled, sets, clock, counter, command.idle_w)
