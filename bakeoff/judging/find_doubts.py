@@ -35,7 +35,7 @@ from bakeoff.judging.doubts import (
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.ranking import Ranking
-from bakeoff.records.doubts import RecordDoubt
+from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
 from bakeoff.records.schema import SETTLE, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
@@ -106,7 +106,12 @@ def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
 
 def _of_checks(ranked: Sequence[Record]) -> list[CoarseCheck]:
     """Return one doubt about all cells whose check would hardly have found a fault."""
-    checks = {record.cell.label: record.accuracy for record in ranked if record.accuracy}
+    told = {record.cell.label for record in ranked if any(isinstance(one, DecidedByRounding) for one in record.doubts)}
+    checks = {
+        record.cell.label: record.accuracy
+        for record in ranked
+        if record.accuracy and not record.accuracy.unchecked and record.cell.label not in told
+    }
     errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
     coarse = {label: error for label, error in errors.items() if error > COARSE_ERROR}
     return [CoarseCheck(tuple(coarse), max(coarse.values()))] if coarse else []

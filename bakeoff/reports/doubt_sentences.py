@@ -191,6 +191,11 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
                 f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "
                 "other inputs this build may answer wrongly, and it does less work than the model"
             )
+        case DecidedByRounding(computed_in="float64"):
+            return (
+                f"the answer depends on rounding ({doubt.how}): what is at most four times as far off as eager "
+                "passes, so that a fault of that size is not seen"
+            )
         case DecidedByRounding():
             return (
                 f"checked against eager in {doubt.computed_in}, since what the model decides depends on rounding "
@@ -244,6 +249,8 @@ def brief(doubt: Doubt) -> str:
             return "its outputs could not be compared"
         case OfRecords(doubt=FrozenChoices()):
             return "a choice of the model is frozen in it"
+        case OfRecords(doubt=DecidedByRounding()):
+            return "the answer depends on rounding"
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")
 
 

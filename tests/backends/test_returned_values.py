@@ -71,8 +71,7 @@ def test_a_lost_imaginary_part_is_found(tmp_path: Path, backend: str) -> None:
 
 def test_a_singular_matrix_is_nobodys_merit(tmp_path: Path) -> None:
     found = checked("linalg_cond.py:factory", "eager", tmp_path)
-    assert not found.passed
-    assert "no value could be compared" in found.rule or "finite where the reference's are infinite" in found.rule
+    assert found.unchecked or "finite where the reference's are infinite" in found.rule
 
 
 @pytest.mark.parametrize(

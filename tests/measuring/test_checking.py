@@ -226,6 +226,42 @@ def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
     assert checked(case, references(case), as_it_is).passed
 
 
+CANCELLATION = "cancellation.py:factory"
+
+
+def in_another_order(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Add the same numbers up from the other end, in two halves."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x.flip(-1) + 1e6
+        halves = (y * y).unflatten(-1, (-1, 2)).mean(-1).mean(-1)
+        return cast("torch.Tensor", halves - y.mean(-1) ** 2)
+
+    return forward
+
+
+def off_by_a_million(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x) + 2e6
+
+
+def test_an_answer_that_is_lost_to_rounding_is_shown_against_float64(references: Callable[[str], Path]) -> None:
+    path = references(CANCELLATION)
+    known = accuracy.Reference.load(path)
+    assert known.computed_in == "float64" and "off what float64 gives" in known.traits.depends_on_rounding
+    for build in (as_it_is, in_another_order):
+        found = checked(CANCELLATION, path, build)
+        assert found.passed and found.rmse > 1000
+    assert not checked(CANCELLATION, path, off_by_a_million).passed
+
+
+@pytest.mark.parametrize("case", ["not_finite.py:factory", "not_finite.py:empty"])
+def test_a_model_whose_answers_cannot_be_compared_is_no_builds_fault(
+    case: str, references: Callable[[str], Path]
+) -> None:
+    found = checked(case, references(case), as_it_is)
+    assert found.passed and found.unchecked.startswith("the model's own answers have no")
+
+
 CAST = "came with weights in {}: each cell casts them to its own precision"
 
 

@@ -20,8 +20,9 @@ from bakeoff.measuring.worker.understanding import (
     AlikeCalls,
     Deciding,
     call,
+    decided_by_rounding,
     decisions_of,
-    dependence_on_rounding,
+    lost_to_rounding,
     understand,
 )
 from bakeoff.measuring.worker.value_reads import ReadingWatch, noting_frozen_choices
@@ -383,7 +384,8 @@ def test_a_trace_tells_what_it_froze_but_not_the_sizes_that_it_read() -> None:
     ],
 )
 def test_an_answer_that_depends_on_rounding_is_told(eager: torch.Tensor, exact: torch.Tensor, told: str) -> None:
-    found = dependence_on_rounding([(eager,)], [(exact,)], Precision.FP32)
+    answers = [(eager,)], [(exact,)], Precision.FP32
+    found = decided_by_rounding(*answers) or lost_to_rounding(*answers)
     assert told in found and bool(found) == bool(told)
 
 
@@ -397,7 +399,8 @@ def test_an_answer_that_depends_on_rounding_is_told(eager: torch.Tensor, exact: 
 def test_a_coarse_precision_is_allowed_its_own_rounding(
     precision: Precision, ours: torch.Tensor, exact: torch.Tensor
 ) -> None:
-    assert dependence_on_rounding([(ours,)], [(exact,)], precision) == ""
+    answers = [(ours,)], [(exact,)], precision
+    assert decided_by_rounding(*answers) == lost_to_rounding(*answers) == ""
 
 
 # --- global settings

@@ -108,9 +108,10 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[Recor
         doubts.append(Unchecked(why=ready.accuracy.unchecked))
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
-    if traits.depends_on_rounding and ready.reference_type != "float64":
+    if traits.depends_on_rounding:
         doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
-    elif (ready.reference_type != "float64" and not traits.is_random) or ready.reference_in_float32:
+    is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)
+    if is_narrower or ready.reference_in_float32:
         doubts.append(
             NarrowReference(
                 computed_in=ready.reference_type,

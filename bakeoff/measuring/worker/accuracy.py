@@ -95,6 +95,11 @@ class ErrorSpread:
     slices: Mapping[int, torch.Tensor]
     usual: float = 0.0  # the RMSE of the values that are not outlying, if some are
 
+    def or_larger(self, other: ErrorSpread) -> ErrorSpread:
+        """Return the larger one of each error."""
+        slices = {dimension: rows.maximum(other.slices[dimension]) for dimension, rows in self.slices.items()}
+        return ErrorSpread(max(self.largest, other.largest), slices, max(self.usual, other.usual))
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -232,33 +237,41 @@ def check(
     allclose = all(one.is_close for one in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
     shown = [one for one in checked if one.errors.values and not one.errors.is_whole] or checked
-    passed = any(one.values for one in errors) and not not_finite and not wrong
-    if passed:
+    passed = not not_finite and not wrong
+    unchecked = "" if any(one.values for one in errors) or not passed else _why_nothing(reference)
+    if unchecked:
+        rule = f"not compared: {unchecked}"
+    elif passed:
         rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
         choosing = [one.of_indices for one in errors if one.of_indices and one.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
     elif not_finite:
         rule = not_finite
-    elif not any(one.values for one in errors):
-        has_elements = any(tensor.numel() for one in reference.outputs for tensor in one)
-        rule = f"no value could be compared: the reference has no {'finite value' if has_elements else 'element'}"
     else:
         worst = max(wrong, key=lambda one: one.excess)
         where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
         rule = f"{worst.reason}; {where}"
     return Accuracy(
-        rmse=_worst([one.errors.rmse for one in shown]),
-        relative_rmse=max(one.relative_rmse for one in shown if one.is_wrong or not one.is_unheld),
-        max_abs_error=max(one.errors.max_abs_error for one in shown),
+        rmse=math.nan if unchecked else _worst([one.errors.rmse for one in shown]),
+        relative_rmse=math.nan
+        if unchecked
+        else max(one.relative_rmse for one in shown if one.is_wrong or not one.is_unheld),
+        max_abs_error=math.nan if unchecked else max(one.errors.max_abs_error for one in shown),
         eager_rmse=_worst([one.eager_rmse for one in shown]),
         allclose=allclose,
         rtol=shown[0].rtol,
         atol=max(one.tolerance for one in shown),
         passed=passed,
         rule=rule,
+        unchecked=unchecked,
         changes=sum(one.kind == "change" for one in training_outputs),
         changes_unheld=sum(one.is_unheld for one in checked),
     )
+
+
+def _why_nothing(reference: Reference) -> str:
+    has_elements = any(tensor.numel() for one in reference.outputs for tensor in one)
+    return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
 
 
 class EagerErrors(NamedTuple):
@@ -266,6 +279,12 @@ class EagerErrors(NamedTuple):
 
     rmse: tuple[float, ...]
     spread: tuple[ErrorSpread, ...]
+
+    def or_larger(self, other: EagerErrors) -> EagerErrors:
+        """Return the larger one of each error."""
+        return EagerErrors(
+            tuple(map(max, self.rmse, other.rmse)), tuple(map(ErrorSpread.or_larger, self.spread, other.spread))
+        )
 
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:

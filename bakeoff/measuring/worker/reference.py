@@ -84,7 +84,7 @@ def compute(
     announce: Announce = lambda phase: None,
 ) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
-    from bakeoff.measuring.worker.understanding import dependence_on_rounding
+    from bakeoff.measuring.worker.understanding import decided_by_rounding, lost_to_rounding
 
     cell = job.cell
     precision.apply(cell.precision)
@@ -97,11 +97,16 @@ def compute(
         found = (
             Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
         )
+        noisy: tuple[tuple[Outputs, ...], ...] = ()
         if found.outputs is not None and cell.task == INFERENCE:
-            told = dependence_on_rounding(eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision)
-            traits = traits.model_copy(update={"depends_on_rounding": told})
-            if told:
-                found = Exact(None, cell.precision, why_narrower=f"what the model decides depends on rounding: {told}")
+            answers = eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision
+            if decided := decided_by_rounding(*answers):
+                found = Exact(
+                    None, cell.precision, why_narrower=f"what the model decides depends on rounding: {decided}"
+                )
+            elif lost := lost_to_rounding(*answers):
+                noisy = outputs_with_noise(known)
+            traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
         exact = found.outputs
         if exact is None:
             exact, eager = eager, outputs_with_perturbed_weights(known)
@@ -110,6 +115,8 @@ def compute(
     for path, places in parts.items():
         ours, theirs = [eager[place] for place in places], tuple(exact[place] for place in places)
         errors = yardsticks(ours, theirs, traits)
+        for each in noisy:
+            errors = errors.or_larger(yardsticks([each[place] for place in places], theirs, traits))
         if path == job.reference and job.sample is not None and as_is.sample is not None:
             as_is.sample.save(job.sample, theirs[0], errors.rmse, cell.precision)
         accuracy.Reference(
@@ -257,10 +264,27 @@ def outputs_with_perturbed_weights(known: Known) -> tuple[Outputs, ...]:
     return run_eager(module, sets, training_of(model, known.cell), known.traits)
 
 
+RUNS_WITH_NOISE = 2
+"""So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
+
+
+def outputs_with_noise(known: Known) -> tuple[tuple[Outputs, ...], ...]:
+    """Return eager's outputs of some runs in which every operator's result is moved by up to one rounding."""
+    from bakeoff.measuring.worker.rounding_noise import RoundingNoise
+
+    runs = []
+    for seed in range(RUNS_WITH_NOISE):
+        model = known.load()
+        module, sets = move_to_device(model, known.cell)
+        with RoundingNoise(seed):
+            runs.append(run_eager(module, sets, traits=known.traits))
+    return tuple(runs)
+
+
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: ModelTraits) -> accuracy.EagerErrors:
     """Return eager's error of each output over all input sets.
 
-    Where rounding decides, changing inputs by one rounding gives other shapes and whole numbers. They are no errors of
+    Where rounding decides, moving values by one rounding gives other shapes and whole numbers. They are no errors of
     eager's, and a cell must have them exactly.
     """
     if not traits.depends_on_rounding:
@@ -268,7 +292,7 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: Model
     alike = [
         with_structure(
             tuple(
-                one if one.shape == other.shape and other.is_floating_point() else other
+                one if one.shape == other.shape and (other.is_floating_point() or other.is_complex()) else other
                 for one, other in zip(ours, theirs, strict=True)
             ),
             structure_of(theirs),

@@ -314,11 +314,11 @@ def _changed(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.T
 # --- rounding
 
 
-def dependence_on_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
-    """Return how float64's answers differ from eager's by more than rounding, or nothing.
+def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
+    """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing.
 
-    Float64 is no reference then, because eager has shapes, whole numbers or values that rounding has decided. Rounding
-    to 8 or 4 bits may change every value, but no shape.
+    Float64 is no reference then: rounding has decided what there is to compare. Rounding to 8 or 4 bits may change
+    every value, but no shape.
     """
     for ours, theirs in zip(eager, exact, strict=True):
         chosen = choices_of(theirs)  # indices of equal values are the same
@@ -328,8 +328,16 @@ def dependence_on_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], p
                 return f"output {place} {told} in {precision} and in float64"
         if len(ours) != len(theirs):
             return f"{len(ours)} outputs in {precision}, and {len(theirs)} in float64"
+    return ""
+
+
+def lost_to_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
+    """Return how far eager's values are from float64's if that is far more than rounding, or nothing.
+
+    Float64 is the reference, and eager's error tells what may pass. Narrower types round as coarsely themselves.
+    """
     if precision.is_16_bit or precision.is_quantised or precision.allows_tf32:
-        return ""  # their own rounding can be as large
+        return ""
     for ours, theirs in zip(eager, exact, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             if (error := _relative_error(one, other)) > MAX_ROUNDING:
