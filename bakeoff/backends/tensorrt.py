@@ -35,7 +35,7 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.ranges import highest, lowest, of_tensor
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError, first_line
+from bakeoff.records.errors import BakeoffError, Unsupported, first_line
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -368,8 +368,9 @@ class Engine(Compiled):
                 if self._is_open:
                     shape = tuple(self._context.get_tensor_shape(name))
                 if any(size < 0 for size in shape):
-                    raise BakeoffError(
-                        f"output '{name}' has no static shape ({shape}), so no buffer can be bound to it"
+                    raise Unsupported(
+                        f"output '{name}' has no static shape ({shape}): values in the inputs decide its size, "
+                        "and here TensorRT writes to memory of one size"
                     )
                 buffers.append(torch.empty(shape, dtype=dtype, device=self._device))
             self._allocated[shapes] = tuple(buffers)

@@ -21,7 +21,14 @@ from bakeoff.judging.doubts import (
     cells_of,
 )
 from bakeoff.judging.ranking import Ranking
-from bakeoff.records.doubts import DecidedByRounding, FrozenChoices, NarrowReference, Unchecked, WarmUpNoise
+from bakeoff.records.doubts import (
+    DecidedByRounding,
+    FrozenChoices,
+    NarrowReference,
+    OtherWidths,
+    Unchecked,
+    WarmUpNoise,
+)
 from bakeoff.records.schema import Status
 
 
@@ -67,7 +74,7 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     match doubt:
         case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
             return Effect.NONE
-        case OfRecords(doubt=NarrowReference() | DecidedByRounding() | WarmUpNoise()):
+        case OfRecords(doubt=NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()):
             return Effect.NONE
     shown = {record.cell.label for record in (*ranking.sharing_first_place(), ranking.baseline) if record}
     about = cells_of(doubt)

@@ -69,6 +69,13 @@ class Unchecked(Frozen):
     why: str
 
 
+class OtherWidths(Frozen):
+    """Outputs have the right values in a wider or narrower type than eager's."""
+
+    kind: Literal["other widths"] = "other widths"
+    outputs: tuple[str, ...]  # such as `output[1] as int32 in place of int64`
+
+
 class FrozenChoices(Frozen):
     """A trace made constants of what the model decides by the values of its inputs."""
 
@@ -91,6 +98,7 @@ RecordDoubt = Annotated[
     | FrozenChoices
     | DecidedByRounding
     | NarrowReference
+    | OtherWidths
     | Recompiled
     | WarmUpTrend
     | WarmUpNoise

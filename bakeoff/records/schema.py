@@ -311,6 +311,7 @@ class Accuracy(Frozen):
     passed: bool
     rule: str  # what decided: "no more than rounding", "at most 4x eager's error", "allclose", or what failed
     unchecked: str = ""  # why outputs could not be compared; then there are no errors
+    other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's

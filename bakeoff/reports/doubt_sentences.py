@@ -40,6 +40,7 @@ from bakeoff.records.doubts import (
     FrozenChoices,
     NarrowReference,
     Noted,
+    OtherWidths,
     ProcessLost,
     Recompiled,
     RecordDoubt,
@@ -210,6 +211,8 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
                 f"checked against eager in {doubt.computed_in}, since float64 could not be computed here"
                 f"{f' ({causes})' if causes else ''}: an error that eager makes too is not seen"
             )
+        case OtherWidths():
+            return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"
         case Recompiled():
             return (
                 f"compiled {doubt.count:,} more time(s) while it was measured: its latency may contain compiling. Fix "

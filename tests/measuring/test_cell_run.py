@@ -172,7 +172,7 @@ def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
 @pytest.mark.parametrize(
     ("rmse", "kind"),
     [
-        (math.nan, "outputs of another shape"),
+        (math.nan, "outputs of another form"),
         (math.inf, "outputs not finite"),
         (0.1, "outputs too far off"),
     ],

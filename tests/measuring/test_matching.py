@@ -228,3 +228,35 @@ def test_a_saved_reference_keeps_its_structure(tmp_path: Path) -> None:
     assert isinstance(loaded, Returned) and not isinstance(plain, Returned)
     assert (loaded.places, loaded.numbers, loaded.constants) == (returned.places, returned.numbers, returned.constants)
     assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(loaded, returned, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("came", "rule", "widths"),
+    [
+        ((A, torch.tensor([1, 2])), "equal", []),
+        ((A, torch.tensor([1, 2], dtype=torch.int32)), "", ["output['best'] as int32 in place of int64"]),
+        ((A.double(), torch.tensor([1, 2])), "", ["output['logits'] as float64 in place of float32"]),
+        ((A, torch.tensor([1.0, 2.0])), "another type than eager's: output['best'] as float32 in place of int64", []),
+        ((A, torch.tensor([True, False])), "output['best'] as bool in place of int64", []),
+        ((A, A.to(torch.int64)), "output['best']", []),
+    ],
+)
+def test_another_kind_of_type_is_wrong_and_another_width_is_told(
+    came: Outputs, rule: str, widths: list[str], tmp_path: Path
+) -> None:
+    expected = returned_by_call({"logits": A, "best": torch.tensor([1, 2])})
+    types = (torch.float32, torch.int64)
+    exact = expected.map(lambda one: one.double() if one.is_floating_point() else one)
+    Reference((exact,), (0.0, 0.0), types=(types,)).save(tmp_path / "reference")
+    found = check([came], Reference.load(tmp_path / "reference"), Precision.FP32)
+    assert found.passed == (rule in ("", "equal")) and found.other_widths == widths
+    assert found.passed or rule in found.rule
+
+
+def test_pairs_have_the_width_of_the_complex_numbers() -> None:
+    numbers = torch.tensor([1 + 2j])
+    exact = Reference(((numbers.to(torch.complex128),),), (0.0,), types=((torch.complex64,),))
+    pairs = torch.view_as_real(numbers)
+    assert not check([(pairs,)], exact, Precision.FP32).other_widths
+    told = check([(pairs.double(),)], exact, Precision.FP32)
+    assert told.passed and told.other_widths == ["output 0 as float64 in place of complex64"]

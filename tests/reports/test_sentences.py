@@ -31,6 +31,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.records.doubts import (
     Caveat,
     NarrowReference,
+    OtherWidths,
     ProcessLost,
     Recompiled,
     RecordDoubt,
@@ -356,6 +357,11 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             NarrowReference(computed_in="float32", why="OutOfMemoryError: tried to allocate 80 GiB"),
             "checked against eager in float32, since float64 could not be computed here (OutOfMemoryError: tried to "
             "allocate 80 GiB): an error that eager makes too is not seen",
+        ),
+        (
+            OtherWidths(outputs=("output[1] as int32 in place of int64",)),
+            "returns output[1] as int32 in place of int64, with the right values: cast it where your code needs the "
+            "type",
         ),
         (
             Recompiled(count=2),

@@ -15,6 +15,7 @@ from bakeoff.records.doubts import (
     DecidedByRounding,
     FrozenChoices,
     NarrowReference,
+    OtherWidths,
     Recompiled,
     RecordDoubt,
     Unchecked,
@@ -74,7 +75,7 @@ def shortfall(placement: Placement | None, backend: str) -> Failure | None:
 def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
     """Return how outputs failed their check. `when` tells that others of the cell passed it."""
     if math.isnan(check.rmse):
-        kind = "outputs of another shape"
+        kind = "outputs of another form"
     elif check.allclose:  # as far as anything could be compared
         kind = "nothing to compare"
     else:
@@ -119,6 +120,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[Recor
                 in_float32=tuple(ready.reference_in_float32),
             )
         )
+    if ready.accuracy.other_widths:
+        doubts.append(OtherWidths(outputs=tuple(ready.accuracy.other_widths)))
     return [*doubts, doubt] if (doubt := doubt_of(ready.warm_up)) else doubts
 
 

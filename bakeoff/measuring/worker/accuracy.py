@@ -5,6 +5,9 @@ times that of eager in the same precision on the same device. That holds over al
 the worst value, and for the other values where a few are far larger, as in masked logits. A compiler may round
 differently. It may not be much worse than what it compiles.
 
+The types are those of eager's outputs in the cell's precision. A type of another kind is wrong, such as float32 in
+place of int64, and one of another width is told.
+
 Complex numbers are compared as pairs. Whole numbers and booleans are right or wrong: a cell may have as many wrong ones
 as eager's own rounding explains, and usually that is none. What a build returns is first matched with what the model
 returns (`worker.matching`).
@@ -37,9 +40,11 @@ from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.measuring.worker.matching import (
     Matched,
+    OtherTypes,
     choices_of,
     labels,
     match,
+    other_types,
     structure_of,
     with_choices,
     with_structure,
@@ -113,6 +118,7 @@ class Reference:
     greedy: Greedy | None = None  # the tokens that eager generates in the cells' precision
     why_narrower: str = ""  # how float64 failed
     traits: ModelTraits = NO_TRAITS
+    types: tuple[tuple[torch.dtype, ...], ...] = ()  # for each input set those of eager's outputs; empty: not known
 
     def save(self, path: Path) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all."""
@@ -148,6 +154,7 @@ class Reference:
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
             "traits": self.traits.model_dump_json(),
+            "types": json.dumps([[str(dtype).removeprefix("torch.") for dtype in each] for each in self.types]),
         }
         if self.greedy:
             known["greedy"] = self.greedy.to_json()
@@ -192,6 +199,7 @@ class Reference:
             Greedy.from_json(known["greedy"]) if "greedy" in known else None,
             known.get("why_narrower", ""),
             _traits(known),
+            tuple(tuple(getattr(torch, name) for name in each) for each in json.loads(known.get("types", "[]"))),
         )
 
 
@@ -218,6 +226,9 @@ def check(
 ) -> Accuracy:
     """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's."""
     matched, problem = match(outputs, reference.outputs)
+    other = OtherTypes() if problem or training_outputs else other_types(matched, reference.outputs, reference.types)
+    if other.kinds:
+        problem = f"another type than eager's: {', '.join(other.kinds)}"
     if problem:
         return Accuracy(
             rmse=math.nan,
@@ -266,6 +277,7 @@ def check(
         unchecked=unchecked,
         changes=sum(one.kind == "change" for one in training_outputs),
         changes_unheld=sum(one.is_unheld for one in checked),
+        other_widths=list(other.widths),
     )
 
 

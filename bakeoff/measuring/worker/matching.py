@@ -8,7 +8,7 @@ they are constants of the graph, but no other output.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -175,6 +175,46 @@ def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs
             place = min(place for place, _ in changing)
             return f"output{place} is no tensor and depends on the inputs, and the build returns tensors only"
     return ""
+
+
+class OtherTypes(NamedTuple):
+    """How the types of a build's outputs differ from eager's: in kind, such as whole numbers for booleans, or in width.
+
+    Each is told as `output[1] as int32 in place of int64`. Numbers of Python have no type that a graph could keep.
+    """
+
+    kinds: tuple[str, ...] = ()
+    widths: tuple[str, ...] = ()
+
+
+def other_types(
+    outputs: Sequence[Matched], reference: Sequence[Outputs], types: Sequence[Sequence[torch.dtype]]
+) -> OtherTypes:
+    """Return which outputs have other types than eager's outputs of the same input sets, which have these `types`."""
+    kinds, widths = dict[str, None](), dict[str, None]()
+    for ours, theirs, wanted in zip(outputs, reference, types, strict=False):
+        names = labels(theirs)
+        for place in places_of_tensors(theirs):
+            one = ours[place]
+            if one is None or one.dtype == wanted[place]:
+                continue
+            came, expected = one.dtype, wanted[place]
+            if expected.is_complex and not came.is_complex:
+                expected = expected.to_real()  # the numbers of pairs
+            if came != expected:
+                told = f"{names[place]} as {_type_name(came)} in place of {_type_name(wanted[place])}"
+                (widths if _kind(came) == _kind(expected) else kinds)[told] = None
+    return OtherTypes(tuple(kinds), tuple(widths))
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        return "complex"
+    return "real" if dtype.is_floating_point else "boolean" if str(dtype) == "torch.bool" else "whole"
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _shape_problem(matched: Matched, theirs: Outputs, index: int) -> str:

@@ -120,7 +120,14 @@ def compute(
         if path == job.reference and job.sample is not None and as_is.sample is not None:
             as_is.sample.save(job.sample, theirs[0], errors.rmse, cell.precision)
         accuracy.Reference(
-            theirs, *errors, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
+            theirs,
+            *errors,
+            found.computed_in,
+            found.in_float32,
+            as_is.greedy,
+            found.why_narrower,
+            traits,
+            tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
         ).save(path)
     device_memory.sample()
     size = Memory(
