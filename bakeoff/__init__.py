@@ -13,6 +13,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bakeoff.api.compare import compare
+    from bakeoff.api.result import Figure, Ratio, Result, open_run
     from bakeoff.backends.base import (
         ANYWHERE,
         AVAILABLE,
@@ -61,6 +63,7 @@ __all__ = [
     "Extent",
     "Facts",
     "Family",
+    "Figure",
     "Finding",
     "FlatModule",
     "Inputs",
@@ -69,6 +72,8 @@ __all__ = [
     "OpenAxis",
     "Placement",
     "Precision",
+    "Ratio",
+    "Result",
     "Runtime",
     "ScriptPart",
     "ServingKnobs",
@@ -78,15 +83,19 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "Weight",
+    "compare",
     "export_onnx",
     "load_calls",
     "normal_inputs",
+    "open_run",
     "record",
     "seeded",
     "torch_available",
 ]
 
 _MODULES = {
+    "bakeoff.api.compare": ("compare",),
+    "bakeoff.api.result": ("Figure", "Ratio", "Result", "open_run"),
     "bakeoff.backends.base": (
         "ANYWHERE",
         "AVAILABLE",

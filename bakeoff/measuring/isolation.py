@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from bakeoff.models.base import LIVE_MODEL
+
 READ_AT_START = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_")
 """What the C library reads when a process starts: names, or how they begin."""
 
@@ -46,6 +48,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
         MARK: mark,
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": _hub_cache(given),
+        **({LIVE_MODEL: given[LIVE_MODEL]} if LIVE_MODEL in given else {}),
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": str(workspace / "tmp"),
         "XDG_CACHE_HOME": str(caches),

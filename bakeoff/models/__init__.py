@@ -39,6 +39,7 @@ ENTRY_POINTS = "bakeoff.models"
 CLASSES = {
     "diffusers": "bakeoff.models.diffusers:Diffusers",
     "hf": "bakeoff.models.huggingface:HuggingFace",
+    "live": "bakeoff.models.live_model:LiveModel",
     "onnx": "bakeoff.models.onnx_file:OnnxFile",
     "pt2": "bakeoff.models.exported_program:ExportedFile",
     "timm": "bakeoff.models.timm:Timm",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int | str]
 """A value for each of a model's dimensions."""
 
+LIVE_MODEL = "BAKEOFF_LIVE_MODEL"
+"""Environment variable with the folder of the model that a program has handed to `bakeoff.compare`."""
+
 INPUT_SETS = 4
 """Calls rotate over this many sets of inputs, so that no cell gains from one set that stays in a cache or a graph."""
 
@@ -136,6 +139,8 @@ class LoadedModel:
     """What was taken off the module, such as `torch.compile` (`bakeoff.models.unwrapping`)."""
     forms: tuple[str, ...] = ()
     """What the module is beside a plain module, such as `is a ScriptModule`."""
+    code: str = ""
+    """Digest of the model's code that lies in no file, such as that of a notebook."""
     traits: ModelTraits = NO_TRAITS
     """What is known of how the model answers, once it was understood."""
 
@@ -192,6 +197,9 @@ class Family(ABC):
 
     def prepare(self) -> None:  # noqa: B027 - most families have all that they need
         """Fetch what `load` needs. The controller calls this once, and workers have no network."""
+
+    def make_importable(self) -> None:  # noqa: B027 - most families take inputs of known types
+        """Let this process import the classes of a user's own that inputs may have."""
 
     @abstractmethod
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:

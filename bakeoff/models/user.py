@@ -28,7 +28,7 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import islice
 from pathlib import Path
@@ -79,12 +79,7 @@ class UserModel(Family):
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
         with seeded(seed):
             returned = getattr(self._import(), self.factory)(**arguments)
-        module, example = _unpack(self.name, returned)
-        require_weights(module)
-        sets = _input_sets(self.name, example)
-        forms = form_by_types(module)
-        module = module.to("cpu").float().eval()
-        return LoadedModel(module, sets, surgical_targets=_targets(self.name, module), forms=forms)
+        return with_own_inputs(self.name, *_unpack(self.name, returned))
 
     @property
     def root(self) -> Path:
@@ -111,6 +106,21 @@ class UserModel(Family):
         is_first = self.file not in _names
         _names[self.file] = self.module
         return imported if is_first else importlib.reload(imported)
+
+
+def with_own_inputs(
+    model: str, module: torch.nn.Module, example: object, taken: tuple[str, ...] = (), code: str = ""
+) -> LoadedModel:
+    """Return a user's module, made ready, with the input sets that its example inputs give.
+
+    `taken` was taken off the module already. `code` is a digest of the code that lies in no file.
+    """
+    require_weights(module)
+    sets = _input_sets(model, example)
+    forms = form_by_types(module)
+    module = module.to("cpu").float().eval()
+    targets = _targets(model, module)
+    return LoadedModel(module, sets, surgical_targets=targets, unwrapped=taken, forms=forms, code=code)
 
 
 def loaded(name: str) -> UserModel | None:
@@ -152,18 +162,22 @@ def _file_of_module(module: str) -> Path:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Find a module as a worker would that imports it. A package on the way to it is not imported."""
-    spec: ModuleSpec | None = None
+    """Find a module as a worker would that imports it."""
     # the folder of `python runner.py` is on the controller's path and not on a worker's
-    places = [os.getcwd(), *(path for path in sys.path if Path(path) != checkout())]
+    return spec_of(module, [os.getcwd(), *(path for path in sys.path if Path(path) != checkout())])
+
+
+def spec_of(module: str, places: Sequence[str]) -> ModuleSpec | None:
+    """Find a module in these folders, or by the finders of this process. A package on the way is not imported."""
+    spec: ModuleSpec | None = None
     for part in module.split("."):
         is_top = spec is None
-        spec = PathFinder.find_spec(part, places)
+        spec = PathFinder.find_spec(part, list(places))
         if spec is None and is_top:
             spec = _spec_by_other_finders(part)
         if spec is None:
             return None
-        places = list(spec.submodule_search_locations or ())
+        places = spec.submodule_search_locations or ()
     return spec
 
 
@@ -247,18 +261,35 @@ def _dimensions(model: str, function: ast.FunctionDef) -> dict[str, Dimension]:
 
 
 def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimension:
-    remedy = f"give it a whole number or a string, like {parameter}=8"
-    if default is None:
-        raise UsageError(f"{model}: parameter '{parameter}' has no default: {remedy}")
     try:
-        value = ast.literal_eval(default)
+        value = ast.literal_eval(default) if default is not None else None
     except (ValueError, TypeError):  # TypeError for a set or dict with unhashable items
         value = None
+    return dimension_of(model, parameter, value, ast.unparse(default) if default is not None else "")
+
+
+def dimension_of(model: str, parameter: str, value: object, written: str = "") -> Dimension:
+    """Return the dimension of a factory's parameter with this default, which may be written in another way.
+
+    Raise UsageError where it has no default, or one that is no size.
+    """
+    remedy = f"give it a whole number or a string, like {parameter}=8"
+    if value is None and not written:
+        raise UsageError(f"{model}: parameter '{parameter}' has no default: {remedy}")
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise UsageError(f"{model}: parameter '{parameter}' has the default {ast.unparse(default)}: {remedy}")
+        raise UsageError(f"{model}: parameter '{parameter}' has the default {written or repr(value)}: {remedy}")
     # a count such as that of extra layers may be 0; a parameter whose default is no count may be anything
     minimum = 0 if isinstance(value, str) or value >= 1 else -sys.maxsize
     return Dimension(value, "parameter of the factory", minimum)
+
+
+def module_in(model: str, returned: object, example: object) -> tuple[torch.nn.Module, object]:
+    """Return what a factory returned, if its inputs are not given, or else the module in it and `example`."""
+    from torch import nn
+
+    if example is None:
+        return _unpack(model, returned)
+    return (returned, example) if isinstance(returned, nn.Module) else (_unpack(model, returned)[0], example)
 
 
 def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:

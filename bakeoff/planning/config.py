@@ -104,7 +104,7 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
         name = key.replace("_", "-")
         if name not in KEYS and name not in ("out", "quiet"):
             raise unknown("key", key, [*KEYS, "out", "quiet", "run"], f"in {path}")
-        kind = _kind_of(KEYS[name]) if name in KEYS else None
+        kind = kind_of(KEYS[name]) if name in KEYS else None
         # Python counts a bool as a number
         if (name == "quiet" or kind is bool) != isinstance(value, bool) and kind not in (tuple, dict):
             raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
@@ -123,7 +123,7 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
     return options
 
 
-def _kind_of(name: str) -> Any:
+def kind_of(name: str) -> Any:
     """Return the type of a request's field without its parameters: tuple, dict, bool, int, float or str."""
     if OPTIONS[name].parse:
         return OPTIONS[name].written_as
@@ -154,7 +154,7 @@ def takes_request(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    option, kind = OPTIONS[name], _kind_of(name)
+    option, kind = OPTIONS[name], kind_of(name)
     default = option.default or _spell(
         option.written(Request.model_fields[name].get_default(call_default_factory=True))
     )
@@ -183,7 +183,7 @@ def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is None or value is False:
             continue
-        kind = _kind_of(name)
+        kind = kind_of(name)
         fields[name] = split(value) if kind is tuple else parse_dimensions(value) if kind is dict else value
     return fields
 

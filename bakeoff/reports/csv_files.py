@@ -25,10 +25,14 @@ IS_COMPILED = {BASELINE: False, COMPILED: True}
 
 def to_csv(judgement: Judgement) -> str:
     """Return `cells.csv`: one row for each cell, contest by contest in the order of reading."""
+    return csv_text(cell_rows(judgement))
+
+
+def cell_rows(judgement: Judgement) -> list[Row]:
+    """Return the rows of `cells.csv`."""
     columns = columns_of(judgement.contests)
     cells = [cell for contest in judgement.contests for cell in contest.cells]
-    rows = [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
-    return csv_text(rows)
+    return [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
 
 
 def suite_tables(judgement: Judgement) -> dict[str, str]:

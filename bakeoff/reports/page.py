@@ -103,6 +103,35 @@ def to_page(judgement: Judgement) -> str:
     )
 
 
+def to_cell(judgement: Judgement) -> str:
+    """Return the answer, table and figure of each contest as the output of a notebook's cell, without a script."""
+    report, contests = judgement.report, judgement.contests
+    palette = Palette(row.record for contest in contests for row in contest.cells)
+    return (
+        _templates()
+        .get_template("cell.html.jinja")
+        .render(
+            palette=palette,
+            sections=[CellSection(contest, palette, report) for contest in contests],
+            absent=sentences.cannot_run_here(judgement),
+            incomplete=machine.what_is_missing(report),
+            summary=machine.summary(report),
+        )
+    )
+
+
+class CellSection:
+    """One contest in a notebook's cell: what a terminal shows of it, and its first figure."""
+
+    def __init__(self, contest: ContestJudgement, palette: Palette, report: Report) -> None:
+        self.title = contest.title
+        self.finding = f"{sentences.finding(contest)}."
+        self.rows = contest.cells
+        self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.cells)
+        self.told = doubt_sentences.doubts(contest)
+        self.pictures = [Picture(chart, palette) for chart in charts.of_contest(contest, palette, report)[:1]]
+
+
 def comparison_to_page(compared: Comparison) -> str:
     """Return two runs as a page: what became faster, slower or broken."""
     contests: dict[str, list[CellChange]] = {}

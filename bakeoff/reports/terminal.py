@@ -156,21 +156,24 @@ class LiveTable:
 
     def _picture(self) -> RenderableType:
         """Return every cell if the terminal has enough lines, or else those in flight, and a line of counts."""
-        lines = list(self._lines.values())
-        room = max(1, self._console.height - 3)
-        if len(lines) > room:
-            in_flight = [line for line in lines if line.is_in_flight]
-            recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
-            lines = (in_flight + recent)[:room]
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
-        for line in lines:
-            table.add_row(*line.columns(self._clock_s()))
+        for columns in self._shown(max(1, self._console.height - 3)):
+            table.add_row(*columns)
         return Group(table, Text(self._counts()))
+
+    def _shown(self, room: int) -> list[tuple[Text, ...]]:
+        """Return the columns of each line, or where there is no room for all, of those in flight and the last ones."""
+        lines = list(self._lines.values())
+        if len(lines) > room:
+            in_flight = [line for line in lines if line.is_in_flight]
+            recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
+            lines = (in_flight + recent)[:room]
+        return [line.columns(self._clock_s()) for line in lines]
 
     def _counts(self) -> str:
         ended = [line.record for line in self._lines.values() if line.record]

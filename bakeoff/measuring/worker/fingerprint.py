@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
-def fingerprint(module: Any, sets: Sequence[Inputs]) -> str:
-    """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex."""
+def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = "") -> str:
+    """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex.
+
+    `code_without_file` is a digest of code that lies in no file.
+    """
     from torch.utils import _pytree as pytree
 
-    found = hashlib.sha256()
+    found = hashlib.sha256(code_without_file.encode())
     code = (*_own_sources(), *described_variables(), *_structure(module))
     for text in (*_hardware(), *_installed(), *code):
         found.update(text.encode())

@@ -48,7 +48,7 @@ from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
-from bakeoff.models.user import UserModel, loaded
+from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
 
 
@@ -166,9 +166,7 @@ def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(worker.backend, AheadOfTime)
     with worker.phases.announced("inputs"):
-        family = models.find(worker.cell.model)
-        if isinstance(family, UserModel):  # whose classes may be among the inputs
-            family.make_importable()
+        models.find(worker.cell.model).make_importable()
         os.chdir(worker.workspace)
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)
     worker.await_turn()

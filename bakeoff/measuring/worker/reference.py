@@ -225,7 +225,7 @@ def as_it_is(
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
-    found = fingerprint(module, sets) if wants_fingerprint else ""
+    found = fingerprint(module, sets, model.code) if wants_fingerprint else ""
     known.announce("call")
     sample = None
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):

@@ -28,8 +28,8 @@ from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 
-__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_suite",
-           "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
+__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "latencies_svg", "of_change",
+           "of_contest", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""
@@ -127,6 +127,20 @@ def draw_history(history: History, folder: Path) -> list[Path]:
     from bakeoff.reports.charts.history import of_history
 
     return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
+
+
+def latencies_svg(judgement: Judgement) -> str | None:
+    """Return the latencies of all contests as the text of an SVG file, or None if nothing has numbers."""
+    from bakeoff.reports.charts.paint import file_svg
+
+    palette = Palette(cell.record for contest in judgement.contests for cell in contest.cells)
+    subjects = findings.subjects(judgement.contests)
+    found = [
+        replace(_of_report(chart, _report_of(contest, judgement)), subject=subjects[place])
+        for place, contest in enumerate(judgement.contests)
+        if (chart := speed.latency(contest, palette))
+    ]
+    return file_svg(found[:CHARTS_PER_FILE], "") if found else None
 
 
 def _of_report(chart: Chart, report: Report) -> Chart:

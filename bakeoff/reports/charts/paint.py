@@ -96,6 +96,12 @@ def save_png(charts: Sequence[Chart], headline: str, path: Path) -> Path:
 
 def save_svg(charts: Sequence[Chart], headline: str, path: Path) -> Path:
     """Write the charts side by side. This costs little if a page has shown them."""
+    path.write_text(file_svg(charts, headline), encoding="utf-8")
+    return path
+
+
+def file_svg(charts: Sequence[Chart], headline: str) -> str:
+    """Return the charts side by side, as the text of a file."""
     parts, (width, height) = _layout(charts, headline)
     title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
@@ -103,14 +109,12 @@ def save_svg(charts: Sequence[Chart], headline: str, path: Path) -> Path:
         for x, y, part in parts
         for w, h in [_size_pt(part)]
     )
-    path.write_text(
+    return (
         '<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" '
         f'width="{width:g}pt" height="{height:g}pt" '
         f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="DejaVu Sans, sans-serif" {ROOT_ATTRIBUTES}>'
-        f'<title>{title}</title><rect width="100%" height="100%" fill="#ffffff"/>{nested}</svg>\n',
-        encoding="utf-8",
+        f'<title>{title}</title><rect width="100%" height="100%" fill="#ffffff"/>{nested}</svg>\n'
     )
-    return path
 
 
 @functools.cache

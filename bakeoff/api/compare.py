@@ -1,0 +1,239 @@
+"""`bakeoff.compare`: which build of a model that lives in this program is fastest and right?"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
+
+from bakeoff.api.result import Result, open_run
+from bakeoff.planning import config as options_file
+from bakeoff.records.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Call
+
+Texts = str | Sequence[str]
+"""One name, several with commas between them, or a list of names."""
+
+FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items() if name != "models"}
+"""Field of a request, by the keyword of `compare` that gives it."""
+
+
+def compare(
+    model: torch.nn.Module | Callable[..., Any] | str,
+    inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | Call | Iterable[Call] | None = None,
+    *,
+    backends: Texts | None = None,
+    devices: Texts | None = None,
+    precision: Texts | None = None,
+    task: str | None = None,
+    set: Mapping[str, int | str | Sequence[int | str]] | Texts | None = None,
+    dynamic: Mapping[str, str] | Texts | None = None,
+    seed: int | None = None,
+    time_limit: float | None = None,
+    min_time: float | None = None,
+    processes: int | None = None,
+    builds: int | None = None,
+    schedule: str | None = None,
+    start_method: str | None = None,
+    strict: bool = False,
+    calls: int | None = None,
+    require: str | None = None,
+    budget: str | float | None = None,
+    load: str | None = None,
+    slo: str | None = None,
+    soak: float | None = None,
+    price: str | None = None,
+    env: Mapping[str, str] | Texts | None = None,
+    surgical: Texts | None = None,
+    cluster: str | None = None,
+    shard: str | None = None,
+    fresh: bool = False,
+    no_artifacts: bool = False,
+    artifact_limit: str | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    preset: str | None = None,
+    progress: bool = True,
+    **unknown: Never,
+) -> Result:
+    """Compare backends on a model, and return the verdict with everything that it rests on.
+
+    Every keyword is an option of `bakeoff run`, with the same meaning and default. Where that takes a list, a text with
+    commas or a list of texts is given here. The run has processes of its own. The model and this process stay as they
+    are: the device, mode, gradients and hooks of the model, global settings and random states.
+
+    Ctrl-C, and the stop button of a notebook, end the run and return the result so far (`Result.complete`).
+
+    Args:
+        model: A module, as it is now. Or a function that makes it, whose parameters are sizes for `set`. Or the name of
+            any model that the command line knows, such as `"mlp"` or `"hf:bert-base-uncased"`.
+        inputs: An example call: a tensor, a tuple of positional arguments, a dict of keyword arguments, or a
+            `bakeoff.Call` with both. Or several calls, as a list of `bakeoff.Call`. A function that returns the model
+            with its inputs needs none.
+        backends: What is compared, such as `"eager,onnx"` or `["inductor/max-autotune"]`. All by default.
+        devices: Where, such as `"cpu"` or `"cuda:1"`. By default the GPU that the module lies on, else the first one,
+            else the CPU.
+        precision: `"fp32"` by default. The module's weights are cast to it.
+        task: `"inference"` by default, or `"forward_backward"` or `"train_step"`.
+        set: Values of a factory's parameters: `{"batch": [1, 8]}` compares both sizes.
+        dynamic: Ranges of sizes that one build serves: `{"seq": "16:512"}`.
+        seed: Seed of a factory's weights, and of inputs that are drawn.
+        time_limit: Seconds that each cell may take.
+        min_time: Seconds that each cell is sampled at least.
+        processes: Fresh processes of each cell, at least.
+        builds: Times that each cell is built anew.
+        schedule: `"interleaved"` or `"sequential"`.
+        start_method: `"auto"`, `"forkserver"` or `"spawn"`.
+        strict: A cell that ran only in part where it was asked to has failed.
+        calls: Compare what so many calls cost, building included.
+        require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
+        budget: Time for the whole run, such as `"90s"`, `"5m"` or seconds as a number.
+        load: Serve requests: `"server"`, `"offline"`, `"single-stream"` or `"multi-stream:8"`.
+        slo: With `load="server"`, what must hold, such as `"p99_ms<20"`.
+        soak: Seconds that each cell serves at the rate found.
+        price: What an hour of this machine costs, such as `"2.5/h"`.
+        env: Interpreters for backends such as `onnx@NAME`: `{"NAME": "/path/to/python"}`.
+        surgical: Patterns of the parts that `inductor/surgical` compiles.
+        cluster: `"auto"` or the address of a Ray cluster. Its nodes have no live model, so give the model by its name.
+        shard: `"2/8"`: only every 8th contest, from the second on.
+        fresh: Build everything anew.
+        no_artifacts: Do not keep what backends have built. Then the winner cannot be loaded.
+        artifact_limit: Size of what is kept, of all cells together, such as `"4GB"`.
+        out: Folder of the run. By default a new one in `results/`.
+        config: TOML file with these options as keys.
+        preset: Name of a preset. Keywords win over it.
+        progress: Show the run while it goes on: one updating output in a notebook, a live table in a terminal, a few
+            lines in a log. The latter two go to standard error.
+
+    Returns:
+        The verdict, the measured rows, the doubts, and where the report lies.
+
+    Raises:
+        TypeError: For an unknown keyword. It names the nearest one.
+        bakeoff.UsageError: For a value that cannot be used, inputs that are missing, or a part of the model that no
+            other process can have, which is told by its path.
+        bakeoff.BakeoffError: Where the run failed as a whole. A backend that fails is a row of the result instead.
+    """
+    given = dict(locals())
+    if unknown:
+        name = next(iter(unknown))
+        nearest = difflib.get_close_matches(name, keywords(), n=1, cutoff=0.5)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(keywords())}"
+        raise TypeError(f"compare() got an unexpected keyword argument '{name}': {hint}")
+    fields = {FIELDS[name]: _field(FIELDS[name], given[name]) for name in FIELDS if given[name] not in (None, False)}
+    return _compare(model, inputs, fields, out, config, preset, progress)
+
+
+def keywords() -> list[str]:
+    """Return the names of all keywords of `compare`."""
+    parameters = inspect.signature(compare).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _compare(
+    model: object,
+    inputs: object,
+    fields: Mapping[str, Any],
+    out: str | Path | None,
+    config_file: str | Path | None,
+    preset: str | None,
+    progress: bool,
+) -> Result:
+    from bakeoff.api.progress import shown
+    from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
+
+    with _travelling(model, inputs) as (name, folder, device):
+        own = {"models": (name,), **({"devices": (device,)} if device else {}), **fields}
+        options = options_file.gather(own, _path(out), not progress, _path(config_file), preset)
+        request = options.to_request()
+        begin = StartRun(request, options.out, _as_called(name, fields))
+        with shown(not options.quiet, request.require) as display, RunProcess(begin, folder) as process:
+            ended = process.result(display)
+    if not isinstance(ended, RunFailed):
+        return open_run(ended.folder)
+    if ended.error is None:
+        raise KeyboardInterrupt
+    raise ended.error
+
+
+@contextlib.contextmanager
+def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | None, str]]:
+    """Give the name of the model, the folder that holds a live one, and the GPU that it lies on, if any.
+
+    The folder goes when the run has ended.
+    """
+    if isinstance(model, str):
+        if inputs is not None:
+            raise UsageError(
+                f"'{model}' brings its own inputs: leave them out, or give the module in place of its name"
+            )
+        yield model, None, ""
+        return
+    import torch
+
+    from bakeoff.models import live_model
+
+    if not callable(model):
+        kind = type(model).__name__
+        raise UsageError(
+            f"model is a {kind}: give a torch.nn.Module, a function that makes one, or a name such as 'mlp'"
+        )
+    if isinstance(model, torch.nn.Module) and inputs is None:
+        raise UsageError(
+            "inputs are missing: give the arguments of a call, such as compare(model, torch.randn(1, 3, 224, 224))"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))
+    try:
+        name = live_model.save(model, _as_example(inputs), folder)
+        yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else ""
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_example(inputs: object) -> object:
+    """Return inputs that are generated as a list. All else is left as it is."""
+    return list(inputs) if isinstance(inputs, Iterator) else inputs
+
+
+def _gpu_of(model: torch.nn.Module) -> str:
+    """Return the GPU of the module's first weight, or an empty string for one that lies elsewhere."""
+    first = next((weight for weight in (*model.parameters(), *model.buffers())), None)
+    return f"cuda:{first.device.index or 0}" if first is not None and first.is_cuda else ""
+
+
+def _field(name: str, value: Any) -> Any:
+    """Return a keyword's value as a field of a request: as it would be read from the command line or a TOML file."""
+    kind = options_file.kind_of(name)
+    if kind is dict:
+        if not isinstance(value, Mapping):
+            return options_file.parse_dimensions([value] if isinstance(value, str) else list(value))
+        return {key: options_file.split(map(str, _listed(each))) for key, each in value.items()}
+    if kind is tuple:
+        if isinstance(value, Mapping):
+            value = [f"{key}={each}" for key, each in value.items()]
+        return options_file.split(map(str, _listed(value)))
+    return value
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+
+
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _as_called(name: str, fields: Mapping[str, Any]) -> str:
+    """Return the call in Python, for the record."""
+    keyword = {field: each for each, field in FIELDS.items()}
+    given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items())
+    return f"bakeoff.compare({name}{', ' if given else ''}{given})"

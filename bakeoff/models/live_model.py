@@ -1,0 +1,401 @@
+"""A model that lives in a program: `bakeoff.compare` writes it into a folder, from which every worker loads it.
+
+The folder holds two files. `model.pt` has the module with its inputs: code and attributes as a pickle, and each
+storage of weights once, beside it. Workers map the storages into memory, so that all of them share the same pages.
+`about.json` has what the controller must know, which imports no torch.
+
+Classes and functions that workers can import are named in the pickle. Those of `__main__`, of a notebook, and of
+modules that are not on the search path travel by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import io
+import os
+import pickle
+import re
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from pydantic import Field
+
+from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Sizes
+from bakeoff.models.seeding import seeded
+from bakeoff.models.unwrapping import PARALLEL
+from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs
+from bakeoff.records.errors import UsageError, first_line
+from bakeoff.records.frozen import Frozen
+
+if TYPE_CHECKING:
+    import torch
+
+PREFIX = "live:"
+PROGRAM = "model.pt"
+ABOUT = "about.json"
+
+_one_at_a_time = threading.Lock()
+"""Held while modules are registered at cloudpickle, whose list belongs to the whole process."""
+
+
+class About(Frozen):
+    """What is known of a live model without loading it."""
+
+    name: str
+    description: str
+    dimensions: dict[str, int | str] = Field(default_factory=dict)  # parameters of a factory, with their defaults
+    takes_seed: bool = False
+    is_factory: bool = False
+    search_path: tuple[str, ...] = ()  # folders of the caller's `sys.path` that belong to no environment
+    imports: tuple[str, ...] = ()  # installed modules that loading the model imports
+    unwrapped: tuple[str, ...] = ()  # what was taken off the module, such as torch.compile
+    code: str = ""  # digest of the pickle, which holds all code that lies in no file
+
+
+class LiveModel(Family):
+    """A model that a program has handed to `bakeoff.compare`. A module has no dimensions, and a factory has some."""
+
+    def __init__(self, name: str) -> None:
+        """Raise UsageError where this process serves no program that compares such a model."""
+        folder = Path(os.environ.get(LIVE_MODEL, ""))
+        if LIVE_MODEL not in os.environ or not (folder / ABOUT).is_file():
+            raise UsageError(
+                f"{PREFIX}{name} lived in a program that called bakeoff.compare, and is not kept: "
+                "call bakeoff.compare again with the model, or write a factory and name it as FILE.py:FACTORY"
+            )
+        self._program = folder / PROGRAM
+        self._about = About.model_validate_json((folder / ABOUT).read_bytes())
+        self.name = f"{PREFIX}{self._about.name}"
+        self.description = self._about.description
+        self.dimensions = {key: dimension_of(self.name, key, value) for key, value in self._about.dimensions.items()}
+        self.imports = self._about.imports
+
+    def make_importable(self) -> None:
+        """Let this process find what the caller's program finds: its own folders come first on the search path."""
+        own = list(self._about.search_path)
+        sys.path[:] = [*own, *(path for path in sys.path if path not in own)]
+
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        """Map the weights, and make the module or call the factory. Each call gives a fresh module."""
+        import torch
+
+        self.make_importable()
+        model, example = torch.load(self._program, map_location="cpu", mmap=True, weights_only=False)
+        if self._about.is_factory:
+            arguments = {**dimensions, **({"seed": seed} if self._about.takes_seed else {})}
+            with seeded(seed):
+                returned = model(**arguments)
+            model, example = module_in(self.name, returned, example)
+        return with_own_inputs(self.name, model, example, self._about.unwrapped, self._about.code)
+
+
+def save(model: Callable[..., Any], example: object, folder: Path) -> str:
+    """Write a module or a factory, with its inputs, and return the name under which workers of a run find it.
+
+    Neither the model nor anything else in this process changes. Raise UsageError, with the path of the attribute, for
+    what no other process can have.
+    """
+    import torch
+
+    is_module = isinstance(model, torch.nn.Module)
+    with _one_at_a_time:
+        pickler = _Pickling()
+        try:
+            _write((model, example), folder / PROGRAM, pickler)
+        except OSError as error:
+            raise UsageError(
+                f"the model cannot be written into {folder}: {error.strerror or error}: let the variable TMPDIR name a "
+                "folder with room for its weights"
+            ) from None
+        except Exception as error:  # pickling calls methods of the model's own, which may raise anything
+            found = _what_stays(model, "model", pickler) or _what_stays(example, "inputs", pickler)
+            raise UsageError(found or f"the model cannot be taken to another process: {first_line(error)}") from error
+        finally:
+            pickler.forget_modules()
+    about = About(
+        name=_name_of(model),
+        description=(inspect.getdoc(model if not is_module else type(model)) or "a live model").splitlines()[0],
+        is_factory=not is_module,
+        search_path=own_search_path(),
+        imports=tuple(sorted(pickler.installed)),
+        unwrapped=tuple(pickler.taken),
+        code=_digest(folder / PROGRAM),
+        **({} if is_module else _parameters(model)),
+    )
+    (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
+    return f"{PREFIX}{about.name}"
+
+
+def _write(value: object, path: Path, pickler: _Pickling) -> None:
+    import torch
+
+    torch.save(value, path, pickle_module=pickler, pickle_protocol=pickle.DEFAULT_PROTOCOL)
+
+
+def _name_of(model: Callable[..., Any]) -> str:
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        return type(unwrapped_at_top(model)).__name__
+    return getattr(model, "__name__", type(model).__name__).replace("<lambda>", "factory")
+
+
+def unwrapped_at_top(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the module inside of compilers and parallel wrappers. Nothing is taken off of the caller's own one."""
+    while (inner := _inside(model)) is not None:
+        model = inner[1]
+    return model
+
+
+def _inside(value: Any) -> tuple[str, Any] | None:
+    """Return what a wrapper is called and what it holds, or None for anything else."""
+    kind = type(value)
+    if kind.__name__ == "OptimizedModule" and hasattr(value, "_orig_mod"):
+        return "torch.compile", value._orig_mod
+    if kind.__name__ in PARALLEL and kind.__module__.startswith("torch."):
+        return kind.__name__, value.module
+    if isinstance(value, types.FunctionType) and (original := getattr(value, "_torchdynamo_orig_callable", None)):
+        return "torch.compile", original
+    return None
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the dimensions of a factory as fields of `About`. Raise UsageError where a parameter is none."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        raise UsageError(f"{_name_of(factory)} is neither a torch.nn.Module nor a function that makes one") from None
+    sizes: dict[str, int | str] = {}
+    for each in parameters:
+        if each.name != "seed" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            default = None if each.default is each.empty else each.default
+            sizes[each.name] = dimension_of(_name_of(factory), each.name, default).default
+    return {"dimensions": sizes, "takes_seed": any(each.name == "seed" for each in parameters)}
+
+
+def own_search_path() -> tuple[str, ...]:
+    """Return the folders of this process's search path that no environment has brought, in their order."""
+    brought = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found = []
+    for entry in sys.path:
+        folder = Path(entry or os.getcwd()).resolve()
+        if folder.is_dir() and not any(folder == each or each in folder.parents for each in brought):
+            found.append(str(folder))
+    return tuple(dict.fromkeys(found))
+
+
+def _digest(program: Path) -> str:
+    """Return a digest of the pickle in a file of torch.save. cloudpickle draws a number for each class, left out here.
+
+    A number that is drawn anew has no meaning, and would keep equal models from being known as equal.
+    """
+    import zipfile
+
+    with zipfile.ZipFile(program) as archive:
+        name = next(each for each in archive.namelist() if each.endswith("/data.pkl"))
+        return hashlib.sha256(re.sub(rb"[0-9a-f]{32}", b"", archive.read(name))).hexdigest()
+
+
+class _Pickling:
+    """Stands for a module with a `Pickler`, as torch.save wants one, and keeps what pickling finds out."""
+
+    __name__ = "cloudpickle"  # torch.save asks for the name of its pickle module
+
+    def __init__(self) -> None:
+        self.taken: dict[str, None] = {}
+        self.installed: set[str] = set()
+        self._by_value: list[types.ModuleType] = []
+        self._looked_up: set[str] = set()
+        pickling = self
+
+        class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+            def reducer_override(self, value: Any) -> Any:
+                reduced = pickling.reduced(value)
+                return super().reducer_override(value) if reduced is None else reduced
+
+        self.Pickler = Pickler
+
+    def reduced(self, value: Any) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return how a value travels that pickle would get wrong, or None. Raise TypeError for one that cannot."""
+        import torch
+
+        if (inner := _inside(value)) is not None:
+            self.taken[inner[0]] = None
+            return _as_it_is, (inner[1],)
+        if isinstance(value, type | types.FunctionType):
+            self._look_up(value.__module__)
+        elif isinstance(value, torch.jit.ScriptModule):
+            scripted = io.BytesIO()
+            torch.jit.save(value, scripted)
+            return _scripted, (scripted.getvalue(),)
+        elif value is sys.stdout or value is sys.stderr:
+            return getattr, (sys, "stdout" if value is sys.stdout else "stderr")
+        elif kind := _belongs_to_process(value):
+            raise TypeError(f"cannot take {kind} to another process")
+        return None
+
+    def travels(self, value: object) -> bool:
+        """Return True if a value can be pickled. Its weights are not."""
+        import torch
+
+        class Probe(self.Pickler):  # type: ignore[misc, name-defined]
+            def persistent_id(self, value: Any) -> str | None:
+                return "storage" if isinstance(value, torch.storage.TypedStorage) or torch.is_storage(value) else None
+
+        try:
+            Probe(_Sink(), protocol=pickle.DEFAULT_PROTOCOL).dump(value)
+        except Exception:  # as in `save`
+            return False
+        return True
+
+    def forget_modules(self) -> None:
+        """Leave cloudpickle's list of modules as it was."""
+        for module in self._by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+        self._by_value.clear()
+
+    def _look_up(self, name: Any) -> None:
+        """Have a module travel by value that workers cannot import, and remember one that takes them time."""
+        if not isinstance(name, str) or name in self._looked_up or name == "__main__":
+            return
+        self._looked_up.add(name)
+        module, top = sys.modules.get(name), name.partition(".")[0]
+        if module is None or top in sys.stdlib_module_names or top in ("bakeoff", "torch", "cloudpickle"):
+            return
+        if not _can_import(name, module):
+            if name not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                self._by_value.append(module)
+        elif "site-packages" in Path(getattr(module, "__file__", None) or "").parts:
+            self.installed.add(name)
+
+
+class _Sink:
+    """Takes a pickle and keeps nothing."""
+
+    def write(self, data: object) -> int:
+        return 0
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _scripted(program: bytes) -> Any:
+    import torch
+
+    return torch.jit.load(io.BytesIO(program), map_location="cpu")  # type: ignore[no-untyped-call]
+
+
+def _can_import(name: str, module: types.ModuleType) -> bool:
+    """Return True if a worker that has this process's search path imports the same file under this name."""
+    file = getattr(module, "__file__", None)
+    spec = spec_of(name if file else name.partition(".")[0], sys.path)
+    if spec is None or not file:
+        return spec is not None
+    return bool(spec.origin) and Path(str(spec.origin)).resolve() == Path(file).resolve()
+
+
+def _belongs_to_process(value: Any) -> str:
+    """Say what a value is that only this process can have, or return an empty string."""
+    import torch
+
+    if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
+        return "an open file"
+    if isinstance(value, torch.Stream | torch.Event | torch.cuda.Stream | torch.cuda.Event):
+        return f"a CUDA {type(value).__name__.lower()}"
+    if isinstance(value, types.GeneratorType | types.CoroutineType):
+        return "a generator"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return _OF_A_PROCESS.get(kind, "")
+
+
+_OF_A_PROCESS = {
+    "_thread.lock": "a lock",
+    "_thread.RLock": "a lock",
+    "threading.Condition": "a condition that threads wait for",
+    "threading.Event": "an event that threads wait for",
+    "threading.Semaphore": "a semaphore",
+    "threading.Thread": "a thread",
+    "_thread._local": "a thread's own storage",
+    "concurrent.futures.thread.ThreadPoolExecutor": "a pool of threads",
+    "concurrent.futures.process.ProcessPoolExecutor": "a pool of processes",
+    "queue.Queue": "a queue",
+    "_queue.SimpleQueue": "a queue",
+    "socket.socket": "a socket",
+    "subprocess.Popen": "a process",
+    "sqlite3.Connection": "a connection to a database",
+}
+"""What cannot leave its process, by type."""
+
+
+def _what_stays(value: Any, path: str, pickling: _Pickling) -> str:
+    """Say by its path which part of a value cannot be pickled, or return an empty string."""
+    if pickling.travels(value):
+        return ""
+    seen: set[int] = set()
+    while not (kind := _belongs_to_process(value)):
+        seen.add(id(value))
+        parts = ((f"{path}{step}", part) for step, part in _parts(value) if id(part) not in seen)
+        following = next(((name, part) for name, part in parts if not pickling.travels(part)), None)
+        if following is None:
+            kind = f"a value of type {type(value).__module__}.{type(value).__qualname__} that cannot be copied"
+            break
+        path, value = following
+    remedy = "take it off while the model is compared, or give a function that makes the model"
+    return f"{path} is {kind}, which no other process can have: {remedy}"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value, each with what a path adds for it."""
+    if (inner := _inside(value)) is not None:
+        yield "", inner[1]
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{place}]", part) for place, part in enumerate(value))
+    elif isinstance(value, types.FunctionType):
+        yield from _variables_of(value)
+    elif isinstance(value, types.MethodType):
+        yield from ((".__self__", value.__self__), ("", value.__func__))
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, type):  # its methods, also `__init__`, are functions
+        yield from ((f".{name}", part) for name, part in vars(value).items() if _is_own(name, part))
+    else:
+        registered = ("_modules", "_parameters", "_buffers")
+        for name, part in getattr(value, "__dict__", {}).items():
+            if name in registered and isinstance(part, dict):
+                yield from ((f".{key}", each) for key, each in part.items())
+            elif name != "_compiled_call_impl":
+                yield f".{name}", part
+        yield f" (class {type(value).__name__})", type(value)
+
+
+def _is_own(name: str, part: object) -> bool:
+    return isinstance(part, types.FunctionType) or not name.startswith("__")
+
+
+def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables from outside that a function uses: those of functions around it, and of its module."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():
+            yield f", which uses '{name}': that", cell.cell_contents
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield f", which uses '{name}': that", function.__globals__[name]
+    yield ".__defaults__", function.__defaults__
+    yield from ((f".{name}", part) for name, part in vars(function).items())
+
+
+def _names_in(code: types.CodeType) -> Iterable[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return dict.fromkeys([*code.co_names, *(name for each in inner for name in _names_in(each))])

@@ -1,0 +1,180 @@
+"""`bakeoff.compare` takes what the command line takes, measures elsewhere, and gives what the command line prints."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import typer
+from torch import nn
+
+import bakeoff
+from bakeoff import cli
+from bakeoff.api import compare as api
+from bakeoff.judging.judgement import judge
+from bakeoff.judging.stored_report import report_at
+from bakeoff.planning import config
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import UsageError
+from bakeoff.reports.json_answer import answer_of
+
+OF_THE_TERMINAL = {"quiet", "json", "dry_run", "junit", "summary"}
+"""Options of `bakeoff run` that say what it prints, or where."""
+
+
+def test_keywords_are_the_options_of_a_run() -> None:
+    run = typer.main.get_command(cli.app).commands["run"]  # type: ignore[attr-defined]
+    flags = {flag.removeprefix("--").replace("-", "_") for each in run.params for flag in each.opts}
+    assert set(api.keywords()) == (flags - OF_THE_TERMINAL - {"model", "models"}) | {"progress"}
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "typed"),
+    [
+        ("backends", "eager,onnx", ["eager,onnx"]),
+        ("backends", ["eager", "onnx/all"], ["eager", "onnx/all"]),
+        ("set", {"batch": [1, 8], "act": "gelu"}, ["batch=1,8", "act=gelu"]),
+        ("dynamic", {"seq": "16:512"}, ["seq=16:512"]),
+        ("env", {"old": sys.executable}, [f"old={sys.executable}"]),
+        ("budget", 90, "90"),
+        ("require", "p99_ms<5", "p99_ms<5"),
+        ("time_limit", 5, 5.0),
+        ("strict", True, True),
+    ],
+)
+def test_values_mean_what_they_mean_on_the_command_line(keyword: str, value: Any, typed: Any) -> None:
+    name = api.FIELDS[keyword]
+    assert Request(**{name: api._field(name, value)}) == Request(**config._parsed({name: typed}))
+
+
+def test_unknown_keyword_names_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'backend': did you mean 'backends'"):
+        bakeoff.compare("mlp", backend="eager")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "fields", "said"),
+    [
+        (nn.Linear(2, 2), None, {}, "inputs are missing"),
+        (5, None, {}, "model is a int"),
+        ("mlp", torch.ones(1), {}, "brings its own inputs"),
+        ("no-such-model", None, {}, "unknown model 'no-such-model'"),
+        ("mlp", None, {"budget": "soon"}, "--budget soon"),
+        ("mlp", None, {"backends": "egaer"}, "did you mean 'eager'"),
+    ],
+)
+def test_what_is_wrong_is_told_at_once(model: Any, inputs: Any, fields: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        bakeoff.compare(model, inputs, progress=False, **fields)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.layer(x).relu()
+        return answer
+
+
+def globals_of_process() -> dict[str, Any]:
+    return {
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "torch": (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state().tolist()),
+        "random": (random.getstate(), str(np.random.get_state())),
+        "process": (Path.cwd(), list(sys.path), dict(os.environ), os.sched_getaffinity(0)),
+        "signals": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)},
+        "threads of Python": set(threading.enumerate()),
+        "children": {child.pid for child in psutil.Process().children(recursive=True)},
+        "files": psutil.Process().num_fds(),
+    }
+
+
+class Compared(NamedTuple):
+    """A comparison, and this process before and after it."""
+
+    result: bakeoff.Result
+    before: dict[str, Any]
+    after: dict[str, Any]
+    left_behind: list[str]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """One comparison in a thread of its own, while the program holds a lock."""
+    folder, results = tmp_path_factory.mktemp("compared"), list[bakeoff.Result]()
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    module, inputs = Net().train(), torch.randn(8, 16)
+    with torch.no_grad():
+        module.layer.weight.fill_(0.25)
+
+    def compare() -> None:
+        brief = {"min_time": 0.05, "processes": 1, "progress": False}
+        found = bakeoff.compare(module, inputs, backends="eager", devices="cpu", out=folder / "run", **brief)
+        results.append(found)
+
+    with pytest.MonkeyPatch.context() as patch, threading.Lock():
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr("tempfile.tempdir", None)
+        before = globals_of_process()
+        thread = threading.Thread(target=compare)
+        thread.start()
+        thread.join()
+        after = globals_of_process()
+    assert module.training and module.layer.weight.grad is None
+    # the headers of torch's C++ are the machine's, and are kept on purpose
+    left_behind = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
+    return Compared(results[0], before, after, left_behind)
+
+
+def test_nothing_in_this_process_changes(compared: Compared) -> None:
+    for what, value in compared.before.items():
+        assert compared.after[what] == value, what
+    assert compared.left_behind == []
+
+
+def test_verdict_is_that_of_the_command_line(compared: Compared) -> None:
+    result = compared.result
+    printed = answer_of(judge(report_at(result.folder)), result.folder)
+    assert result.to_dict() == printed.model_dump(mode="json")
+    assert result.contests[0].title == "live:Net on cpu, fp32" and result.complete
+
+
+def test_program_is_measured_with_its_own_weights(compared: Compared) -> None:
+    (row,) = compared.result.rows
+    assert row["backend"] == "eager" and row["status"] == "ok" and row["model"] == "live:Net"
+
+
+def test_result_tells_itself(compared: Compared) -> None:
+    result = compared.result
+    assert "only eager could be ranked" in str(result) and repr(result) == str(result)
+    html = result._repr_html_()
+    assert "<script" not in html and "prefers-color-scheme:dark" in html and "eager" in html and "<svg" in html
+    assert result.figure()._repr_svg_().startswith("<?xml")
+    assert all(path.exists() for path in result.paths.values())
+
+
+def test_result_can_be_pickled_and_opened_again(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compared.result
+    assert pickle.loads(pickle.dumps(result)).to_dict() == result.to_dict()
+    assert bakeoff.open_run(result.folder).to_dict() == result.to_dict()
+    monkeypatch.setattr("bakeoff.api.result.RESULTS", result.folder.parent)
+    assert bakeoff.open_run(result.folder.name).rows == result.rows
+
+
+def test_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no report at"):
+        bakeoff.open_run(tmp_path / "nothing")
