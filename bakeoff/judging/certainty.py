@@ -24,6 +24,7 @@ from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     DecidedByRounding,
     FrozenChoices,
+    Growing,
     NarrowReference,
     OtherWidths,
     Unchecked,
@@ -93,7 +94,7 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return True
         case NotRanked():
             return doubt.status is Status.NOT_REACHED
-        case OfRecords(doubt=Unchecked() | FrozenChoices() | DecidedByRounding(computed_in="float64")):
+        case OfRecords(doubt=Unchecked() | FrozenChoices() | Growing() | DecidedByRounding(computed_in="float64")):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():
             return doubt.is_counted

@@ -13,6 +13,7 @@ from bakeoff.records.doubts import (
     Caveat,
     DecidedByRounding,
     FrozenChoices,
+    Growing,
     NarrowReference,
     Noted,
     OtherWidths,
@@ -230,6 +231,7 @@ Doubt = (
 _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     Unchecked,
     FrozenChoices,
+    Growing,
     Undecided,
     NotToldApart,
     NarrowLead,

@@ -91,12 +91,20 @@ class DecidedByRounding(Frozen):
     computed_in: str
 
 
+class Growing(Frozen):
+    """The model keeps more from call to call, so that each call may take longer than the one before."""
+
+    kind: Literal["growing"] = "growing"
+    names: tuple[str, ...]  # of what grows, such as `attribute history`
+
+
 RecordDoubt = Annotated[
     Caveat
     | Noted
     | Unchecked
     | FrozenChoices
     | DecidedByRounding
+    | Growing
     | NarrowReference
     | OtherWidths
     | Recompiled

@@ -302,7 +302,7 @@ class Accuracy(Frozen):
     """The error against the reference, which is the model's outputs in float64, over all inputs and outputs."""
 
     rmse: float
-    relative_rmse: float  # rmse / root mean square of the reference; without the changes that are unheld
+    relative_rmse: float  # the largest RMSE / root mean square of the reference: over all, or in a channel
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
     allclose: bool  # as exact as the type can be expected to be, whatever eager's error is

@@ -40,6 +40,7 @@ class ModelTraits(Frozen):
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
+    kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs

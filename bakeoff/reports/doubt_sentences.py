@@ -38,6 +38,7 @@ from bakeoff.records.doubts import (
     Caveat,
     DecidedByRounding,
     FrozenChoices,
+    Growing,
     NarrowReference,
     Noted,
     OtherWidths,
@@ -192,6 +193,11 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
                 f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "
                 "other inputs this build may answer wrongly, and it does less work than the model"
             )
+        case Growing():
+            return (
+                f"the model keeps more from call to call ({listed(first(doubt.names))} grows): its memory grows, and "
+                "calls may take longer the more there were before"
+            )
         case DecidedByRounding(computed_in="float64"):
             return (
                 f"the answer depends on rounding ({doubt.how}): what is at most four times as far off as eager "
@@ -252,6 +258,8 @@ def brief(doubt: Doubt) -> str:
             return "its outputs could not be compared"
         case OfRecords(doubt=FrozenChoices()):
             return "a choice of the model is frozen in it"
+        case OfRecords(doubt=Growing()):
+            return "the model keeps more from call to call"
         case OfRecords(doubt=DecidedByRounding()):
             return "the answer depends on rounding"
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")

@@ -43,8 +43,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"keeps state from call to call ({listed(first(traits.state))}): compared calls begin from the same state, "
             "and timed calls go on from what the calls before have left"
         )
-    if traits.grows:
-        yield f"keeps more from call to call ({listed(first(traits.grows))} grows): its memory grows while it is called"
+    if traits.kept_buffers:
+        yield (
+            f"changes buffers in each call ({listed(first(traits.kept_buffers))}), though no answer depends on them: a "
+            "build that leaves them alone is incorrect"
+        )
     if traits.written_inputs:
         yield (
             f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "

@@ -19,8 +19,10 @@ from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
 from bakeoff.measuring.worker.checking import (
     FORGETS,
+    LEAVES_OUT,
     NOT_RANDOM,
     OWN_NUMBERS,
+    UNREAD,
     Checker,
     WithFreshInputs,
     WithFrozenChoices,
@@ -224,6 +226,30 @@ def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
     assert known.computed_in == "fp32"
     assert told in known.traits.depends_on_rounding
     assert checked(case, references(case), as_it_is).passed
+
+
+KEPT = "kept_buffers.py:factory"
+
+
+def without_writing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: copy.deepcopy(module)(x)
+
+
+def traced_and_frozen(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    traced = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+    return cast("Callable[..., Any]", torch.jit.freeze(traced.eval()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_build_must_change_the_buffers_that_the_model_changes(references: Callable[[str], Path]) -> None:
+    path = references(KEPT)
+    assert accuracy.traits_in(path).kept_buffers == ("calls", "mean", "variance")
+    assert accuracy.traits_in(path).state == ()
+    assert checked(KEPT, path, as_it_is).passed
+    found = checked(KEPT, path, without_writing)
+    assert (found.passed, found.rule) == (False, LEAVES_OUT.format("calls"))
+    unread = checked(KEPT, path, as_it_is, has_module=False)
+    assert unread.passed and unread.unchecked == UNREAD.format("calls, mean, variance")
 
 
 CANCELLATION = "cancellation.py:factory"

@@ -370,6 +370,17 @@ def test_a_trace_tells_what_it_froze_but_not_the_sizes_that_it_read() -> None:
     assert frozen.among(deciding(by_size).decisions) == ()
 
 
+@pytest.mark.parametrize("given", [torch.ones(4, 8), torch.zeros(4, 8)])
+def test_masks_of_other_values_are_tried(given: torch.Tensor) -> None:
+    def by_mask(m: Any, mask: torch.Tensor) -> torch.Tensor:
+        if 0 < mask.sum() < mask.numel():
+            return m.linear(mask.float())
+        return mask.float()
+
+    (decision,) = deciding(by_mask, sets=(Inputs((given.bool(),)),)).decisions
+    assert decision.goes_both_ways
+
+
 # --- rounding
 
 

@@ -14,6 +14,7 @@ from bakeoff.records.doubts import (
     Caveat,
     DecidedByRounding,
     FrozenChoices,
+    Growing,
     NarrowReference,
     OtherWidths,
     Recompiled,
@@ -109,6 +110,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[Recor
         doubts.append(Unchecked(why=ready.accuracy.unchecked))
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
+    if traits.grows:
+        doubts.append(Growing(names=traits.grows))
     if traits.depends_on_rounding:
         doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)

@@ -571,6 +571,7 @@ class _CheckedOutput:
     rtol: float
     tolerance: float  # the absolute one
     is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
+    worst_part: float = 0.0  # the relative RMSE of the worst slice, or of the values that are not far larger
 
     @property
     def is_wrong(self) -> bool:
@@ -578,7 +579,9 @@ class _CheckedOutput:
 
     @property
     def relative_rmse(self) -> float:
-        return self.errors.rmse / self.yardstick if self.yardstick else self.errors.rmse
+        """The error that is shown: over all values, or in the worst channel or row, whichever is larger."""
+        overall = self.errors.rmse / self.yardstick if self.yardstick else self.errors.rmse
+        return max(overall, self.worst_part)
 
 
 def _checked_outputs(
@@ -623,12 +626,15 @@ def _checked_by_rounding(
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
     found = [(_share(errors.rmse, limit), overall)]
+    worst_part = 0.0
     if spread is not None:
         for dimension, rmse in errors.slices.root_mean_squares.items():
             rmse = rmse.cpu()
             eager, sizes = spread.slices[dimension]
             shares = rmse / tolerance.slice_limits(precision, limit, eager, sizes)
             worst = int(shares.argmax())
+            usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
+            worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
             told = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
                 f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
@@ -638,6 +644,7 @@ def _checked_by_rounding(
         found.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
         if errors.usual is not None:
             usual = errors.usual
+            worst_part = max(worst_part, usual.rmse / usual.reference_rms if usual.reference_rms else 0.0)
             share = _share(usual.rmse, tolerance.usual_limit(precision, spread.usual, usual.reference_rms))
             told = (
                 f"rmse {usual.rmse:.2g} of the values that are not far larger than the others, "
@@ -655,6 +662,7 @@ def _checked_by_rounding(
         why_close="no more than rounding",
         rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
         tolerance=0.0 if size else floor,
+        worst_part=worst_part,
     )
 
 

@@ -7,12 +7,14 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - A random model is called with eager's seeds. A build that draws numbers of its own is not compared, but it must not
   answer twice alike.
 - Inputs with which the model decides otherwise are compared as well.
+- Buffers that the model changes in each call, such as running means, must change in the build as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.measuring.worker import accuracy
@@ -25,7 +27,12 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
 from bakeoff.records.traits import Decision, ModelTraits
 
+if TYPE_CHECKING:
+    import torch
+
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
+LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
+UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
@@ -54,6 +61,8 @@ class Checker:
         right = self._check_sets()
         if right.passed and not right.unchecked and self._traits.has_other_ways:
             right = self._check_other_ways(right)
+        if right.passed and not right.unchecked and self._traits.kept_buffers:
+            right = self._check_buffers(right)
         self._first = self._first or right
         return right
 
@@ -114,6 +123,26 @@ class Checker:
                 return answers.model_copy(update={"rule": f"{way}{cause} ({answers.rule})"})
         return right
 
+    def _check_buffers(self, right: Accuracy) -> Accuracy:
+        """Check what a call leaves in the buffers that the model keeps, in the module or in what was made of it."""
+        import torch
+
+        calls = self._worker.calls
+        if not calls.can_restore:
+            return right.model_copy(update={"unchecked": UNREAD.format(", ".join(self._traits.kept_buffers))})
+        self._answers([self._sets[0]])
+        expected = torch.load(self._files.buffers, map_location=torch.device(self._worker.cell.device))
+        for name, (before, after) in expected.items():
+            own = [
+                buffer
+                for module in modules_in(self._compiled)
+                for own_name, buffer in module.named_buffers()
+                if own_name.endswith(name)
+            ]
+            if not any(is_kept(one, before, after) for one in (calls.buffer(name), *own)):
+                return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
+        return right
+
     def _compared(self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference) -> Accuracy:
         return accuracy.check(found, reference, self._worker.cell.precision, self._training_outputs)
 
@@ -130,6 +159,34 @@ class Checker:
             clock.synchronise()
             found.append(thinned(compiled.outputs()))
         return found
+
+
+MAX_BUFFER_ERROR = 0.1
+"""What a call leaves in a buffer may be off by this share of the change."""
+
+
+def is_kept(found: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Return True if a buffer that was `before` is what eager has made of it, up to rounding."""
+    import torch
+
+    if found.shape != after.shape:
+        return False
+    if not after.is_floating_point():
+        return torch.equal(found.to(after), after)
+    rounding = 4 * torch.finfo(after.dtype).eps * after.double().norm()
+    limit = MAX_BUFFER_ERROR * (after.double() - before.double()).norm() + rounding
+    return bool((found.to(after.device).double() - after.double()).norm() <= limit)
+
+
+def modules_in(compiled: object, depth: int = 4) -> Iterator[torch.nn.Module]:
+    """Yield the modules in the attributes of a build, such as what `torch.jit.freeze` has made."""
+    import torch
+
+    for value in vars(compiled).values() if depth and hasattr(compiled, "__dict__") else ():
+        if isinstance(value, torch.nn.Module):
+            yield value
+        elif type(value).__module__.startswith("bakeoff."):
+            yield from modules_in(value, depth - 1)
 
 
 class WithFreshInputs(Wrapped):

@@ -38,6 +38,7 @@ _FOLLOWED_NEVER = (
 )
 
 GENERATOR = "random generator"
+BUFFER = "buffer "
 
 Leaf = tuple[str, Any]
 """A value in comparable form, with the kind of thing that it is."""
@@ -81,10 +82,10 @@ def _leaves(module: nn.Module) -> dict[str, Leaf]:
     seen = {id(part) for part in module.modules()}
     for prefix, part in module.named_modules():
         start = f"{prefix}." if prefix else ""
-        for kind, tensors in (("parameter", part._parameters), ("buffer", part._buffers)):
+        for kind, tensors in (("parameter ", part._parameters), (BUFFER, part._buffers)):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    found[f"{kind} {start}{name}"] = _leaf(tensor, whole=kind == "buffer")
+                    found[f"{kind}{start}{name}"] = _leaf(tensor, whole=kind == BUFFER)
         for name, value in _plain_attributes(part).items():
             found.update(_walk(f"attribute {start}{name}", value, 0, seen))
     return found

@@ -92,7 +92,7 @@ def compute(
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference).probes, job.wants_fingerprint)
+        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.wants_fingerprint)
         traits, eager = as_is.traits, as_is.outputs
         found = (
             Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
@@ -204,11 +204,12 @@ class AsItIs:
 
 
 def as_it_is(
-    known: Known, inputs: Path | None = None, probes: Path | None = None, wants_fingerprint: bool = False
+    known: Known, inputs: Path | None = None, files: ReferenceFiles | None = None, wants_fingerprint: bool = False
 ) -> AsItIs:
     """Return what eager tells in the cell's precision, with the model's traits, which `known` keeps for later steps.
 
-    The input sets are kept in the file `inputs`, and those that make the model go another way in the file `probes`.
+    The input sets are kept in the file `inputs`. Those that make the model go another way, and what a call leaves in
+    buffers, are kept among the `files`.
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
     import torch
@@ -243,6 +244,8 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            if files is not None and traits.kept_buffers:
+                save_buffers(module, sets[0], calls, files.buffers)
         else:
             traits, eager = NO_TRAITS, run_eager(module, sets, training)
         greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
@@ -258,9 +261,24 @@ def as_it_is(
             "forms": (*model.forms, *compiles),
         }
     )
-    if probes is not None and known.probes:
-        save_inputs(known.probes, probes)
+    if files is not None and known.probes:
+        save_inputs(known.probes, files.probes)
     return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found)
+
+
+def save_buffers(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
+    """Write for each buffer that the model keeps its values before and after a call."""
+    import torch
+
+    from bakeoff.measuring.worker.understanding import call
+
+    def values() -> dict[str, torch.Tensor]:
+        return {name: calls.buffer(name).detach().clone() for name in calls.traits.kept_buffers}
+
+    calls.begin()
+    before = values()
+    call(module, calls.given(inputs))
+    torch.save({name: (before[name], after) for name, after in values().items()}, path)
 
 
 def outputs_with_perturbed_weights(known: Known) -> tuple[Outputs, ...]:

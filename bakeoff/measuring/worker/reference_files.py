@@ -24,6 +24,11 @@ class ReferenceFiles:
         """The reference of one of these inputs. Their sizes differ, so each has its own yardstick."""
         return self.reference.with_suffix(f".probe{number}.safetensors")
 
+    @property
+    def buffers(self) -> Path:
+        """What a call with the first inputs leaves in the buffers of a model that keeps some."""
+        return self.reference.with_suffix(".buffers.pt")
+
     def after(self, calls: int) -> Path:
         """The reference of the same sequence of calls, after so many calls with the first inputs."""
         return self.reference.with_suffix(f".after{calls}.safetensors")

@@ -19,7 +19,7 @@ from torch import nn
 
 from bakeoff.backends.calling import Returned, returned_by_call
 from bakeoff.measuring.worker.matching import choices_of, labels
-from bakeoff.measuring.worker.module_state import GENERATOR, LENGTH, ModuleState, is_equal
+from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import first_line
@@ -49,7 +49,8 @@ class AlikeCalls:
 
     def __init__(self, module: nn.Module | None, traits: ModelTraits) -> None:
         self.traits = traits
-        keeps_more = bool(traits.state or traits.grows)
+        keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
+        self._module = module
         self._state = ModuleState(module) if module is not None and keeps_more else None
         self._number = 0
 
@@ -57,6 +58,11 @@ class AlikeCalls:
     def can_restore(self) -> bool:
         """Return True if this holds the state of a module."""
         return self._state is not None
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """Return a buffer of the module, which must be here."""
+        assert self._module is not None
+        return self._module.get_buffer(name)
 
     def give_up_restoring(self) -> None:
         """Leave the module alone from now on: what was built from it has a state of its own."""
@@ -113,6 +119,8 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     found: dict[str, Any] = {}
     if not are_alike(first, second) or (changed and _answer_depends(module, sets, state, first)):
         found = _told_apart(module, sets, state, first, changed)
+    if changed and not found:
+        found["kept_buffers"] = _kept_buffers(module, sets, state, changed)
     if changed:
         state.restore()
     return Understood(ModelTraits(written_inputs=written, grows=grows, **found), first)
@@ -164,6 +172,18 @@ def _answer_depends(module: nn.Module, sets: Sequence[Inputs], state: ModuleStat
         if not are_alike(first, owned(call(module, copied(sets[0])))):
             return True
     return False
+
+
+def _kept_buffers(
+    module: nn.Module, sets: Sequence[Inputs], state: ModuleState, changed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the names of buffers that change in each call. One that is filled once and for all is a cache."""
+    state.restore()
+    call(module, copied(sets[0]))
+    between = ModuleState(module)
+    call(module, copied(sets[-1]))
+    again = between.changed()
+    return tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
 
 
 def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
@@ -285,12 +305,34 @@ def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
         (torch.ones_like, lambda whole: whole),
         (lambda real: real.flip(tuple(range(real.dim()))), lambda whole: whole),
         (_with_one_peak, lambda whole: whole),
+        (_as_it_was, partial(_as_mask, lambda mask: torch.ones_like(mask))),
+        (_as_it_was, partial(_as_mask, lambda mask: torch.zeros_like(mask))),
+        (_as_it_was, partial(_as_mask, _half)),
+        (_as_it_was, partial(_as_mask, lambda mask: 1 - _half(mask))),
     )
     for of_real, of_whole in changes:
         yield inputs.map(partial(_changed, of_real, of_whole))
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _as_it_was(real: torch.Tensor) -> torch.Tensor:
+    return real
+
+
+def _as_mask(of_mask: Change, whole: torch.Tensor) -> torch.Tensor:
+    """Return a mask of zeros and ones with other values. Other whole numbers stay."""
+    is_mask = bool(((whole == 0) | (whole == 1)).all()) and (whole.dtype is torch.uint8 or bool(whole.any()))
+    return of_mask(whole) if is_mask else whole
+
+
+def _half(mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask whose rows are ones in their first half, and zeros in the second one."""
+    if not mask.dim():
+        return mask
+    place = torch.arange(mask.shape[-1], device=mask.device)
+    return (place < (mask.shape[-1] + 1) // 2).to(mask.dtype).expand(mask.shape)
 
 
 def _with_one_peak(real: torch.Tensor) -> torch.Tensor:
