@@ -95,11 +95,20 @@ def find(name: str) -> Family:
     raise unknown("model", name, names(), f"or {forms}")
 
 
-def find_for(name: str, task: str) -> Family:
-    """Return the family with the dimensions that it has for `task`. Raise UsageError where it cannot do it."""
+def find_for(name: str, task: str, inputs: str = "") -> Family:
+    """Return the family with the dimensions that it has for `task`, or with those of a file of inputs.
+
+    Raise UsageError where it cannot do the task, or for a file that holds no inputs.
+    """
     family = find(name)
     if task not in (GENERATE, *GENERATION):
-        return family
+        if not inputs:
+            return family
+        from bakeoff.models.inputs_file import WithInputs
+
+        return WithInputs(family, inputs)
+    if inputs:
+        raise UsageError("--inputs: text is generated from prompts of the model's own tokens, so leave it out")
     from bakeoff.models.generation import Generating
 
     return Generating(family)

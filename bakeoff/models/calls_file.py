@@ -269,7 +269,8 @@ def labels_of(sizes: list[tuple[Leaf, ...]]) -> list[str]:
 
 def _part(leaf: Leaf, kinds_differ: bool) -> str:
     if leaf.kind in ("constant", "refused"):
-        return f"{leaf.path}={leaf.text if len(leaf.text) <= 30 else leaf.text[:29] + '…'}"
+        text = leaf.text.replace(",", ";")  # the command line takes several sizes with commas between them
+        return f"{leaf.path}={text if len(text) <= 30 else text[:29] + '…'}"
     return f"{leaf.text}.{leaf.kind}" if kinds_differ else leaf.text
 
 

@@ -315,8 +315,14 @@ MAX_CALLS = 16
 def _input_sets(model: str, example: object) -> tuple[Inputs, ...]:
     """Return the example calls, or sets that are made from the only one."""
     calls = _calls(example)
-    if not calls:
-        return input_sets(_inputs(model, example))
+    return input_sets_of(model, calls) if calls else input_sets(_inputs(model, example))
+
+
+def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
+    """Return these example calls as sets of inputs, or sets that are made from the only one.
+
+    Raise UsageError for calls that differ by more than the values of their tensors.
+    """
     sets = tuple(_inputs(model, call) for call in calls)
     for number, one in enumerate(sets[1:], 1):
         _require_alike(model, number, one, sets[0])

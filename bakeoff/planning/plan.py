@@ -12,12 +12,14 @@ from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.judging.ranking import BASELINE
+from bakeoff.models.base import Sizes
+from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.schema import INFERENCE, Cell, Status
+from bakeoff.records.schema import INFERENCE, Cell, RecordedSize, Status
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,10 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     devices = devices_of_cells(request.devices)
     asked = ranges.with_ends(request.set, request.dynamic)
     for model in request.models:
-        family = models.find_for(model, request.task)
+        family = models.find_for(model, request.task, request.inputs)
+        recorded = family if isinstance(family, WithInputs) else None
+        if recorded:
+            asked = {CALL: tuple(size.label for size in recorded.with_values[:MOST_SIZES]), **request.set}
         dynamic = ranges.ranges_of(family, asked, request.dynamic)
         for values in itertools.product(*asked.values()):
             dimensions = family.resolve(dict(zip(asked, values, strict=True)))
@@ -73,6 +78,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     precision=precision,
                     seed=request.seed,
                     backend=BASELINE,
+                    recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
                 )
                 configurations = [
                     (*configuration, environment)
@@ -89,6 +95,11 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     if dynamic and not _is_any_size(backend, mode):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
+
+
+def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:
+    calls, of_calls = family.calls_of(dimensions)
+    return RecordedSize(file=file, calls=calls, of_calls=of_calls)
 
 
 def _by_environment(request: Request) -> dict[str, list[str]]:
@@ -120,6 +131,8 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     parts = ["bakeoff run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
+    if cell.recorded:
+        parts.append(f"--inputs {shlex.quote(cell.recorded.file)}")
     if cell.task != INFERENCE:
         parts.append(f"--task {cell.task}")
     if cell.dynamic:

@@ -135,6 +135,9 @@ class Request(Frozen):
     set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
         Field(default_factory=dict)
     )
+    inputs: Annotated[
+        str, Option(("--inputs",), "FILE.pt with calls that bakeoff.record kept, or FILE.npz: arrays by parameter")
+    ] = ""
     dynamic: Annotated[dict[str, Span], DYNAMIC] = Field(default_factory=dict)
     seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
     time_limit_s: Annotated[
@@ -310,6 +313,8 @@ class Request(Frozen):
         for kind, names in named:
             if not names or not all(names):
                 raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
+        if self.inputs and self.dynamic:
+            raise UsageError("--dynamic builds for sizes of a model's own inputs: with --inputs, each size is built")
         streams = [value for values in self.set.values() for value in values if ends_of_stream(value)]
         if plan and streams:
             raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
@@ -334,6 +339,7 @@ class Part(Frozen):
     backends: Names | None = None
     precision: Annotated[tuple[Precision, ...], BeforeValidator(_known_precisions)] | None = None
     task: Annotated[str, AfterValidator(_known_task)] | None = None
+    inputs: str | None = None
     dynamic: Annotated[dict[str, Span], DYNAMIC] | None = None
     set: dict[str, Names] = Field(default_factory=dict)
 

@@ -76,6 +76,14 @@ class Range(Frozen):
     high: int
 
 
+class RecordedSize(Frozen):
+    """Where the inputs of a cell come from, and how often its size came among the calls that were recorded."""
+
+    file: str  # as it was given: recorded calls, or arrays of NumPy
+    calls: int
+    of_calls: int  # of all sizes in the file
+
+
 class Cell(Frozen):
     """One thing measured: a model with its dimensions, for a task, on a device, in a precision, by a backend's mode."""
 
@@ -89,6 +97,7 @@ class Cell(Frozen):
     mode: str = "default"
     environment: str = ""  # the name of the interpreter that it runs in; empty: the one that runs Bakeoff
     dynamic: dict[str, Range] = Field(default_factory=dict)  # of one build for many sizes; empty: built for its own
+    recorded: RecordedSize | None = None  # None: the model brings its inputs
 
     @property
     def label(self) -> str:

@@ -101,6 +101,8 @@ def _check_covered(record: Record) -> None:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
     elif any(map(ends_of_stream, cell.dimensions.values())):
         reason = f"{cell.id}: a stream of sizes takes more than a page"
+    elif cell.recorded:
+        reason = f"{cell.id}: its inputs are in {cell.recorded.file}"
     elif cell.dynamic:
         reason = f"{cell.label}: a build for a range of sizes takes more than a page"
     elif cell.precision.is_quantised:

@@ -49,12 +49,13 @@ def _load(cell: Cell) -> LoadedModel:
 
 
 def _load_one_size(cell: Cell) -> LoadedModel:
-    family, dtype = models.find(cell.model), precision.dtype_of(cell.precision)
+    dtype = precision.dtype_of(cell.precision)
     if cell.task in GENERATION:
-        drawn: LoadedModel | None = Generating(family).load_graph(
-            cell.task, cell.dimensions, cell.seed, cell.device, dtype
-        )
+        family = models.find(cell.model)
+        generating = Generating(family)
+        drawn: LoadedModel | None = generating.load_graph(cell.task, cell.dimensions, cell.seed, cell.device, dtype)
     else:
+        family = models.find_for(cell.model, cell.task, cell.recorded.file if cell.recorded else "")
         drawn = family.load_on(cell.dimensions, cell.seed, cell.device, dtype)
     if drawn is not None and cell.device.is_cuda:
         import torch
