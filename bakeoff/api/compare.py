@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     import torch
 
     from bakeoff.models.base import Call
+    from bakeoff.models.calls_file import Calls
 
 Texts = str | Sequence[str]
 """One name, several with commas between them, or a list of names."""
 
-FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items() if name != "models"}
+FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items() if name not in ("models", "inputs")}
 """Field of a request, by the keyword of `compare` that gives it."""
 
 
 def compare(
     model: torch.nn.Module | Callable[..., Any] | str,
-    inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | Call | Iterable[Call] | None = None,
+    inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | Call | Iterable[Call] | Calls | str | Path | None = None,
     *,
     backends: Texts | None = None,
     devices: Texts | None = None,
@@ -77,8 +78,9 @@ def compare(
         model: A module, as it is now. Or a function that makes it, whose parameters are sizes for `set`. Or the name of
             any model that the command line knows, such as `"mlp"` or `"hf:bert-base-uncased"`.
         inputs: An example call: a tensor, a tuple of positional arguments, a dict of keyword arguments, or a
-            `bakeoff.Call` with both. Or several calls, as a list of `bakeoff.Call`. A function that returns the model
-            with its inputs needs none.
+            `bakeoff.Call` with both. Or several calls, as a list of `bakeoff.Call`. Or what `bakeoff.record` kept, or
+            the path of a file that `--inputs` takes: its sizes are weighted by how often they came. A function that
+            returns the model with its inputs needs none, nor does a name.
         backends: What is compared, such as `"eager,onnx"` or `["inductor/max-autotune"]`. All by default.
         devices: Where, such as `"cpu"` or `"cuda:1"`. By default the GPU that the module lies on, else the first one,
             else the CPU.
@@ -151,8 +153,9 @@ def _compare(
     from bakeoff.api.progress import shown
     from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
 
-    with _travelling(model, inputs) as (name, folder, device):
+    with _travelling(model, inputs) as (name, folder, device, file):
         own = {"models": (name,), **({"devices": (device,)} if device else {}), **fields}
+        own |= {"inputs": file} if file else {}
         options = options_file.gather(own, _path(out), not progress, _path(config_file), preset)
         request = options.to_request()
         begin = StartRun(request, options.out, _as_called(name, fields))
@@ -166,23 +169,20 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | None, str]]:
-    """Give the name of the model, the folder that holds a live one, and the GPU that it lies on, if any.
+def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | None, str, str]]:
+    """Give the name of the model, the folder that holds a live one, the GPU that it lies on, and a file of inputs.
 
-    The folder goes when the run has ended.
+    Each may be missing. The folder goes when the run has ended.
     """
-    if isinstance(model, str):
-        if inputs is not None:
-            raise UsageError(
-                f"'{model}' brings its own inputs: leave them out, or give the module in place of its name"
-            )
-        yield model, None, ""
+    if isinstance(model, str) and inputs is None:
+        yield model, None, "", ""
         return
     import torch
 
     from bakeoff.models import live_model
+    from bakeoff.models.calls_file import Calls
 
-    if not callable(model):
+    if not isinstance(model, str) and not callable(model):
         kind = type(model).__name__
         raise UsageError(
             f"model is a {kind}: give a torch.nn.Module, a function that makes one, or a name such as 'mlp'"
@@ -193,15 +193,17 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
         )
     folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))
     try:
-        name = live_model.save(model, _as_example(inputs), folder)
-        yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else ""
+        inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
+        file = str(inputs) if isinstance(inputs, str | Path) else ""
+        if isinstance(inputs, Calls) or (isinstance(model, str) and not file):
+            file = str(Calls.of(inputs).save(folder / "calls.pt"))
+        if isinstance(model, str):
+            yield model, None, "", file
+            return
+        name = live_model.save(model, None if file else inputs, folder)
+        yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else "", file
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _as_example(inputs: object) -> object:
-    """Return inputs that are generated as a list. All else is left as it is."""
-    return list(inputs) if isinstance(inputs, Iterator) else inputs
 
 
 def _gpu_of(model: torch.nn.Module) -> str:

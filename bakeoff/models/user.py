@@ -18,6 +18,7 @@ The factory is a top-level function of the file that returns `(module, example_i
   tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
 - Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
   inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
+- With `--inputs FILE` they are those in the file, and the factory may return the module alone.
 - Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
   model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
 """
@@ -116,7 +117,7 @@ def with_own_inputs(
     `taken` was taken off the module already. `code` is a digest of the code that lies in no file.
     """
     require_weights(module)
-    sets = _input_sets(model, example)
+    sets = _input_sets(model, example) if example is not None else ()
     forms = form_by_types(module)
     module = module.to("cpu").float().eval()
     targets = _targets(model, module)
@@ -295,6 +296,8 @@ def module_in(model: str, returned: object, example: object) -> tuple[torch.nn.M
 def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:
     from torch import nn
 
+    if isinstance(returned, nn.Module):
+        return returned, None
     if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], nn.Module):
         raise UsageError(f"{model} returned {_describe(returned)}: expected (nn.Module, example inputs)")
     return returned[0], returned[1]

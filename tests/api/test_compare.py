@@ -36,7 +36,7 @@ OF_THE_TERMINAL = {"quiet", "json", "dry_run", "junit", "summary"}
 def test_keywords_are_the_options_of_a_run() -> None:
     run = typer.main.get_command(cli.app).commands["run"]  # type: ignore[attr-defined]
     flags = {flag.removeprefix("--").replace("-", "_") for each in run.params for flag in each.opts}
-    assert set(api.keywords()) == (flags - OF_THE_TERMINAL - {"model", "models"}) | {"progress"}
+    assert set(api.keywords()) == (flags - OF_THE_TERMINAL - {"model", "models", "inputs"}) | {"progress"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_unknown_keyword_names_the_nearest_one() -> None:
     [
         (nn.Linear(2, 2), None, {}, "inputs are missing"),
         (5, None, {}, "model is a int"),
-        ("mlp", torch.ones(1), {}, "brings its own inputs"),
+        ("mlp", "none.pt", {}, "no file none.pt"),
         ("no-such-model", None, {}, "unknown model 'no-such-model'"),
         ("mlp", None, {"budget": "soon"}, "--budget soon"),
         ("mlp", None, {"backends": "egaer"}, "did you mean 'eager'"),

@@ -117,3 +117,12 @@ def test_what_cannot_be_is_told_before_anything_is_measured(folder: Path, fields
     (folder / "text.npz").write_text("no arrays")
     with pytest.raises(UsageError, match=told):
         plan(request(**fields))
+
+
+def test_a_factory_may_leave_its_inputs_to_the_file(folder: Path) -> None:
+    (folder / "net.py").write_text(NET.replace(", torch.randn(batch, width)", ""))
+    recorded(2, 2).save("calls.pt")
+    with_file, alone = (plan(request(**fields))[0].cells[0].cell for fields in ({"inputs": "calls.pt"}, {}))
+    assert len(load(with_file).inputs) == 2
+    with pytest.raises(UsageError, match=r"gives a module alone: return \(nn.Module, example inputs\), or name"):
+        load(alone)

@@ -15,6 +15,7 @@ from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import Generating
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
+from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ def _load_one_size(cell: Cell) -> LoadedModel:
         import torch
 
         torch.cuda.synchronize(cell.device)  # weights are drawn on another stream than the cell's own
-    return completed(drawn or family.load(cell.dimensions, cell.seed), cell.seed)
+    model = drawn or family.load(cell.dimensions, cell.seed)
+    if not model.inputs:
+        raise UsageError(
+            f"{cell.model} gives a module alone: return (nn.Module, example inputs), or name --inputs FILE"
+        )
+    return completed(model, cell.seed)
 
 
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
