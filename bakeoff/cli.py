@@ -348,7 +348,8 @@ def list_builds() -> int:
 
     cache = BuildCache()
     entries = cache.entries()
-    stdout.print(listing.builds_table(entries), highlight=False)
+    for each in entries:
+        say(listing.kept_build(each))
     say(f"{sum(each.size_bytes for each in entries) / 1e6:.0f} MB in {cache.folder}")
     return 0
 

@@ -11,6 +11,7 @@ from bakeoff.backends import cuda_graph, quantising
 from bakeoff.backends.base import (
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     AheadOfTime,
     Availability,
     BuildContext,
@@ -68,15 +69,16 @@ class AOTInductor(AheadOfTime):
     quantises = True
     writes_caches = True
     takes_ranges = True
+    shared_phases = ("export", "compile")
     precompiles = ("cpu", "cuda")  # the wrapper is C++ on both
     imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes = (
         Mode(worth_trying=Suits("cpu")),
-        Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda")),
+        Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda"), built_as=DEFAULT),
         # a captured graph takes no locks and events
-        Mode(CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True),
+        Mode(CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True, built_as=DEFAULT),
         Mode(FREEZING, {"freezing": True}, Suits("cpu")),
         Mode(AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
     )
@@ -182,9 +184,7 @@ class AOTInductor(AheadOfTime):
             if account["layers"] and not context.cell.precision.is_weight_only:
                 run = _sparing_inputs(run, inputs, account["layers"])
             loaded: Compiled = LoadedPackage(run, account, options)
-            return (
-                cuda_graph.capture(loaded, inputs, context.calibration) if context.cell.mode == CUDA_GRAPH else loaded
-            )
+        return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == CUDA_GRAPH else loaded
 
 
 def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:

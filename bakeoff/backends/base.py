@@ -85,6 +85,8 @@ class Mode:
     """The only kind of device that the mode makes sense on, or empty for every kind."""
     captures: bool = False
     """True if calls are captured in a CUDA graph of ours, which has one size."""
+    built_as: str = ""
+    """The mode whose artefact this one starts from, or whose compiled code it captures. Empty: it builds its own."""
     channels_last_of: str = ""
     """The mode that this one is with images and weights in channels_last memory, or empty for any other mode."""
     any_size: bool = False
@@ -118,7 +120,10 @@ class Mode:
         same device unless told otherwise."""
         suits = self.worth_trying and replace(self.worth_trying, convolutions=True)
         name = CHANNELS_LAST if self.name == DEFAULT else f"{self.name}-{CHANNELS_LAST}"
-        return replace(self, name=name, channels_last_of=self.name, worth_trying=worth_trying or suits)
+        built_as = CHANNELS_LAST if self.built_as == DEFAULT else ""
+        return replace(
+            self, name=name, channels_last_of=self.name, built_as=built_as, worth_trying=worth_trying or suits
+        )
 
 
 def int8_products(options: Mapping[str, object] | None = None) -> Mode:
@@ -321,6 +326,8 @@ class Backend(ABC):
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
+    shared_phases: ClassVar[tuple[str, ...]] = ()
+    """Phases of building that one process does for all modes with the same `built_as`. The others do the rest."""
     precompiles: ClassVar[tuple[str, ...]] = ()
     """Kinds of device. Its builds for them include torch's C++ headers, which are precompiled once for a machine."""
     imports: ClassVar[tuple[str, ...]] = ()

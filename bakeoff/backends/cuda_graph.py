@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.errors import Unsupported, first_line
+from bakeoff.records.schema import CAPTURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from bakeoff.models.base import Inputs
 
@@ -21,16 +22,23 @@ WARMING_CALLS = 3
 """Calls before the capture. In its first calls a library allocates workspaces, which a capture does not allow."""
 
 
-def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
-    """Capture a call of `compiled` over buffers of its own. The current stream must not be the default one.
+def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
+    """Capture a call of `compiled` over buffers of its own, in the phase `capture`.
 
-    A tensor that all of `sets` share, such as a cache that a call writes into, is captured where it is.
-    Raise Unsupported if the call cannot be captured, with the library's reason, or if `sets` have several shapes.
+    The current stream must not be the default one. A tensor that all input sets share, such as a cache that a call
+    writes into, is captured where it is. Raise Unsupported if the call cannot be captured, with the library's reason,
+    or if the sets have several shapes.
     """
+    if len(of_each_shape(context.calibration)) > 1:
+        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
+    with context.phase(CAPTURE):
+        return _captured(compiled, example, context)
+
+
+def _captured(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
     import torch
 
-    if len(of_each_shape(sets)) > 1:
-        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
+    sets = context.calibration
     # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
     with torch.inference_mode(False):
         shared = set.intersection(*(_addresses(one) for one in sets)) if len(sets) > 1 else set()

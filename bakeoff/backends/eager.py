@@ -78,16 +78,14 @@ class Eager(Backend):
         compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
         if context.cell.mode != CUDA_GRAPH:
             return compiled
-        with context.phase("compile"):
-            return cuda_graph.capture(compiled, inputs, context.calibration)
+        return cuda_graph.capture(compiled, inputs, context)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         steps = Steps(training)
         if context.cell.mode != CUDA_GRAPH:
             return steps
         training.make_capturable()
-        with context.phase("compile"):
-            return cuda_graph.capture(steps, inputs, context.calibration)
+        return cuda_graph.capture(steps, inputs, context)
 
 
 class EagerAgain(Eager):

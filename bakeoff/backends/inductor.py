@@ -16,6 +16,7 @@ from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     SURGICAL,
     Availability,
     Backend,
@@ -83,7 +84,7 @@ OF_PARTS = "which parts or paddings are compiled takes more than a page"
 
 PLAIN = Mode(worth_trying=ANYWHERE)
 REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"))
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
 
 CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no constants"
 
@@ -140,6 +141,7 @@ class Inductor(Backend):
     takes_sparse = True
     takes_streams = True
     takes_ranges = True
+    shared_phases = ("export", "compile")
     precompiles = ("cpu",)
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
     tasks = TASKS
@@ -214,26 +216,28 @@ class Inductor(Backend):
         mark(inputs, context.open_axes)
         options = known_options(self.mode(context.cell.mode).options)
         compiling = prepared.compiling(freezes=context.cell.mode in FROZEN)
-        with context.phase("compile"), compiling, refusing_guards(context.open_axes), InductorLog() as log:
-            # any `dynamic` but the default is entered and left as a context in every call (5 µs)
-            compiled = torch.compile(prepared.module, backend="inductor", **options)
-            if context.cell.mode == BUCKETS:
-                compiled = Buckets(prepared.module, [inputs, *context.calibration]).around(compiled)
-            others = of_each_shape([inputs, *context.calibration])[1:]
-            if others and prepared.layers:
-                raise Unsupported("what is quantised here has one shape, and these inputs have several")
-            with self._attention(context.cell, inputs):
+        with (
+            compiling,
+            refusing_guards(context.open_axes),
+            InductorLog() as log,
+            self._attention(context.cell, inputs),
+        ):
+            with context.phase("compile"):
+                # any `dynamic` but the default is entered and left as a context in every call (5 µs)
+                compiled = torch.compile(prepared.module, backend="inductor", **options)
+                if context.cell.mode == BUCKETS:
+                    compiled = Buckets(prepared.module, [inputs, *context.calibration]).around(compiled)
+                others = of_each_shape([inputs, *context.calibration])[1:]
+                if others and prepared.layers:
+                    raise Unsupported("what is quantised here has one shape, and these inputs have several")
                 for example in [prepared.example(), *others]:
                     for _ in range(TRIGGERING_CALLS):
                         compiled(*example.args, **example.kwargs)
                 raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
                 raw.note_built()
                 optimised = prepared.adapt(raw)
-                return (
-                    cuda_graph.capture(optimised, inputs, context.calibration)
-                    if self.mode(context.cell.mode).captures
-                    else optimised
-                )
+            captures = self.mode(context.cell.mode).captures
+            return cuda_graph.capture(optimised, inputs, context) if captures else optimised
 
     def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
         """Return the context to compile in. Coordinate descent changes attention in steps of one sequence."""
@@ -273,7 +277,7 @@ class Inductor(Backend):
             steps.compile()
             for _ in range(TRIGGERING_CALLS - 1):
                 steps.run()
-            return cuda_graph.capture(steps, inputs, context.calibration) if mode == CUDA_GRAPH else steps
+        return cuda_graph.capture(steps, inputs, context) if mode == CUDA_GRAPH else steps
 
 
 class FromCounters(Compiled):

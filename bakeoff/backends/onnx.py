@@ -18,6 +18,7 @@ from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     Availability,
     Backend,
     BuildContext,
@@ -82,15 +83,17 @@ class Onnx(Backend):
     quantises = True
     takes_onnx = True
     takes_ranges = True
+    shared_phases = ("export",)
     modes = (
         Mode(worth_trying=ANYWHERE),
-        Mode("cpu", {"provider": "cpu"}, device="cpu", redundant=True),
-        Mode("cuda", {"provider": "cuda"}, device="cuda", redundant=True),
+        Mode("cpu", {"provider": "cpu"}, device="cpu", redundant=True, built_as=DEFAULT),
+        Mode("cuda", {"provider": "cuda"}, device="cuda", redundant=True, built_as=DEFAULT),
         Mode(
             CUDA_GRAPH,
             {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
             worth_trying=Suits("cuda"),
             captures=True,
+            built_as=DEFAULT,
         ),
         Mode("opset-23", {"opset": 23}),
         int8_products({"accuracy_level": 4}),
@@ -104,7 +107,7 @@ class Onnx(Backend):
             no_script=OTHER_PROVIDER,
             caveat=onnx_tensorrt_rtx.NEVER_RUN,
         ),
-        Mode("openvino-ep", {"provider": "openvino"}, device="cpu", no_script=OTHER_PROVIDER),
+        Mode("openvino-ep", {"provider": "openvino"}, device="cpu", no_script=OTHER_PROVIDER, built_as=DEFAULT),
     )
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}

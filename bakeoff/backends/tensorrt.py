@@ -23,6 +23,7 @@ from bakeoff.backends import cuda_graph
 from bakeoff.backends.base import (
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     AheadOfTime,
     Availability,
     BuildContext,
@@ -63,9 +64,10 @@ class TensorRT(AheadOfTime):
     quantises = True
     takes_onnx = True
     takes_ranges = True
+    shared_phases = ("export", "compile")
     modes = (
         Mode(worth_trying=Suits("cuda")),
-        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT),
         Mode("opt-5", {"builder_optimization_level": 5}),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
@@ -105,7 +107,7 @@ class TensorRT(AheadOfTime):
 
         with context.phase("load"):
             engine = Engine(context.workspace, context.cell.device, self.stream_handle, bool(context.open_axes))
-            return cuda_graph.capture(engine, inputs) if context.cell.mode == CUDA_GRAPH else engine
+        return cuda_graph.capture(engine, inputs, context) if context.cell.mode == CUDA_GRAPH else engine
 
     def stream_handle(self) -> int:
         """Return the current CUDA stream in the form that TensorRT takes."""

@@ -9,6 +9,7 @@ from bakeoff.backends import cuda_graph, memory_format
 from bakeoff.backends.base import (
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     Availability,
     Backend,
     BuildContext,
@@ -34,7 +35,7 @@ SPECIALISING_CALLS = 3
 
 
 FROZEN = Mode(worth_trying=Suits("cpu"))
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
 
 
 class TorchScript(Backend):
@@ -46,6 +47,7 @@ class TorchScript(Backend):
     writes_caches = True
     takes_sparse = True
     takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
+    shared_phases = ("export",)
     modes = (FROZEN, GRAPH, FROZEN.in_channels_last(), GRAPH.in_channels_last())
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
@@ -75,20 +77,19 @@ class TorchScript(Backend):
 
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
-        tensors = inputs.tensors()
-        with context.phase("export"):
-            traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
+        tensors, artifact = inputs.tensors(), context.workspace / ARTIFACT
+        if not artifact.exists():
+            with context.phase("export"):
+                traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
+                torch.jit.save(torch.jit.freeze(traced.eval()), str(artifact))
+                del traced
+        with context.phase("load"):  # in every process, so that all of them run the same
+            frozen: Any = torch.jit.load(str(artifact))
         with context.phase("compile"):
-            frozen: Any = torch.jit.freeze(traced.eval())
-            torch.jit.save(frozen, str(context.workspace / ARTIFACT))
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
-            compiled: Compiled = Traced(frozen)
-            return (
-                cuda_graph.capture(compiled, inputs, context.calibration)
-                if context.cell.mode == CUDA_GRAPH
-                else compiled
-            )
+        compiled = Traced(frozen)
+        return cuda_graph.capture(compiled, inputs, context) if context.cell.mode == CUDA_GRAPH else compiled
 
 
 class Traced(Compiled):

@@ -12,6 +12,7 @@ from bakeoff.backends import cuda_graph, kernels
 from bakeoff.backends.base import (
     AVAILABLE,
     CUDA_GRAPH,
+    DEFAULT,
     Availability,
     Backend,
     BuildContext,
@@ -47,11 +48,12 @@ class Triton(Backend):
     description = "hand-written Triton kernels, for the models that have one"
     devices = ("cuda",)
     colour = "#332288"
+    shared_phases = ("compile",)
     modes = (
         Mode(worth_trying=Suits("cuda")),
         Mode("pointer", {"loads": "pointer"}),
         Mode(DESCRIPTOR, {"loads": DESCRIPTOR}),
-        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
@@ -87,9 +89,7 @@ class Triton(Backend):
         with context.phase("compile"):
             chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
             handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
-            if context.cell.mode == CUDA_GRAPH:
-                return cuda_graph.capture(handwritten, inputs)
-            return handwritten
+        return cuda_graph.capture(handwritten, inputs, context) if context.cell.mode == CUDA_GRAPH else handwritten
 
 
 class Handwritten(Compiled):

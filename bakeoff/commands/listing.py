@@ -1,4 +1,4 @@
-"""The tables of `bakeoff list`, `bakeoff cache list` and `bakeoff selfcheck`, and the line of `bakeoff --version`."""
+"""The tables of `bakeoff list` and `bakeoff selfcheck`, and lines of `bakeoff cache list` and `bakeoff --version`."""
 
 from __future__ import annotations
 
@@ -56,14 +56,11 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
     return table
 
 
-def builds_table(entries: Sequence[CachedBuild]) -> Table:
-    """Return a table of the builds that are kept for later runs, those that were used last first."""
-    table = _table("Builds of earlier runs")
-    for each in entries:
-        used = datetime.fromtimestamp(each.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
-        built = each.built_at[:16].replace("T", " ")
-        table.add_row(each.what, Text(f"{each.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC"))
-    return table
+def kept_build(build: CachedBuild) -> str:
+    """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
+    used = datetime.fromtimestamp(build.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+    built = build.built_at[:16].replace("T", " ")
+    return f"{build.what}  ({build.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC)"
 
 
 def _best_modes(backend: Backend) -> str:

@@ -160,7 +160,7 @@ class Cell(Frozen):
 
 
 class Phase(Frozen):
-    """A named and timed stage of starting: `export`, `compile`, `load`, `first_call`, `settle`.
+    """A named and timed stage of starting: `export`, `compile`, `load`, `capture`, `first_call`, `settle`.
 
     Some builds need more calls than the first one until they are final. These calls are the phase `settle`.
     """
@@ -168,8 +168,11 @@ class Phase(Frozen):
     name: str
     seconds: Seconds
     calls: int = 0  # that were answered during this phase, apart from the first call
+    shared_with: str = ""  # the cell whose process did this once for both; empty: the cell's own did it
+    built_at: str = ""  # when an earlier run did this, in ISO 8601; empty: this run did it
 
 
+CAPTURE = "capture"
 FIRST_CALL = "first_call"
 SETTLE = "settle"
 

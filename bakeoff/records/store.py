@@ -15,7 +15,21 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, Environment, Frozen, Memory, Phase, Record, Seconds, Status, Work
+from bakeoff.records.schema import (
+    CAPTURE,
+    FIRST_CALL,
+    SETTLE,
+    Ceilings,
+    Environment,
+    Frozen,
+    Memory,
+    Phase,
+    Placement,
+    Record,
+    Seconds,
+    Status,
+    Work,
+)
 from bakeoff.records.traits import ModelTraits
 from bakeoff.records.upgrade import upgrade_record
 
@@ -43,6 +57,13 @@ class FirstBuild(Frozen):
     phases: list[Phase]
     memory: Memory
     built_at: str = ""  # date and time, in ISO 8601
+    label: str = ""  # of the cell that made it, of all that may share it
+    placement: Placement | None = None
+
+    @property
+    def has_artefact(self) -> bool:
+        """Return True if a later process can start from something. Calls and captured graphs leave nothing."""
+        return any(phase.name not in (CAPTURE, FIRST_CALL, SETTLE) for phase in self.phases)
 
 
 class UnfinishedContest(Frozen):

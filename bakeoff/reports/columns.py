@@ -301,7 +301,7 @@ def _build() -> list[Column[CellJudgement]]:
         return None if row.record.first_call_s is None else row.record.build_s + row.record.first_call_s
 
     return [
-        *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
+        *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
         Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),

@@ -169,6 +169,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),
         f"Tensor cores: {escape(nominal)}." if nominal else "",
         f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
+        *map(escape, sentences.builds_made_elsewhere(contest)),
         escape(sentences.pays(contest)),
         f"{escape(kept)}." if (kept := sentences.what_to_ship(contest)) else "",
         _lifetime(contest),

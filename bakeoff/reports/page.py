@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from bakeoff.judging.compare import CellChange, Comparison
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
-from bakeoff.records.schema import Record, Report
+from bakeoff.records.schema import Phase, Record, Report
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import (
     charts,
@@ -176,6 +176,7 @@ class Section:
         self.pays = sentences.pays(contest)
         self.what_to_ship = sentences.what_to_ship(contest)
         self.left_early = sentences.left_early(contest)
+        self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
         self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
@@ -257,10 +258,16 @@ def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
     return " ".join(part for part in (text, column.interval_of(row), column.unit, note and f"({note})") if part)
 
 
+def _origin(phase: Phase) -> str:
+    """Return who took this phase, and when, if that was not the cell's own process of this run."""
+    shared = f", shared with {phase.shared_with}" if phase.shared_with else ""
+    return f"{shared}, of {phase.built_at.partition('T')[0]}" if phase.built_at else shared
+
+
 def _phases(record: Record) -> Facts:
     warm = record.warm_start.phases if record.warm_start else []
     return [
-        (f"{phase.name.replace('_', ' ')}{start}", f"{number_format.seconds(phase.seconds)} s")
+        (f"{phase.name.replace('_', ' ')}{start}", f"{number_format.seconds(phase.seconds)} s{_origin(phase)}")
         for phases, start in ((record.phases, ""), (warm, ", warm start"))
         for phase in phases
     ]

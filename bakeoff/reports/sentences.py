@@ -217,6 +217,29 @@ def left_early(contest: ContestJudgement) -> str:
     return "; ".join(_left_early(cells) for cells in groups.values())
 
 
+def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
+    """Say which build times are of earlier runs, with the date, and which phases one cell took for others, too."""
+    by_day: dict[str, list[str]] = {}
+    by_builder: dict[tuple[str, str], list[str]] = {}
+    for cell in contest.cells:
+        phases = cell.record.phases
+        if day := max((phase.built_at for phase in phases), default="").partition("T")[0]:
+            by_day.setdefault(day, []).append(cell.label)
+        if shared := [phase for phase in phases if phase.shared_with]:
+            names = listed([phase.name for phase in shared])
+            by_builder.setdefault((shared[0].shared_with, names), []).append(cell.label)
+    return [
+        *(
+            f"{listed(labels)}: build times of {day}, from the cache (--fresh builds anew)."
+            for day, labels in by_day.items()
+        ),
+        *(
+            f"{listed(labels)}: {names} shared with {builder}, and counted as if built alone."
+            for (builder, names), labels in by_builder.items()
+        ),
+    ]
+
+
 def _left_early(cells: Sequence[CellJudgement]) -> str:
     """Say it of cells that left at the same time and were beaten by the same cell."""
     reasons = [cell.record.left for cell in cells if cell.record.left]

@@ -303,7 +303,8 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
-    told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
+    told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
+    told += cost_report.plain_verdicts(contest)
     for table in (*load.tables(contest), *generation.tables(contest)):
         if not table.is_folded:
             console.print(_texts(table))

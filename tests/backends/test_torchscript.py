@@ -23,7 +23,7 @@ def one(tmp_path: Path) -> Iterator[Built]:
 
 
 def test_the_artefact_computes_the_same(one: Built) -> None:
-    assert one.phases == ("export", "compile")
+    assert one.phases == ("export", "load", "compile")
     (artefact,) = one.context.workspace.iterdir()
     read_back = torch.jit.load(artefact)
     torch.testing.assert_close(read_back(*one.sets[1].tensors()), one.eager(one.sets[1]))

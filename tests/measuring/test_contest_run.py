@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.messages import MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from bakeoff.records.device import CPU, Device
@@ -174,6 +175,73 @@ def test_builds_come_in_no_waves(tmp_path: Path) -> None:
     assert {what for what, _ in steps[3 : warm_ups[1]]} == {"builds", "built"}, "nothing else comes between builds"
     bursts_s = 12 * len(scripts) * 0.01
     assert run.ended_s == pytest.approx(1.0 + 2 * 9.0 + bursts_s), "packaged and loaded, with all others beside that"
+
+
+COMPILED = Script(phases=("compile", "capture"))
+PAIR = ("inductor", "inductor/cuda-graph")
+
+
+def phases_of(record: Record) -> list[tuple[str, str]]:
+    return [(phase.name, phase.shared_with) for phase in record.phases]
+
+
+@pytest.mark.parametrize("cores", [2, 16])
+def test_modes_of_one_family_build_once_and_each_record_has_what_it_takes_alone(tmp_path: Path, cores: int) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), **dict.fromkeys(PAIR, COMPILED)}, cores=cores, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert phases_of(run.records["inductor"]) == [("compile", ""), ("capture", "")]
+    assert phases_of(run.records["inductor/cuda-graph"]) == [("compile", "inductor"), ("capture", "")]
+    assert not run.records["inductor/cuda-graph"].processes[0].warm, "a cold start is told, with what it takes alone"
+    steps = [(what, label) for _, what, label in run.steps]
+    assert steps.index(("built", PAIR[0])) < steps.index(("builds", PAIR[1]))
+    assert run.folders[PAIR[0]] == run.folders[PAIR[1]] != run.folders["eager"]
+    assert not run.folders[PAIR[0]][0].exists()
+
+
+def test_modes_with_compiler_options_of_their_own_build_alone(tmp_path: Path) -> None:
+    labels = ("inductor", "inductor/reduce-overhead")
+    run = run_contest(tmp_path, dict.fromkeys(labels, COMPILED), device=GPU)
+    assert not any(phase.shared_with for record in run.records.values() for phase in record.phases)
+
+
+def test_the_next_of_a_family_builds_where_the_first_one_fails(tmp_path: Path) -> None:
+    failing = replace(COMPILED, endings={(0, "build"): SEGFAULT}, built_bytes=10)
+    run = run_contest(tmp_path, {PAIR[0]: failing, PAIR[1]: COMPILED}, plan_of(2), cores=16, device=GPU)
+    assert [run.records[label].status for label in PAIR] == [Status.CRASH, Status.OK]
+    assert phases_of(run.records[PAIR[1]]) == [("compile", ""), ("capture", "")]
+    assert [process.warm for process in run.records[PAIR[1]].processes] == [False, True]
+
+
+@pytest.mark.parametrize("cores", [2, 16])
+def test_a_family_that_is_built_ahead_of_time_is_packaged_once(tmp_path: Path, cores: int) -> None:
+    labels = ("aotinductor/single-threaded", "aotinductor/cuda-graph")
+    run = run_contest(tmp_path, dict.fromkeys(labels, Script()), plan_of(2), cores=cores, device=GPU)
+    assert [job for _, job, _ in run.jobs].count(PackageCell) == 1
+    packaged, loaded = sorted(labels, key=lambda label: (label, PackageCell) not in [job[:2] for job in run.jobs])
+    assert phases_of(run.records[packaged]) == [("compile", ""), ("load", "")]
+    assert phases_of(run.records[loaded]) == [("compile", packaged), ("load", "")]
+    assert run.records[loaded].build_s == run.records[packaged].build_s
+
+
+@pytest.mark.parametrize("ending", [{"answers": {(0, "start"): WRONG}}, {"endings": {(0, "build"): SEGFAULT}}])
+def test_a_kept_build_that_fails_is_built_anew_and_not_kept(tmp_path: Path, ending: dict[str, Any]) -> None:
+    scripts = {"eager": Script(phases=()), "onnx": Script(phases=("export", "compile"))}
+
+    def run(name: str, **changed: Any) -> SimpleNamespace:
+        with BuildCache(tmp_path / "cache") as cache:
+            return run_contest(
+                tmp_path / name, scripts | {"onnx": replace(scripts["onnx"], **changed)}, build_cache=cache
+            )
+
+    run("first")
+    (kept,) = BuildCache(tmp_path / "cache").entries()
+    assert kept.what.endswith(": onnx"), "eager leaves nothing"
+    again = run("second")
+    assert again.records["onnx"].phases[0].built_at and not again.records["eager"].processes[0].warm
+    anew = run("third", **ending)
+    assert anew.records["onnx"].status is Status.OK and not any(phase.built_at for phase in anew.records["onnx"].phases)
+    assert any("failed with a build of an earlier run, and was built anew" in note for note in anew.notes)
+    assert BuildCache(tmp_path / "cache").entries() == []
 
 
 def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:

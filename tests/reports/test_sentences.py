@@ -118,6 +118,19 @@ def test_what_left_early_is_told_in_one_line(left: dict[str, tuple[int, float]],
     assert not [told for told in doubt_sentences.doubts(contest) if " left " in told]
 
 
+def test_builds_of_earlier_runs_and_of_other_cells_are_told() -> None:
+    old, shared = ({"built_at": "2026-01-02T03:04:05+00:00"}, {"shared_with": "onnx"})
+    phases = {"eager": [{}], "onnx": [old], "torchscript": [old], "onnx/cuda-graph": [shared]}
+    records = [
+        once(1.0, label).model_copy(update={"phases": [Phase(name="export", seconds=1, **more) for more in each]})
+        for label, each in phases.items()
+    ]
+    assert sentences.builds_made_elsewhere(judged(*records)) == [
+        "onnx and torchscript: build times of 2026-01-02, from the cache (--fresh builds anew).",
+        "onnx/cuda-graph: export shared with onnx, and counted as if built alone.",
+    ]
+
+
 def test_a_cell_that_left_by_its_interval_is_told_so() -> None:
     left = LeftEarly(after_process=4, ratio=1.052, than="openvino", seen_in="interval")
     contest = judged(once(3.0, "openvino"), once(3.3, "onnx").model_copy(update={"left": left}))

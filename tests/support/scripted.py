@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bakeoff import backends
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.run_context import RunContext
@@ -107,6 +108,7 @@ class Script:
     resident_bytes: int = 10**9
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
+    phases: tuple[str, ...] = ("load",)  # of building, where it is not built ahead of time
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
     """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
     slower_after_s: float = math.inf  # longer windows of load answer 5 % less
@@ -167,12 +169,9 @@ class ScriptedWorker:
         if isinstance(self._job, PackageCell):
             self._say("build", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
         else:
-            self._say(
-                "build",
-                PhaseBegun(name="load"),
-                PhaseEnded(name="load", seconds=0.5),
-                Built(seconds=self._script.seconds_per_start),
-            )
+            timed = [(PhaseBegun(name=name), PhaseEnded(name=name, seconds=0.5)) for name in self._script.phases]
+            events = [event for both in timed for event in both]
+            self._say("build", *events, Built(seconds=self._script.seconds_per_start))
 
     def _warm_up(self) -> None:
         source = DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
@@ -433,6 +432,7 @@ def run_contest(
     load: LoadPlan | None = None,
     device: Device = CPU,
     headers_s: float = 0.0,
+    build_cache: BuildCache | None = None,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -446,6 +446,8 @@ def run_contest(
     machine, progress = ScriptedMachine(), Silent()
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
+    if build_cache:
+        launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="scripted", fingerprint="f")
     machine.available_bytes = lambda: available_bytes(launcher)
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
@@ -455,6 +457,7 @@ def run_contest(
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
         headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
+        build_cache=build_cache,
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

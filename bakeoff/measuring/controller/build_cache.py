@@ -19,6 +19,7 @@ from typing import IO
 
 from bakeoff import backends
 from bakeoff.measuring import isolation
+from bakeoff.measuring.controller.build_folder import built_as
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.store import Store
 
@@ -57,6 +58,7 @@ class BuildCache:
         self._is_fresh = is_fresh
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
+        self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
 
     def claim(self, planned: PlannedCell, fingerprint: str, threads: int) -> Path | None:
         """Return the folder for the builds of a cell, or None where they are not kept or another run uses them.
@@ -69,11 +71,13 @@ class BuildCache:
         entry = self.folder / key
         try:
             entry.mkdir(parents=True, exist_ok=True)
+            is_first = key not in self._locks  # of the cells that share the build
             if not self._lock(key):
                 return None
-            if self._is_fresh:
+            if self._is_fresh and is_first:
                 shutil.rmtree(entry / "builds", ignore_errors=True)
-            (entry / USED).write_text(f"{planned.cell.title}: {planned.cell.label}", encoding="utf-8")
+            used = self._used[key] = [*self._used.get(key, []), planned.cell.label]
+            (entry / USED).write_text(f"{planned.cell.title}: {', '.join(used)}", encoding="utf-8")
         except OSError:
             return None  # a cache that cannot be written costs time, and no result
         return entry / "builds"
@@ -150,8 +154,11 @@ class BuildCache:
 
 
 def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
-    """Return the key of a cell's builds: the model's fingerprint, and all that the cell and the machine add to it."""
-    cell = planned.cell
+    """Return the key of a cell's builds: the model's fingerprint, and all that the cell and the machine add to it.
+
+    Cells that start from the same build have the same key.
+    """
+    cell = built_as(planned.cell)
     backend = sys.modules[type(backends.create(cell.backend)).__module__]
     source = Path(backend.__file__ or "")
     facts = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import math
-import shutil
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller import roofline
+from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_record import (
     cause_of_death,
     common_fields,
@@ -69,6 +69,7 @@ from bakeoff.records.schema import (
     Conditions,
     KernelTimes,
     Latency,
+    Memory,
     Phase,
     Process,
     Record,
@@ -122,7 +123,7 @@ class ContestSetup:
     sampling: SamplingPlan
     time_limit_s: float
     reference: Path
-    cached: Mapping[str, Path] = field(default_factory=dict)  # folders of builds in the cache, by the cell's id
+    folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
     machine: Machine = field(default_factory=Machine)
 
 
@@ -141,8 +142,7 @@ class CellRun:
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self._setup = setup
         self._now_s = setup.machine.now_s
-        self._folder = setup.cached.get(planned.cell.id) or setup.store.builds(planned.cell.build_id)
-        self._is_cached = planned.cell.id in setup.cached
+        self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._launcher: Launcher | None = None
@@ -156,15 +156,13 @@ class CellRun:
         self._last_process_s = kept.last_process_s if kept else 0.0
         self._started_s = self._now_s() - (kept.record.elapsed_s if kept else 0.0)
         self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
-        made = {process.build for process in kept.record.processes} if kept and kept.builds == str(self._folder) else ()
-        self._built = {build for build in made if self._folder_of(build).exists()}
-        self._first_build = setup.store.build_in(self._folder_of(0)) if kept is None else None
-        if self._first_build:
-            self._built.add(0)
-            self.peak_memory = self._first_build.memory
-        if not self._built:
-            shutil.rmtree(self._folder, ignore_errors=True)  # what was begun is no build
+        is_here = kept is not None and kept.builds == str(self._builds.path)
+        made = {process.build for process in kept.record.processes} if kept and is_here else ()
+        self._built = {build for build in made if self._folder_of(build).exists()}  # that a process was measured with
+        self._builds.enter(self.cell.label, bool(self._built))
         if kept is None:
+            if self._builds.from_before:
+                self.peak_memory = self._builds.from_before.memory
             self._log.unlink(missing_ok=True)
 
     @property
@@ -183,23 +181,39 @@ class CellRun:
 
     @property
     def starts_warm(self) -> bool:
-        """Return True when the next process starts from what an earlier one has left."""
-        return self._next_build in self._built
+        """Return True when the next process starts from what an earlier one has left, or one of the cell's family."""
+        return self._next_build in self._built or self._next_build in self._builds.made
+
+    @property
+    def waits_for_another(self) -> bool:
+        """Return True while another cell of its family makes the build that the next process starts from."""
+        return self._builds.is_made_by_another(self._next_build, self.cell.label)
+
+    @property
+    def may_launch(self) -> bool:
+        """Return True unless the process would have to know whether it builds or loads, and that is open yet."""
+        return not (self._is_ahead_of_time and self.waits_for_another)
 
     @property
     def was_built_before(self) -> bool:
         """Return True when an interrupted run has built the cell, and has measured no process of it."""
-        return self._first_build is not None and not self.cell.dynamic
+        return self._builds.from_before is not None and not self.was_measured and not self.cell.dynamic
 
     @property
     def cached_at(self) -> str:
         """Return when an earlier run built the cell, whose build is used again. Otherwise return an empty string."""
-        return self._first_build.built_at if self._first_build and self._is_cached else ""
+        before = self._builds.from_before if self._builds.is_cached and not self.was_measured else None
+        return before.built_at if before else ""
 
     @property
     def builds_alone(self) -> bool:
         """Return True for every build on a CPU, and for builds for a GPU that try out kernels."""
         return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
+
+    @property
+    def has_started_warm(self) -> bool:
+        """Return True when its process has started from what another one has left."""
+        return self._alive().is_warm
 
     @property
     def built_s(self) -> float:
@@ -230,20 +244,27 @@ class CellRun:
         self._launcher = launcher
         is_warm, build = self.starts_warm, self._next_build
         if not is_warm:
-            shutil.rmtree(self._folder_of(build), ignore_errors=True)
+            self._builds.clear_once(build)
         if self._is_ahead_of_time and not is_warm:
+            self._builds.begin(build, self.cell.label)
             # this worker's caches go with it, because a deployment has the artefact only
-            self._live = LiveProcess(epoch, build, is_warm, self._start_worker(PackageCell, None))
+            worker = self._start_worker(PackageCell, None)
         else:
             job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
             worker = self._start_worker(job, self._folder_of(build))
-            first_build = None if self._so_far else self._first_build
-            self._live = LiveProcess(epoch, build, is_warm, worker, first_build, bool(self.cell.dynamic))
+        self._live = LiveProcess(self.cell, epoch, build, is_warm, worker)
         self._begin(self._loading())
 
     def begin_build(self) -> None:
         """Have the cell built and checked in its process, which has loaded, and do not wait for it."""
         live = self._alive()
+        if not self._is_ahead_of_time:
+            live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
+            if not live.is_warm:
+                self._builds.begin(live.build, self.cell.label)
+        if live.is_warm and live.build not in self._built:
+            live.first_build = self._builds.made[live.build]
+            live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
         live.worker.send(Build())
         self._begin(self._building(live))
 
@@ -303,6 +324,8 @@ class CellRun:
             live.worker.send(Build())
         built = yield Built
         live.built_s += built.seconds
+        if not live.is_warm:
+            self._builds.done(live.build, self._build_of(live))
 
     def warm_up(self) -> Ready:
         """Have the cell warmed up, which has been built. Return what its process tells of itself."""
@@ -313,13 +336,42 @@ class CellRun:
         live.ready, self.peak_memory = ready, ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
-        if self._so_far is None and not live.is_warm:
-            folder = str(self._folder_of(live.build))
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._setup.store.keep_build(
-                FirstBuild(folder=folder, phases=live.phases, memory=ready.memory, built_at=now)
-            )
-        return ready
+        live.ready = ready.model_copy(update={"placement": placement_of_both(ready.placement, live.first_build)})
+        if not live.is_warm:
+            made = self._build_of(live)
+            self._builds.done(live.build, made)
+            if self._so_far is None and made.has_artefact:
+                self._setup.store.keep_build(made)
+        if self.cached_at and not ready.accuracy.passed:
+            raise CellEnded(self._record(Status.INCORRECT, wrong_outputs(ready.accuracy)))
+        return live.ready
+
+    def _build_of(self, live: LiveProcess) -> FirstBuild:
+        """Return what is to be known of a build that its process has made."""
+        return FirstBuild(
+            folder=str(self._folder_of(live.build)),
+            phases=list(live.phases),
+            memory=live.ready.memory if live.ready else Memory(),
+            built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            label=self.cell.label,
+            placement=live.ready.placement if live.ready else None,
+        )
+
+    def builds_anew_after(self, record: Record) -> bool:
+        """Return True if it ended because of what an earlier run built, perhaps. It then builds in the run's folder."""
+        if not self.cached_at or record.status not in (Status.INCORRECT, Status.ERROR, Status.CRASH):
+            return False
+        self.leave()
+        self._builds.spoil()
+        self._builds.leave(self.cell.label, keeps_build=False)
+        self._builds = self._own_folder()
+        self._builds.enter(self.cell.label, has_built=False)
+        self._built = set()
+        return True
+
+    def _own_folder(self) -> BuildFolder:
+        """Return a folder that the cell shares with no other one of the contest."""
+        return BuildFolder(self._setup.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
         if self._live is not None:
@@ -446,7 +498,7 @@ class CellRun:
             time_left_s=self._budget_s,
             last_process_s=self._last_process_s,
             peak_memory=self.peak_memory,
-            builds=str(self._folder),
+            builds=str(self._builds.path),
         )
 
     @property
@@ -455,13 +507,12 @@ class CellRun:
         return self._folder_of(0) / "artifact"
 
     def clear(self, keeps_build: bool = False) -> None:
-        """Remove what its workers shared, once the cell has its record. A dynamic build serves other cells as well.
+        """Give up the folder of its builds, once the cell has its record.
 
         With `keeps_build`, what lies in the cache of builds stays for the next run.
         """
         self._end_worker()
-        if not (self.cell.dynamic or (self._is_cached and keeps_build)):
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._builds.leave(self.cell.label, keeps_build)
 
     @property
     def _processes(self) -> list[Process]:
@@ -473,7 +524,7 @@ class CellRun:
         return len(self._processes) % self._setup.sampling.builds
 
     def _folder_of(self, build: int) -> Path:
-        return self._folder / str(build)
+        return self._builds.of(build)
 
     def _alive(self) -> LiveProcess:
         assert self._live is not None, "the cell has been started"
@@ -486,20 +537,21 @@ class CellRun:
     def _first_process(self, ready: Ready, finished: Finished) -> Record:
         """Return the record after the first process, which tells most of what is known of the cell."""
         before, after = ready.accuracy, finished.accuracy_after
+        placement = placement_of_both(finished.placement, self._alive().first_build)
         status, failure = Status.INCORRECT, None
         if not before.passed:
             failure = wrong_outputs(before)
         elif not after.passed:
             failure = wrong_outputs(after, "right at first, wrong after measuring")
         elif self.planned.strict:
-            status, failure = Status.FALLBACK, shortfall(finished.placement, self.cell.backend)
+            status, failure = Status.FALLBACK, shortfall(placement, self.cell.backend)
         return self._record(
             status if failure else Status.OK,
             failure,
             accuracy=before.model_copy(update={"rmse_after": after.rmse}),
             doubts=[*doubts_of_ready(ready, self._traits or NO_TRAITS), *doubts_of_finished(finished)],
-            memory=with_peaks_of(finished.memory, self._first_build),
-            placement=finished.placement,
+            memory=with_peaks_of(finished.memory, self._builds.made.get(self._alive().build)),
+            placement=placement,
             throughput=finished.throughput,
             device_time=finished.device_time,
             energy=finished.energy,
@@ -553,6 +605,7 @@ class CellRun:
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:
             self._live.worker.end()
+            self._builds.give_up(self._live.build, self.cell.label)
 
     def _await(self, live: LiveProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
         """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""

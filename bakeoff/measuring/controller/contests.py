@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.build_folder import folders_of
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
@@ -45,19 +45,14 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
     groundwork.measure_ceilings(sensible[0].cell, *needed)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
-    folders = _folders_in_cache(run, contest, sensible)
+    cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
+    folders = folders_of(cells_by_id, _folders_in_cache(run, contest, sensible), run.store)
     setup = ContestSetup(run.store, run.progress, run.sampling, run.time_limit_s, reference, folders, run.machine)
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
     cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
     if kept:
         _note_resumption(run, kept, cell_runs)
-    for day, group in itertools.groupby(sorted(cell_runs, key=_day_of_build), key=_day_of_build):
-        if day:
-            labels = ", ".join(cell_run.cell.label for cell_run in group)
-            run.store.note(
-                f"{labels} of {contest.id} came from the cache: their build times are of {day}, and --fresh builds anew"
-            )
     if before := [each.cell.label for each in cell_runs if each.was_built_before and not each.cached_at]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
     ContestRun(run, cell_runs, kept, known_size).run()
@@ -74,10 +69,6 @@ def _folders_in_cache(run: RunContext, contest: Contest, cells: Sequence[Planned
     threads = len(run.machine.usable_cores())
     claimed = {planned.cell.id: run.build_cache.claim(planned, fingerprint, threads) for planned in cells}
     return {cell_id: folder for cell_id, folder in claimed.items() if folder is not None}
-
-
-def _day_of_build(cell_run: CellRun) -> str:
-    return cell_run.cached_at.partition("T")[0]
 
 
 def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:

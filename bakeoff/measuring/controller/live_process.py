@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bakeoff.judging.fit import summarise
+from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import Ready
-from bakeoff.records.schema import FIRST_CALL, SETTLE, Burst, Phase, Process
+from bakeoff.records.schema import Burst, Cell, Phase, Process
 from bakeoff.records.store import FirstBuild
 
 
@@ -15,12 +16,13 @@ from bakeoff.records.store import FirstBuild
 class LiveProcess:
     """One epoch of a cell while it lasts."""
 
+    cell: Cell
     epoch: int
     build: int
-    is_warm: bool  # it starts from what another process of the cell has left
+    is_warm: bool  # it starts from what another process has left
     worker: Worker
-    first_build: FirstBuild | None = None  # that it starts from, if nothing was measured of the process that made it
-    is_shared: bool = False  # the build is dynamic, and may be another cell's
+    first_build: FirstBuild | None = None  # that it starts from, if no process of the cell has been measured with it
+    is_of_earlier_run: bool = False  # the first build
     built_s: float = 0.0  # it took so long to build and check
     phase: str = "start"
     phases: list[Phase] = field(default_factory=list)
@@ -30,14 +32,9 @@ class LiveProcess:
 
     @property
     def all_phases(self) -> list[Phase]:
-        """Return the phases of the build, and then of the calls. Another cell may have made a shared build."""
-        if self.first_build is None:
-            return self.phases
-        if not self.is_shared:
-            return self.first_build.phases
-        of_calls = (FIRST_CALL, SETTLE)
-        built = [phase for phase in self.first_build.phases if phase.name not in of_calls]
-        return [*built, *(phase for phase in self.phases if phase.name in of_calls)]
+        """Return the phases that the cell takes alone, whichever process did them."""
+        first = self.first_build
+        return phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases
 
     def summary(self) -> Process:
         latency = summarise(self.bursts)

@@ -129,11 +129,13 @@ class GroupStart:
         if self._starting and not goes_on_beside:
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
-            alive, following = self._alive(), self._epoch.waiting[0]
+            alive, following = self._alive(), next((one for one in self._epoch.waiting if one.may_launch), None)
+            if following is None:
+                return  # all that wait start from what is being built
             if alive and not (self._run.interleaved and self._fits(alive, following)):
                 self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
                 return
-            self._epoch.waiting.popleft()
+            self._epoch.waiting.remove(following)
             if self._end_if_late(following, alive):
                 continue
             labels = [other.cell.label for other in alive]
@@ -196,7 +198,7 @@ class GroupStart:
     def _begin_builds(self) -> None:
         for starting in self._at(Stage.LOADED):
             cell_run = starting.cell_run
-            if not self._may_build(cell_run):
+            if cell_run.waits_for_another or not self._may_build(cell_run):
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
                 continue  # other builds need not wait for the headers
@@ -243,9 +245,9 @@ class GroupStart:
                 self._note_start(cell_run, starting.loading_s + cell_run.built_s + self._machine.now_s() - begun_s)
 
     def _note_start(self, cell_run: CellRun, seconds: float) -> None:
-        step = Step.START if cell_run.starts_warm else Step.BUILD
+        step = Step.START if cell_run.has_started_warm else Step.BUILD
         self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
-        if not cell_run.starts_warm:
+        if not cell_run.has_started_warm:
             self._run.progress.built(cell_run.cell, seconds)
 
     # --- ends
@@ -257,7 +259,10 @@ class GroupStart:
         except CellEnded as ended:
             cell_run = starting.cell_run
             self._starting.remove(starting)
-            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
+            if cell_run.builds_anew_after(ended.record):
+                self._run.store.note(f"{cell_run.cell.id} failed with a build of an earlier run, and was built anew")
+                self._epoch.waiting.appendleft(cell_run)
+            elif self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return False

@@ -14,7 +14,7 @@ from bakeoff.reports.charts.palette import Palette
 SHORTEST_BUILD_S = 1e-3
 """A shorter build stands here on a logarithmic axis."""
 
-_PHASES = {"export": "#4b6a9b", "compile": "#8c93a3", "load": "#b5a76c", "first_call": "#e6c229"}
+_PHASES = {"export": "#4b6a9b", "compile": "#8c93a3", "load": "#b5a76c", "capture": "#a35d6a", "first_call": "#e6c229"}
 _OTHER_PHASE = "#777777"
 
 
@@ -29,7 +29,7 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
         name="phases",
         subject=contest.title,
         finding=findings.phases(contest),
-        caption="Time until the first answer in s: export, compile, load and first call, from empty caches",
+        caption="Time until the first answer in s: export, compile, load, capture and first call, from empty caches",
         x=Axis("time (s)", 0.0, longest_s),
         y=None,
         marks=tuple(mark for place, cell in enumerate(contest.cells) for mark in _stack(place, cell, palette)),
