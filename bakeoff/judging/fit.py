@@ -38,7 +38,7 @@ from bakeoff.judging.intervals import (
     student_quantile,
     welch_half_width,
 )
-from bakeoff.records.schema import Burst, Interval, Latency, Ratio, Record, Report
+from bakeoff.records.schema import Burst, Interval, Latency, Ratio, Record, Report, Status
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -195,10 +195,12 @@ def fit_records(records: Iterable[Record]) -> Fit:
 def fitted(records: Sequence[Record], found: Fit | None = None) -> list[Record]:
     """Return the records of one contest with their fitted latencies. The share of the roofline follows them.
 
+    If a right cell was faster than the floor, beyond its interval, then that is no floor: no cell has a share of it.
     A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from samples alone.
     """
     found = found or fit_records(records)
-    return [_with_latency(record, found) for record in records]
+    known = [_with_latency(record, found) for record in records]
+    return [_without_share(record) for record in known] if any(map(_beats_floor, known)) else known
 
 
 def fitted_report(report: Report) -> Report:
@@ -245,6 +247,23 @@ def speedup(fast: Sequence[Burst], slow: Sequence[Burst]) -> Ratio:
     if len(fitted.latency_ms) < 2:
         raise ValueError("a ratio needs at least one burst on either side")
     return fitted.ratio("fast", "slow")
+
+
+def _beats_floor(record: Record) -> bool:
+    """Return True if a right cell, which does all of the model's work, took less time than the floor."""
+    roofline, latency, placement = record.roofline, record.latency, record.placement
+    if record.status is not Status.OK or roofline is None or latency is None:
+        return False
+    if placement is not None and placement.frozen_choices:
+        return False
+    interval = latency.median_ci95_ms
+    return roofline.floor_ms > max(latency.median_ms, interval.high if interval else 0.0) * (1 + LEAST_ERROR)
+
+
+def _without_share(record: Record) -> Record:
+    if record.roofline is None:
+        return record
+    return record.model_copy(update={"roofline": record.roofline.model_copy(update={"share": None, "is_beaten": True})})
 
 
 def _with_latency(record: Record, fit: Fit) -> Record:

@@ -386,13 +386,33 @@ class Work(Frozen):
 
     flops: int
     bytes_moved: int
+    least_flops: int | None = None  # with the algorithm for convolutions that needs the fewest; None: as many
+
+
+class MemoryLevel(Frozen):
+    """The highest rate at which this many bytes can be read and written again and again."""
+
+    working_set_bytes: int
+    bytes_per_s: float
+
+
+CALM_WAIT_SHARE = 0.05
 
 
 class Ceilings(Frozen):
     """The highest rates that this machine reaches in one precision."""
 
     flops_per_s: float
-    bytes_per_s: float
+    bytes_per_s: float  # of the largest working set, which no cache holds
+    levels: list[MemoryLevel] = Field(default_factory=list)  # the smallest working set first; empty in old runs
+    cache_bytes: int = 0  # of the last-level cache, or a GPU's L2
+    wait_share: float = 0.0  # of the time that threads waited for a core meanwhile
+
+    @property
+    def are_of_busy_machine(self) -> bool:
+        """Return True if other load may have taken from the rates."""
+        return self.wait_share > CALM_WAIT_SHARE
+
     tensor_cores: TensorCores | None = None
 
 
@@ -406,11 +426,19 @@ class Roofline(Frozen):
     flops: int  # floating-point operations of one call, by torch.utils.flop_counter (matrix products, convolutions)
     bytes_moved: int  # the least a call must move: weights, inputs and outputs, once
     ceiling_flops_per_s: float  # of a large matrix product in this precision, measured on this machine
-    ceiling_bytes_per_s: float  # of a large copy, measured on this machine
-    floor_ms: float  # max(flops / ceiling, bytes / ceiling)
+    ceiling_bytes_per_s: float  # of the level of memory that holds the call's bytes, measured on this machine
+    floor_ms: float  # max(least operations / ceiling, bytes / ceiling)
+    least_flops: int | None = None  # with the algorithm for convolutions that needs the fewest; None: as many
+    is_beaten: bool = False  # a cell of the contest was faster, so that this is no floor, and no cell has a share of it
+    in_cache: bool = False  # the last-level cache, or a GPU's L2, can hold the call's bytes between calls
     bound: str  # "compute" or "memory": which of the two the floor comes from
     share: float | None  # floor_ms / median latency: 1 is the floor itself; None without a latency
     tensor_cores: TensorCores | None = None  # None: none do this precision, or it is not known what they do
+
+    @property
+    def needed_flops(self) -> int:
+        """Return the operations that no algorithm in use can do without."""
+        return self.flops if self.least_flops is None else self.least_flops
 
 
 class Ratio(Frozen):

@@ -145,16 +145,12 @@ def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:
 
 
 def roofline(contest: ContestJudgement) -> str:
-    """Say how near the best cell comes to the floor. A share over 100 % shows that the ceilings do not hold here."""
+    """Say how near the best cell comes to the floor."""
     best = contest.best
     share = best.record.roofline.share if best and best.record.roofline else None
     if best is None or not share:
         return "no ranked cell can be held against the floor"
     who = _short(contest.winner) if contest.winner else "the lowest latency"
-    if share > 1:
-        return (
-            f"the ceilings do not bound this model: {who} reaches {number_format.percent(share)} % of the floor's speed"
-        )
     return f"{who} reaches {number_format.percent(share)} % of the floor's speed"
 
 

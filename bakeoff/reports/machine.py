@@ -110,9 +110,9 @@ def method_notes(report: Report) -> list[str]:
     ]
     if any(record.roofline for record in report.records):
         lines.append(
-            "The floor is the least time that the machine's ceilings leave for a call: its floating-point operations "
-            "at the rate of a large matrix product in that precision, or its weights, inputs and outputs at that of a "
-            "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
+            "The floor is the least time that the machine's ceilings leave for a call: the operations that it needs at "
+            "least, at the rate of a large matrix product in that precision, or its weights, inputs and outputs at the "
+            "rate of the level of memory that holds them, whichever takes longer."
         )
     return lines
 

@@ -142,9 +142,12 @@ def rate(value: float) -> str:
 
 def floor(roofline: Roofline) -> str:
     """Return `0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
-    compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
-    memory = f"{quantity(roofline.bytes_moved, 'B')} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
-    return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+    least = " at least" if roofline.needed_flops < roofline.flops else ""
+    compute = f"{quantity(roofline.needed_flops, 'FLOP')}{least} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
+    cached = " from a cache" if roofline.in_cache else ""
+    memory = f"{quantity(roofline.bytes_moved, 'B')}{cached} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
+    told = f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+    return f"none is known: a cell was faster than {told}" if roofline.is_beaten else told
 
 
 def achieved_rate(record: Record) -> str:

@@ -32,6 +32,17 @@ def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: Precision, r
     assert 1e11 < found.bytes_per_s < 2e13
 
 
+def test_a_cache_is_faster_than_the_memory_behind_it() -> None:
+    found = ceilings.measure(Device("cuda"), Precision.FP32)
+    for level in found.levels:
+        print(f"{level.working_set_bytes >> 20} MiB at {level.bytes_per_s:.3g} B/s")  # noqa: T201 - for the record
+    rates = [level.bytes_per_s for level in found.levels]
+    assert rates == sorted(rates, reverse=True)
+    assert found.cache_bytes > 2**20
+    assert found.levels[-1].working_set_bytes > 4 * found.cache_bytes
+    assert 1.2 * rates[-1] < rates[0] < 100 * rates[-1]
+
+
 def test_small_types_are_faster_than_float32(restored_switches: None) -> None:
     rates = {}
     for precision in (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.estimate import process_medians_ms, series_of
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
-from bakeoff.records.schema import Burst, Record
+from bakeoff.records.schema import Burst, Extent, Placement, Record, Status
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
-from tests.reports.samples import bursts, cell, constant, ok, over_processes, steady, under
+from tests.reports.samples import bursts, cell, constant, lived, ok, over_processes, roofline, steady, under
 
 levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
 
@@ -368,3 +369,24 @@ def test_epochs_that_cells_missed_do_not_bring_their_drift_into_a_ratio() -> Non
     )
     assert found.ratio("onnx", "inductor").value == pytest.approx(2.0, rel=1e-3)
     assert found.ratio("inductor", "eager").value == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("level_ms", "changes", "is_beaten"),
+    [
+        (0.2, {}, False),
+        (0.1, {}, True),
+        (0.1, {"status": Status.INCORRECT}, False),
+        (0.1, {"placement": Placement(extent=Extent.PARTIAL, frozen_choices=["mine.py, line 20"])}, False),
+    ],
+)
+def test_what_a_right_cell_is_faster_than_is_no_floor(
+    level_ms: float, changes: dict[str, Any], is_beaten: bool
+) -> None:
+    records = [
+        lived(1.0, "eager", roofline=roofline(1.0)),
+        lived(level_ms, "onnx", roofline=roofline(level_ms), **changes),
+    ]
+    found = fitted(fitted(records))
+    assert [record.roofline is not None and record.roofline.is_beaten for record in found] == [is_beaten, is_beaten]
+    assert [record.roofline is not None and record.roofline.share is None for record in found] == [is_beaten] * 2

@@ -21,7 +21,7 @@ from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, Latency, TensorCores, Work
+from bakeoff.records.schema import Ceilings, Latency, MemoryLevel, TensorCores, Work
 from tests.reports.samples import constant
 
 KIB = 1024
@@ -154,10 +154,67 @@ def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:
     best = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
     busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), best, latency(8.0))
     assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
-    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), best, latency(2.0))
-    # a small model's weights stay in a cache: that is not hidden
-    assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(1.5))
+    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), best, latency(4.0))
+    assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(0.75))
     assert roofline.of(Work(flops=1, bytes_moved=1), best, None).share is None
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("moved", "floor_ms", "in_cache"),
+    [
+        (MB // 2, 0.0005, True),  # smaller than any that was measured: as the smallest
+        (3 * MB, 0.006, True),  # of the largest working set that is no larger
+        (40 * MB, 0.4, False),
+        (1000 * MB, 97.0, False),  # of which 30 MB may stay in the cache
+    ],
+)
+def test_bytes_move_at_the_rate_of_the_level_that_holds_them(moved: int, floor_ms: float, in_cache: bool) -> None:
+    rates = {1: 1000e9, 2: 500e9, 32: 100e9, 500: 10e9}
+    levels = [MemoryLevel(working_set_bytes=size * MB, bytes_per_s=rate) for size, rate in rates.items()]
+    machine = Ceilings(flops_per_s=1e12, bytes_per_s=10e9, levels=levels, cache_bytes=30 * MB)
+    found = roofline.of(Work(flops=1000, bytes_moved=moved), machine, None)
+    assert (found.floor_ms, found.in_cache) == (pytest.approx(floor_ms), in_cache)
+
+
+def test_operations_that_convolutions_can_do_without_are_not_in_the_floor() -> None:
+    best = Ceilings(flops_per_s=1e9, bytes_per_s=1e12)
+    found = roofline.of(Work(flops=9 * MB, bytes_moved=1000, least_flops=MB), best, latency(4.0))
+    assert (found.floor_ms, found.needed_flops, found.flops) == (pytest.approx(1.0), MB, 9 * MB)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "needed"),
+    [
+        (nn.Conv2d(4, 8, 3), (1, 4, 16, 16), 1 / 9),
+        (nn.Conv2d(4, 8, 1), (1, 4, 16, 16), 1.0),
+        (nn.Conv2d(4, 8, 3, stride=2), (1, 4, 16, 16), 4 / 9),
+        (nn.Conv2d(4, 8, (1, 5), stride=(1, 7)), (1, 4, 16, 16), 1.0),
+        (nn.Conv1d(4, 4, 5, groups=4), (1, 4, 64), 1 / 5),
+        (nn.ConvTranspose2d(4, 8, 4, stride=2), (1, 4, 16, 16), 4 / 16),
+    ],
+)
+def test_a_convolution_needs_one_operation_for_each_output_and_step(
+    layer: nn.Module, shape: tuple[int, ...], needed: float
+) -> None:
+    found = work_of(layer, torch.randn(shape))
+    least = found.flops if found.least_flops is None else found.least_flops
+    assert least == pytest.approx(needed * found.flops, abs=1)
+
+
+def test_a_step_of_training_saves_in_the_backward_convolutions_too() -> None:
+    layer, x = nn.Conv2d(4, 8, 3), torch.randn(1, 4, 16, 16, requires_grad=True)
+
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            layer(x).sum().backward()
+            assert x.grad is not None
+            return x.grad
+
+    found = count(Sum(), Inputs((x,)), Precision.FP32)
+    assert found.least_flops == pytest.approx(found.flops / 9, abs=2)
 
 
 # --- what tensor cores do by their maker's figures
@@ -242,11 +299,28 @@ class ProductTypes(TorchDispatchMode):
 
 
 def measured(precision: Precision, step_ns: int = STEP_NS) -> Ceilings:
-    return ceilings.measure(CPU, precision, (8, 16, 32), 64 * KIB, SteppingTime(step_ns))
+    return ceilings.measure(CPU, precision, (8, 16, 32), (64 * KIB, 128 * KIB), SteppingTime(step_ns), lambda: 0)
 
 
-def test_ceilings_are_operations_and_bytes_both_ways_over_seconds() -> None:
-    assert measured(Precision.FP32) == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
+def test_ceilings_are_operations_and_bytes_over_seconds() -> None:
+    found = measured(Precision.FP32)
+    # starting an operator is taken for at most half of its time
+    assert (found.flops_per_s, found.bytes_per_s) == (2 * 32**3 / 1e-3, 128 * KIB / 0.5e-3)
+    assert [level.working_set_bytes for level in found.levels] == [64 * KIB, 128 * KIB]
+    assert not found.are_of_busy_machine
+
+
+def test_ceilings_of_a_busy_machine_are_measured_again_and_the_highest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(rates: tuple[float, ...], flops_per_s: float) -> Ceilings:
+        levels = [MemoryLevel(working_set_bytes=2**place, bytes_per_s=rate) for place, rate in enumerate(rates)]
+        return Ceilings(flops_per_s=flops_per_s, bytes_per_s=rates[-1], levels=levels)
+
+    told = iter([once((3.0, 5.0, 1.0), 7.0), once((4.0, 2.0, 2.0), 6.0), once((9.0, 9.0, 9.0), 9.0)])
+    waited_ns = iter([0, 10**12, 10**12, 10**12])
+    monkeypatch.setattr(ceilings, "_measure", lambda *_: next(told))
+    found = ceilings.measure(CPU, Precision.FP32, waited_ns=lambda: next(waited_ns))
+    assert (found.flops_per_s, found.bytes_per_s, found.are_of_busy_machine) == (7.0, 2.0, False)
+    assert [level.bytes_per_s for level in found.levels] == [5.0, 5.0, 2.0], "what is smaller is as fast"
 
 
 @pytest.mark.parametrize(
@@ -281,12 +355,19 @@ def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply() -> None:
         measured(Precision.FP8)
 
 
-def test_the_array_is_far_larger_than_the_caches_and_fits_into_memory() -> None:
+def test_the_largest_working_set_is_far_larger_than_the_caches_and_fits_into_memory() -> None:
     mib, plenty = KIB * KIB, 2**40
-    assert ceilings.cpu_copy_bytes(0, plenty) == ceilings.cpu_copy_bytes(32 * mib, plenty) == 256 * mib
-    assert ceilings.cpu_copy_bytes(100 * mib, plenty) == 400 * mib
-    assert ceilings.cpu_copy_bytes(1024 * mib, plenty) == 1024 * mib
-    assert ceilings.cpu_copy_bytes(0, 800 * mib) == 100 * mib
+    for cache, free, largest in (
+        (0, plenty, 256),
+        (32 * mib, plenty, 256),
+        (100 * mib, plenty, 400),
+        (1024 * mib, plenty, 1024),
+        (0, 800 * mib, 100),
+    ):
+        sizes = ceilings.working_sets("cpu", cache, free)
+        assert (sizes[0], sizes[-1]) == (mib // 2, largest * mib)
+        assert sizes == sorted(sizes)
+    assert ceilings.working_sets("cpu", 0, mib) == [mib // 8]
 
 
 def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:

@@ -202,4 +202,9 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.failure.sentence}")
         return
     assert isinstance(event, CeilingsMeasured)
+    if event.ceilings.are_of_busy_machine:
+        store.note(
+            f"the machine was busy while its ceilings {where} were measured, up to three times: they may be too low, "
+            "and so floors too long and shares of them too large"
+        )
     store.save_ceilings(cell.device, precision, event.ceilings)

@@ -1,27 +1,42 @@
 """The least time that this machine leaves for a call of a model, and how near a cell came to it.
 
 Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
-architectures", CACM 52(4), 2009. It assumes that weights, inputs and outputs move once, between memory and the
-processor. A model that fits into a cache can be faster than its floor, and then its share is over 1.
+architectures", CACM 52(4), 2009. It assumes that weights, inputs and outputs move once, between the processor and the
+level of memory that can hold them all between calls.
 """
 
 from __future__ import annotations
 
-from bakeoff.records.schema import Ceilings, Latency, Roofline, Work
+from bakeoff.records.schema import Ceilings, Latency, MemoryLevel, Roofline, Work
 
 
 def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
-    """The floor of a contest, and how near the cell with this latency came to it."""
-    compute_s = work.flops / ceilings.flops_per_s
-    memory_s = work.bytes_moved / ceilings.bytes_per_s
+    """Return the floor of a contest, and how near the cell with this latency came to it."""
+    least_flops = work.flops if work.least_flops is None else work.least_flops
+    level = level_of(work.bytes_moved, ceilings)
+    is_in_memory = bool(ceilings.levels) and level == ceilings.levels[-1]
+    compute_s = least_flops / ceilings.flops_per_s
+    # of a call that no cache holds, a part as large as the cache may stay there
+    memory_s = (work.bytes_moved - (ceilings.cache_bytes if is_in_memory else 0)) / level.bytes_per_s
     floor_ms = 1e3 * max(compute_s, memory_s)
     return Roofline(
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         ceiling_flops_per_s=ceilings.flops_per_s,
-        ceiling_bytes_per_s=ceilings.bytes_per_s,
+        ceiling_bytes_per_s=level.bytes_per_s,
         floor_ms=floor_ms,
+        least_flops=work.least_flops,
+        in_cache=work.bytes_moved <= ceilings.cache_bytes,
         bound="compute" if compute_s > memory_s else "memory",
         share=floor_ms / latency.median_ms if latency else None,
         tensor_cores=ceilings.tensor_cores,
     )
+
+
+def level_of(size: int, ceilings: Ceilings) -> MemoryLevel:
+    """Return the largest measured working set that is no larger than `size`, or else the smallest one.
+
+    A larger one may be in a slower level of memory, and so would claim a floor that these bytes can beat.
+    """
+    levels = ceilings.levels or [MemoryLevel(working_set_bytes=0, bytes_per_s=ceilings.bytes_per_s)]
+    return next((each for each in reversed(levels) if each.working_set_bytes <= size), levels[0])

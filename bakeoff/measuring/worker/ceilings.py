@@ -1,4 +1,4 @@
-"""The rates that this machine reaches at best: floating-point operations and bytes moved in a second."""
+"""The rates that this machine reaches at best: floating-point operations, and bytes moved at each level of memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bakeoff.measuring.nvml import max_sm_clock_mhz
+from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, TensorCores
+from bakeoff.records.schema import Ceilings, MemoryLevel, TensorCores
 
 if TYPE_CHECKING:
     import torch
@@ -31,15 +32,28 @@ LONG_PRODUCT_S = 0.02
 LEAST_GROWTH = 3
 """A product of twice the size takes about eight times as long. If it does not take even so much longer, one waited."""
 
-MIN_REPEAT_S = 0.1
+MIN_REPEAT_S = 0.06
 MIN_REPEAT_CALLS = 3
 
-MIN_COPY_BYTES = {"cpu": 256 * MIB, "cuda": 1024 * MIB}
-"""The size of the array that is copied. It is far larger than a GPU's L2 cache and most CPUs' last-level caches."""
+LEVEL_REPEAT_S = 0.005
+"""Seconds of one operator on one working set: there are three operators, and eight working sets or more."""
 
-COPY_SIZE_OVER_CACHE = 4
-MAX_COPY_BYTES = 1024 * MIB
-COPY_SHARE_OF_MEMORY = 1 / 8
+SMALLEST_SET_BYTES = {"cpu": MIB // 2, "cuda": 4 * MIB}
+"""In smaller working sets an operator starts longer than it reads."""
+
+MIN_LARGEST_SET_BYTES = {"cpu": 256 * MIB, "cuda": 1024 * MIB}
+"""The largest working set is far larger than a GPU's L2 cache and most CPUs' last-level caches."""
+
+LARGEST_SET_OVER_CACHE = 4
+MAX_SET_BYTES = 1024 * MIB
+SET_SHARE_OF_MEMORY = 1 / 8
+
+MIN_STARTS = 2
+"""An operator that takes less than this many times as long as an empty one tells nothing of the memory."""
+
+MAX_ATTEMPTS = 3
+REPEAT_LIMIT_S = 3.0
+"""No attempt begins later than this: on a machine that stays busy, each takes long."""
 
 CUDA_CALLS_PER_SYNCHRONISATION = 8
 """One synchronisation takes some per cent of the time of one copy."""
@@ -80,24 +94,58 @@ def measure(
     device: Device,
     precision: Precision,
     sizes: Sequence[int] = (),
-    copy_bytes: int | None = None,
+    sets: Sequence[int] = (),
     now_ns: Callable[[], int] = time.perf_counter_ns,
+    waited_ns: Callable[[], int | None] = conditions.waited_ns,
 ) -> Ceilings:
-    """Measure the best of a large matrix product and of a large copy, with torch's threads and switches as they are.
+    """Measure the best rates of products and of memory, with torch's threads and switches as they are.
 
-    `sizes` and `copy_bytes` take the place of the sizes that suit the device. Raises Unsupported where torch has no
-    such product on it.
+    Other load takes from every rate: while threads waited for a core, all is measured again, and the best counts.
+    `sizes` and `sets` take the place of the products and working sets that suit the device. Raises Unsupported where
+    torch has no such product on it.
     """
+    clock = Clock(device, now_ns)
+    found: list[Ceilings] = []
+    ends_s = time.perf_counter() + REPEAT_LIMIT_S
+    while not found or (found[-1].are_of_busy_machine and len(found) < MAX_ATTEMPTS and time.perf_counter() < ends_s):
+        begun_s, before_ns = time.perf_counter(), waited_ns()
+        measured = _measure(clock, device, precision, sizes, sets)
+        seconds, after_ns = time.perf_counter() - begun_s, waited_ns()
+        wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
+        found.append(measured.model_copy(update={"wait_share": wait_share}))
+    return best_of(found)
+
+
+def best_of(found: Sequence[Ceilings]) -> Ceilings:
+    """Return the highest rates of several measurements of one device. A larger working set is never the faster one."""
+    levels: list[MemoryLevel] = []
+    for same in zip(*(reversed(each.levels) for each in found), strict=True):
+        rate = max(each.bytes_per_s for each in [*same, *levels[-1:]])
+        levels.append(same[0].model_copy(update={"bytes_per_s": rate}))
+    return found[0].model_copy(
+        update={
+            "flops_per_s": max(each.flops_per_s for each in found),
+            "bytes_per_s": levels[0].bytes_per_s,
+            "levels": levels[::-1],
+            "wait_share": min(each.wait_share for each in found),
+        }
+    )
+
+
+def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
     import torch
 
-    clock = Clock(device, now_ns)
     sizes = sizes or PRODUCT_SIZES[clock.device.type]
+    cache_bytes = _cache_bytes(clock.device)
     # a CPU without arithmetic for a small type computes in float32, and torch's own product does not always
     tried = {precision, FP32} if clock.device.type == "cpu" else {precision}
     with clock.on_stream(), torch.inference_mode():
+        levels = _levels(clock, sets or working_sets(clock.device.type, cache_bytes, _free_bytes(clock.device)))
         return Ceilings(
             flops_per_s=max(_best_flops_per_s(clock, one, sizes) for one in tried),
-            bytes_per_s=_best_bytes_per_s(clock, copy_bytes or _copy_bytes_for(clock.device)),
+            bytes_per_s=levels[-1].bytes_per_s,
+            levels=levels,
+            cache_bytes=cache_bytes,
             tensor_cores=_tensor_cores_of(clock.device, precision),
         )
 
@@ -153,27 +201,66 @@ def _product(size: int, device: torch.device, precision: Precision) -> Callable[
     return lambda: torch.mm(left, right.t())
 
 
-def _best_bytes_per_s(clock: Clock, size: int) -> float:
-    """Return the best rate of copying `size` bytes. Bytes read and bytes written both count."""
+def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
+    """Return the highest rate of reading and writing each working set again and again, the smallest set first.
+
+    Operators are a sum, which reads, a copy, and an addition, which reads two values and writes one. The time that each
+    takes to start is left out.
+    """
     import torch
 
-    source = torch.ones(size, dtype=torch.uint8, device=clock.device)
-    target = torch.zeros_like(source)
-    return 2 * size / _best_s(clock, lambda: target.copy_(source))
+    everything = torch.zeros(max(sets) // 4, device=clock.device)
+    starts_s = [_best_s(clock, operator, LEVEL_REPEAT_S) for operator in _memory_operators(everything[:6])]
+    found = []
+    for size in sets:
+        rates = []
+        for start_s, operator in zip(starts_s, _memory_operators(everything[: size // 4]), strict=True):
+            seconds = _best_s(clock, operator, LEVEL_REPEAT_S)
+            if seconds > MIN_STARTS * start_s or size == max(sets):
+                rates.append(size / max(seconds - start_s, seconds / 2))
+        found.append(MemoryLevel(working_set_bytes=size, bytes_per_s=max(rates, default=0.0)))
+    return found
 
 
-def _copy_bytes_for(device: torch.device) -> int:
+def _memory_operators(values: torch.Tensor) -> tuple[Callable[[], object], ...]:
+    """Return what moves all of the values once: a sum, a copy of one half, and an addition to one half in place."""
+    import torch
+
+    half = len(values) // 2
+    source, target, total = values[:half], values[half : 2 * half], values.new_empty(())
+    third = len(values) // 3
+    first, second, written = values[:third], values[third : 2 * third], values[2 * third : 3 * third]
+    return (
+        lambda: torch.sum(values, 0, out=total),
+        lambda: target.copy_(source),
+        lambda: torch.add(first, second, out=written),
+    )
+
+
+def working_sets(kind: str, cache_bytes: int, free_bytes: int) -> list[int]:
+    """Return sizes, each twice the one before. The last is far larger than the caches, and fits into memory."""
+    wanted = max(MIN_LARGEST_SET_BYTES[kind], LARGEST_SET_OVER_CACHE * cache_bytes)
+    largest = min(wanted, MAX_SET_BYTES, int(free_bytes * SET_SHARE_OF_MEMORY))
+    sizes = [SMALLEST_SET_BYTES[kind]]
+    while 2 * sizes[-1] < largest:
+        sizes.append(2 * sizes[-1])
+    return [*sizes[:-1], largest] if len(sizes) > 1 else [largest]
+
+
+def _free_bytes(device: torch.device) -> int:
     import torch
 
     if device.type == "cuda":
-        return min(MIN_COPY_BYTES["cuda"], int(torch.cuda.mem_get_info(device)[0] * COPY_SHARE_OF_MEMORY))
-    return cpu_copy_bytes(last_level_cache_bytes(), psutil.virtual_memory().available)
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
 
 
-def cpu_copy_bytes(cache_bytes: int, available_bytes: int) -> int:
-    """Return the size of an array that is far larger than the caches and fits into memory."""
-    wanted = max(MIN_COPY_BYTES["cpu"], COPY_SIZE_OVER_CACHE * cache_bytes)
-    return min(wanted, MAX_COPY_BYTES, int(available_bytes * COPY_SHARE_OF_MEMORY))
+def _cache_bytes(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).L2_cache_size
+    return last_level_cache_bytes()
 
 
 def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -> int:
@@ -192,15 +279,15 @@ def _line(file: Path) -> str:
     return file.read_text(encoding="ascii").strip()
 
 
-def _best_s(clock: Clock, call: Callable[[], object]) -> float:
+def _best_s(clock: Clock, call: Callable[[], object], repeat_s: float = MIN_REPEAT_S) -> float:
     """Return the seconds of the fastest call, after a first one that is not counted."""
     call()
-    return min(_seconds_per_call(clock, call))
+    return min(_seconds_per_call(clock, call, repeat_s))
 
 
-def _seconds_per_call(clock: Clock, call: Callable[[], object]) -> Iterator[float]:
+def _seconds_per_call(clock: Clock, call: Callable[[], object], repeat_s: float) -> Iterator[float]:
     calls = CUDA_CALLS_PER_SYNCHRONISATION if clock.device.type == "cuda" else 1
-    end_ns, made = clock.now_ns() + int(MIN_REPEAT_S * 1e9), 0
+    end_ns, made = clock.now_ns() + int(repeat_s * 1e9), 0
     while made < MIN_REPEAT_CALLS or clock.now_ns() < end_ns:
         with clock.timed() as seconds:
             for _ in range(calls):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,8 @@ ATTENTION = (
 )
 """Torch's counter does not know the first and the last one, and the others only where no heads share keys."""
 
+CONVOLUTIONS = ("convolution", "_convolution", "cudnn_convolution", "_slow_conv2d_forward", "convolution_overrideable")
+
 LOOKUPS = ("embedding", "index_select", "index", "gather")
 """Operators that read as much of their table as they return."""
 
@@ -53,22 +56,30 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
+    saved = _SavedByConvolutions()
     reads = _Reads(module, weight_bytes=precision.weight_bytes)
     # the counter is inside, because it takes composite operators apart before `reads` sees them
     with (
         _one_operator_at_a_time(module),
         reads,
-        FlopCounterMode(display=False, custom_mapping=attention) as counter,
+        FlopCounterMode(display=False, custom_mapping=attention | saved.counters) as counter,
     ):
         outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
     moved = reads.bytes_read + sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))
-    return Work(flops=counter.get_total_flops(), bytes_moved=moved)
+    flops = counter.get_total_flops()
+    return Work(flops=flops, bytes_moved=moved, least_flops=flops - saved.flops if saved.flops else None)
 
 
 def total(parts: Iterable[Work]) -> Work:
     """Return the work of several calls, one after the other. Each of them reads the weights."""
     known = list(parts)
-    return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
+    flops = sum(one.flops for one in known)
+    least_flops = sum(one.flops if one.least_flops is None else one.least_flops for one in known)
+    return Work(
+        flops=flops,
+        bytes_moved=sum(one.bytes_moved for one in known),
+        least_flops=least_flops if least_flops < flops else None,
+    )
 
 
 def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -84,6 +95,35 @@ def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
         written = [*training.module.parameters(), *states, *states, *asking]
     training.forget_gradients(inputs)
     return (loss.detach(), *written)
+
+
+class _SavedByConvolutions:
+    """Adds up the operations that no algorithm for convolutions needs, while torch's counter counts them.
+
+    Winograd's minimal filtering takes m + r - 1 multiplications for m outputs of r taps instead of m times r, and a
+    Fourier transform about as many. So large tiles need one for each output and each step of a stride (Winograd,
+    Arithmetic Complexity of Computations, 1980; Lavin and Gray, CVPR 2016). Transforms count as free.
+    """
+
+    def __init__(self) -> None:
+        self.flops = 0
+        aten, known = torch.ops.aten, flop_counter.flop_registry
+        forward = {getattr(aten, name): (1, 3) for name in CONVOLUTIONS if hasattr(aten, name)}
+        places = forward | {aten.convolution_backward: (2, 4)}  # of the weight and of the stride
+        self.counters = {
+            operator: self._counter(known[operator], *at) for operator, at in places.items() if operator in known
+        }
+
+    def _counter(self, count: Callable[..., int], weight: int, stride: int) -> Callable[..., int]:
+        def counted(*shapes: Any, out_shape: Any = None, **more: Any) -> int:
+            flops = count(*shapes, out_val=out_shape, **more)
+            taps = shapes[weight][2:]
+            steps = [*shapes[stride], *([1] * len(taps))][: len(taps)]
+            needed = math.prod(min(step, tap) / tap for step, tap in zip(steps, taps, strict=True))
+            self.flops += math.floor(flops * (1 - needed))
+            return flops
+
+        return counted
 
 
 class _Reads(TorchDispatchMode):

@@ -12,19 +12,19 @@ _PREFIXES = {10.0 ** (3 * place): prefix for place, prefix in enumerate(["", "k"
 
 
 def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw nothing if the operations of the model are not known: then it has no arithmetic intensity."""
+    """Draw nothing if the model's operations are not known, or if a cell was faster than the ceilings allow."""
     shown = [
         (cell, line, latency.median_ms / 1e3)
         for cell in contest.cells
-        if (line := cell.record.roofline) and line.flops and line.bytes_moved
+        if (line := cell.record.roofline) and line.needed_flops and line.bytes_moved and not line.is_beaten
         if (latency := cell.latency) and latency.median_ms > 0
     ]
     if not shown:
         return None
     roof = shown[0][1]  # it is the same for all of them, but for the share
     peak, bandwidth = roof.ceiling_flops_per_s, roof.ceiling_bytes_per_s
-    intensity, ridge = roof.flops / roof.bytes_moved, peak / bandwidth
-    rates = [line.flops / seconds for _, line, seconds in shown]
+    intensity, ridge = roof.needed_flops / roof.bytes_moved, peak / bandwidth
+    rates = [line.needed_flops / seconds for _, line, seconds in shown]
     top, bottom = 2 * max(peak, *rates), min(rates) / 2
     unit, prefix = next(((unit, p) for unit, p in _PREFIXES.items() if top < 1000 * unit), (1e15, "P"))
     x = Axis("arithmetic intensity (FLOP/byte)", min(intensity, ridge) / _MARGIN, _MARGIN * max(intensity, ridge), True)
@@ -35,7 +35,7 @@ def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
         Mark((Line((intensity, intensity), (bottom / unit, reached), colour="soft", width=0.9),)),
         Mark(
             (slope,),
-            f"{number_format.quantity(bandwidth, 'B/s')} of a large copy, "
+            f"{number_format.quantity(bandwidth, 'B/s')} of the memory that holds a call's bytes, "
             f"{number_format.quantity(peak, 'FLOP/s')} of a large product",
         ),
     ]
