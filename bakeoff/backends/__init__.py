@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from bakeoff.records.errors import BakeoffError, first_line, unknown
+from bakeoff.records.plug_ins import plug_ins
 
 if TYPE_CHECKING:
     from bakeoff.backends.base import Backend
@@ -53,7 +53,7 @@ def names() -> list[str]:
 
 def in_all() -> list[str]:
     """Return the backends that `all` stands for."""
-    left_out = ONLY_BY_NAME | _entry_points(ENTRY_POINTS_ONLY_BY_NAME).keys() - TABLE.keys()
+    left_out = ONLY_BY_NAME | plug_ins(ENTRY_POINTS_ONLY_BY_NAME).keys() - TABLE.keys()
     return [name for name in names() if name not in left_out]
 
 
@@ -80,8 +80,4 @@ def create(name: str) -> Backend:
 
 
 def _third_party() -> dict[str, str]:
-    return _entry_points(ENTRY_POINTS) | _entry_points(ENTRY_POINTS_ONLY_BY_NAME)
-
-
-def _entry_points(group: str) -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=group)}
+    return plug_ins(ENTRY_POINTS) | plug_ins(ENTRY_POINTS_ONLY_BY_NAME)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, unknown
 from bakeoff.records.package import PACKAGE
+from bakeoff.records.plug_ins import plug_ins
 from bakeoff.records.schema import GENERATE, GENERATION
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ SOURCES = {
 
 def names() -> list[str]:
     """Return every family: the table's, then those of other distributions in alphabetical order."""
-    return [*TABLE, *sorted(_third_party().keys() - TABLE.keys())]
+    return [*TABLE, *sorted(plug_ins(ENTRY_POINTS).keys() - TABLE.keys())]
 
 
 def find(name: str) -> Family:
@@ -82,7 +82,7 @@ def find(name: str) -> Family:
         from bakeoff.models.user import UserModel
 
         return UserModel(_in_presets(path), factory)
-    if target := _third_party().get(name):
+    if target := plug_ins(ENTRY_POINTS).get(name):
         return _of_distribution(name, target)
     if name.endswith(".py"):
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
@@ -127,10 +127,6 @@ def _in_presets(path: str) -> str:
     """Return where a path lies that a preset names: in the package, unless the current folder has one of this name."""
     is_preset = path.startswith("presets/") and not Path(path).exists()
     return str(PACKAGE / path) if is_preset and (PACKAGE / path).exists() else path
-
-
-def _third_party() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _of_distribution(name: str, target: str) -> Family:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.user_code import described_attributes, described_variables, user_sources
 from bakeoff.records.package import PACKAGE
+from bakeoff.records.plug_ins import versions
 
 if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
@@ -31,7 +31,7 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
 
     found = hashlib.sha256(code_without_file.encode())
     code = (*_own_sources(), *described_variables(), *_structure(module))
-    for text in (*_hardware(), *_installed(), *code):
+    for text in (*_hardware(), *versions(), *code):
         found.update(text.encode())
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
     for name, tensor in tensors:
@@ -55,10 +55,6 @@ def _own_sources() -> Iterable[str]:
     """Return digests of the source files that no package manager has installed, Bakeoff's among them."""
     own = user_sources() | set(PACKAGE.rglob("*.py"))
     return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in own if path.is_file())
-
-
-def _installed() -> Iterable[str]:
-    return sorted({f"{each.name} {each.version}\n" for each in metadata.distributions()})
 
 
 def _hardware() -> Iterable[str]:

@@ -35,8 +35,18 @@ def is_users(path: Path) -> bool:
     """Return True for a source file that neither a package manager has installed nor Bakeoff has brought."""
     if path.suffix != ".py" or INSTALLED.intersection(path.parts):
         return False
-    brought = (*(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")), PACKAGE)
-    return not any(path.is_relative_to(folder) for folder in brought)
+    return not any(path.is_relative_to(folder) for folder in _brought())
+
+
+@functools.cache
+def _brought() -> tuple[Path, ...]:
+    """Return the folders of Python's own modules and of Bakeoff's."""
+    return (*(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")), PACKAGE)
+
+
+@functools.cache
+def _is_users_file(file: str) -> bool:
+    return is_users(Path(file).resolve())
 
 
 def user_modules() -> list[types.ModuleType]:
@@ -44,7 +54,7 @@ def user_modules() -> list[types.ModuleType]:
     found = []
     for _, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(module, types.ModuleType) and file and is_users(Path(file).resolve()):
+        if isinstance(module, types.ModuleType) and file and _is_users_file(file):
             found.append(module)
     return found
 
