@@ -9,7 +9,7 @@ from importlib import metadata
 
 def plug_ins(group: str) -> dict[str, str]:
     """Return the entry points of a group: each name, and the `module:attribute` that it stands for."""
-    return {point.name: point.value for point in _entry_points(tuple(sys.path)).select(group=group)}
+    return dict(_entry_points(group, tuple(sys.path)))
 
 
 def versions() -> tuple[str, ...]:
@@ -18,8 +18,8 @@ def versions() -> tuple[str, ...]:
 
 
 @cache
-def _entry_points(search_path: tuple[str, ...]) -> metadata.EntryPoints:
-    return metadata.entry_points()
+def _entry_points(group: str, search_path: tuple[str, ...]) -> dict[str, str]:
+    return {point.name: point.value for point in metadata.entry_points(group=group)}
 
 
 @cache
