@@ -37,6 +37,7 @@ class ModelTraits(Frozen):
     """
 
     is_random: bool = False  # two calls with the same inputs differ, from the same state
+    varying: tuple[str, ...] = ()  # the outputs of a random model that differ, such as `output[0]`
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
@@ -55,6 +56,11 @@ class ModelTraits(Frozen):
     def has_other_ways(self) -> bool:
         """Return True if inputs were found that make the model decide otherwise."""
         return any(decision.goes_both_ways for decision in self.decisions)
+
+    @property
+    def draws_independently(self) -> bool:
+        """Return True for a random model whose next draw does not depend on a state, but for that of a generator."""
+        return self.is_random and all(name.startswith("random generator") for name in self.state)
 
     @property
     def begins_alike(self) -> bool:

@@ -31,12 +31,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.is_random and traits.repeats_with_seed:
         yield (
             "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "
-            "other numbers cannot be compared, and one that is not random is incorrect"
+            "other numbers is compared by mean and spread over several calls, and one that is not random is incorrect"
         )
     elif traits.is_random:
         yield (
-            "changes its answers from call to call, though the same seed is set: outputs cannot be compared, and no "
-            "winner is sure"
+            "changes its answers from call to call, though the same seed is set: outputs are compared by mean and "
+            "spread over several calls, and no winner is sure"
         )
     if traits.state:
         yield (

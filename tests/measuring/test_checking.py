@@ -20,6 +20,7 @@ from bakeoff.measuring.worker import accuracy, loading, reference
 from bakeoff.measuring.worker.checking import (
     FORGETS,
     LEAVES_OUT,
+    LIKE_EAGERS,
     NOT_RANDOM,
     OWN_NUMBERS,
     UNREAD,
@@ -153,6 +154,14 @@ def with_other_numbers(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return forward
 
 
+DRAWN = f"{OWN_NUMBERS}; {LIKE_EAGERS.format(16)}"
+
+
+def with_less_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    a, b = cast("Any", module).a, cast("Any", module).b
+    return lambda x: b(nn.functional.dropout(torch.relu(a(x)), 0.2, training=True))
+
+
 def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda x: module(x)[:1]
 
@@ -162,7 +171,8 @@ def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     [
         (as_it_is, True, "no more than rounding", ""),
         (without_dropout, False, NOT_RANDOM, ""),
-        (with_other_numbers, True, f"not compared: {OWN_NUMBERS}", OWN_NUMBERS),
+        (with_other_numbers, True, f"not compared: {DRAWN}", DRAWN),
+        (with_less_dropout, False, "output has another spread", ""),
         (with_another_shape, False, "has shape (1, 10)", ""),
     ],
 )
@@ -172,6 +182,35 @@ def test_a_random_model_is_compared_with_eagers_seed_or_not_at_all(
     found = checked(RANDOM, references(RANDOM), build)
     assert (found.passed, found.unchecked) == (passed, unchecked)
     assert rule in found.rule
+
+
+SAMPLING = "sampling.py:factory"
+
+
+def off_in(place: int, by: float) -> Build:
+    """Draw other numbers, and return one of the outputs too large by this share."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor) -> list[torch.Tensor]:
+            torch.rand(1)
+            return [each * (1 + by) if number == place else each for number, each in enumerate(module(x))]
+
+        return forward
+
+    return build
+
+
+def test_of_a_random_model_the_outputs_that_do_not_vary_are_compared_as_ever(
+    references: Callable[[str], Path],
+) -> None:
+    path = references(SAMPLING)
+    known = accuracy.Reference.load(path)
+    assert known.traits.varying == ("output[0]",) and known.computed_in == "float64"
+    assert checked(SAMPLING, path, as_it_is).unchecked == ""
+    right = checked(SAMPLING, path, off_in(0, 0.0))
+    assert right.passed and right.unchecked == DRAWN and right.rmse < 1e-6
+    assert checked(SAMPLING, path, off_in(1, 1e-4)).rule.startswith("output[1]: rmse")
+    assert checked(SAMPLING, path, off_in(0, 1.0)).rule.startswith("output[0] has another")
 
 
 EARLY_EXIT = "early_exit.py:factory"

@@ -4,8 +4,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 
 - The calls of a model that keeps state are one sequence. It is compared with eager's from the first state, or, where
   the state lies in an artefact and cannot be restored, with eager's after as many calls as the build has made.
-- A random model is called with eager's seeds. A build that draws numbers of its own is not compared, but it must not
-  answer twice alike.
+- A random model is called with eager's seeds. Of a build that draws numbers of its own, outputs that do not vary are
+  compared as ever, and the others by their distribution over several calls. It must not answer twice alike.
 - Inputs with which the model decides otherwise are compared as well.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import saved_inputs
-from bakeoff.measuring.worker.matching import match
+from bakeoff.measuring.worker.matching import labels, match
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.worker_context import WorkerContext
@@ -36,6 +36,7 @@ UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read fro
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
+LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 FROZEN = "the trace froze a choice by values at {}"
 
@@ -91,25 +92,41 @@ class Checker:
 
     def _of_random(self, right: Accuracy, found: Sequence[accuracy.Outputs]) -> Accuracy:
         """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
+        import torch
+
+        from bakeoff.measuring.worker import distribution
         from bakeoff.measuring.worker.understanding import are_alike
 
-        if self._traits.repeats_with_seed and right.passed:
+        traits, reference = self._traits, self.reference
+        is_matched = not match(found, reference.outputs)[1]
+        if not is_matched or (traits.repeats_with_seed and right.passed):
             return right
-        one, other = self._answers([self._sets[0]]), self._answers([self._sets[0]], seeds_from=1)
-        if are_alike(one[0], other[0]):
-            rule = NOT_RANDOM if self._traits.repeats_with_seed else ALWAYS_ALIKE
+        unknown = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
+        if set(labels(reference.outputs[0])) - set(traits.varying):
+            right = self._compared(found, reference, traits.varying)
+            unknown = {}
+            if not right.passed:
+                return right
+        draws = torch.load(self._files.draws) if self._files.draws.exists() else {}
+        count = max(map(len, draws.values()), default=2)
+        calls = self._answers([self._sets[0]] * count, seeds_from=1)
+        if are_alike(calls[0], calls[1]):
+            rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
             return right.model_copy(update={"passed": False, "rule": rule})
-        if match(found, self.reference.outputs)[1] or not accuracy.are_finite_alike(found, self.reference):
+        if not accuracy.are_finite_alike(found, reference):
             return right.model_copy(update={"passed": False})
-        why = OWN_NUMBERS if self._traits.repeats_with_seed else NO_SEED
-        return right.model_copy(
-            update={
-                "passed": True,
-                "unchecked": why,
-                "rule": f"not compared: {why}",
-                **dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan),
-            }
-        )
+        why = OWN_NUMBERS if traits.repeats_with_seed else NO_SEED
+        if draws and not self._worker.cell.precision.is_quantised:
+            ours, problem = match(calls, [reference.outputs[0]] * count)
+            told = problem or distribution.difference(
+                distribution.draws_of(ours, labels(reference.outputs[0]), traits.varying),
+                draws,
+                self._worker.cell.precision,
+            )
+            if told:
+                return right.model_copy(update={"passed": False, "rule": told})
+            why += f"; {LIKE_EAGERS.format(count)}"
+        return right.model_copy(update={"passed": True, "unchecked": why, "rule": f"not compared: {why}", **unknown})
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
@@ -143,8 +160,10 @@ class Checker:
                 return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
         return right
 
-    def _compared(self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference) -> Accuracy:
-        return accuracy.check(found, reference, self._worker.cell.precision, self._training_outputs)
+    def _compared(
+        self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference, left_out: Sequence[str] = ()
+    ) -> Accuracy:
+        return accuracy.check(found, reference, self._worker.cell.precision, self._training_outputs, left_out=left_out)
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""

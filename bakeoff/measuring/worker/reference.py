@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from bakeoff.measuring.worker.loading import (
     training_of,
     type_in,
 )
-from bakeoff.measuring.worker.matching import structure_of, with_structure
+from bakeoff.measuring.worker.matching import labels, structure_of, with_structure
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.sample import Sample
 from bakeoff.measuring.worker.worker_context import explain
@@ -94,9 +95,11 @@ def compute(
     with clock.on_stream(), gradients(cell.task):
         as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.wants_fingerprint)
         traits, eager = as_is.traits, as_is.outputs
-        found = (
-            Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
-        )
+        exact_ones = exact_outputs(known, outputs_in) if has_outputs_to_compare(traits, eager) else None
+        found = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
+        if found.outputs is not None and traits.varying:
+            varied = with_varying(found.outputs, eager, traits.varying)
+            found = found._replace(outputs=varied) if varied else Exact(None, cell.precision, why_narrower=RANDOM)
         noisy: tuple[tuple[Outputs, ...], ...] = ()
         if found.outputs is not None and cell.task == INFERENCE:
             answers = eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision
@@ -110,6 +113,8 @@ def compute(
         exact = found.outputs
         if exact is None:
             exact, eager = eager, outputs_with_perturbed_weights(known)
+        elif traits.varying:
+            eager = with_varying(eager, outputs_with_perturbed_weights(known), traits.varying) or eager
         clock.synchronise()
     parts = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits)
     for path, places in parts.items():
@@ -137,6 +142,28 @@ def compute(
     )
     return ReferenceComputed(
         work=as_is.work, uncounted=as_is.uncounted, traits=traits, memory=size, fingerprint=as_is.fingerprint
+    )
+
+
+def has_outputs_to_compare(traits: ModelTraits, outputs: Sequence[Outputs]) -> bool:
+    """Return True unless every output is random, so that it draws other numbers in another type."""
+    return not traits.is_random or not set(labels(outputs[0])) <= set(traits.varying)
+
+
+def with_varying(
+    outputs: Sequence[Outputs], drawn: Sequence[Outputs], varying: Sequence[str]
+) -> tuple[Outputs, ...] | None:
+    """Return the outputs with those that vary from `drawn`, or None if they are not the same ones."""
+    if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
+        return None
+    return tuple(
+        with_structure(
+            tuple(
+                other if label in varying else one for label, one, other in zip(labels(ours), ours, theirs, strict=True)
+            ),
+            structure_of(ours),
+        )
+        for ours, theirs in zip(outputs, drawn, strict=True)
     )
 
 
@@ -244,6 +271,8 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            if files is not None and traits.draws_independently:
+                save_draws(module, sets[0], calls, files.draws)
             if files is not None and traits.kept_buffers:
                 save_buffers(module, sets[0], calls, files.buffers)
         else:
@@ -264,6 +293,22 @@ def as_it_is(
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
     return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found)
+
+
+def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
+    """Write what eager draws in several calls."""
+    import torch
+
+    from bakeoff.measuring.worker import distribution
+    from bakeoff.measuring.worker.understanding import call
+
+    calls.begin(seeds_from=2)
+    answers: list[Outputs] = []
+    ends_s = time.monotonic() + distribution.MAX_SECONDS
+    while len(answers) < distribution.MIN_CALLS or (len(answers) < distribution.CALLS and time.monotonic() < ends_s):
+        answers.append(thinned(call(module, calls.given(inputs))))
+    if all(len(one) == len(answers[0]) for one in answers):
+        torch.save(distribution.draws_of(answers, labels(answers[0]), calls.traits.varying), path)
 
 
 def save_buffers(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:

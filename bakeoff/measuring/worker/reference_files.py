@@ -29,6 +29,11 @@ class ReferenceFiles:
         """What a call with the first inputs leaves in the buffers of a model that keeps some."""
         return self.reference.with_suffix(".buffers.pt")
 
+    @property
+    def draws(self) -> Path:
+        """What eager has drawn in several calls, if the model is random."""
+        return self.reference.with_suffix(".draws.pt")
+
     def after(self, calls: int) -> Path:
         """The reference of the same sequence of calls, after so many calls with the first inputs."""
         return self.reference.with_suffix(f".after{calls}.safetensors")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bakeoff.backends.calling import Returned, returned_by_call
+from bakeoff.backends.calling import Returned, comparable, returned_by_call
 from bakeoff.measuring.worker.matching import choices_of, labels
 from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.measuring.worker.value_reads import ReadingWatch
@@ -139,16 +139,35 @@ def _told_apart(
     repeats = are_alike(first, again(FIRST_SEED))
     has_generator = any(name.startswith(GENERATOR) for name in changed)
     is_random = has_generator or not repeats or not are_alike(first, again(OTHER_SEED))
+    varying = _varying(first, again) if is_random else ()
     is_kept = has_generator or not repeats or _answer_depends(module, sets, state, first)
     if not is_kept:
-        return {"is_random": is_random, "repeats_with_seed": repeats}
+        return {"is_random": is_random, "varying": varying, "repeats_with_seed": repeats}
     settles_after = _calls_until_settled(module, sets[0], state)
     return {
         "is_random": is_random,
+        "varying": varying,
         "repeats_with_seed": repeats,
         "state": _named(changed),
         "settles_after": settles_after,
     }
+
+
+SEEDS_TRIED = 4
+"""An output of a random model that is the same with so many seeds does not vary."""
+
+
+def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:
+    """Return the labels of the outputs that differ between seeds: all, if their number does, or if none is found."""
+    first = comparable(first)
+    known, varying = labels(first), set[str]()
+    others = [comparable(again(OTHER_SEED + number)) for number in range(SEEDS_TRIED)]
+    for other in others:
+        if len(other) != len(first):
+            return tuple(known)
+        pairs = zip(known, first, other, strict=True)
+        varying.update(label for label, one, two in pairs if not are_alike((one,), (two,)))
+    return tuple(label for label in known if label in varying) or tuple(known)
 
 
 def _calls_until_settled(module: nn.Module, inputs: Inputs, state: ModuleState) -> int:
