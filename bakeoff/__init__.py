@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from bakeoff.models.recording import record
     from bakeoff.models.seeding import normal_inputs, seeded
     from bakeoff.records.device import Device
-    from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, UsageError
+    from bakeoff.records.errors import BakeoffError, NotServed, Unavailable, Unsupported, UsageError
     from bakeoff.records.precision import Precision
     from bakeoff.records.schema import Cell, Extent, Placement
+    from bakeoff.shipping.loading import ShippedModel, load
 
 __version__ = "0.2.0"
 
@@ -69,6 +70,7 @@ __all__ = [
     "Inputs",
     "LoadedModel",
     "Mode",
+    "NotServed",
     "OpenAxis",
     "Placement",
     "Precision",
@@ -77,6 +79,7 @@ __all__ = [
     "Runtime",
     "ScriptPart",
     "ServingKnobs",
+    "ShippedModel",
     "Suits",
     "Trap",
     "Unavailable",
@@ -85,6 +88,7 @@ __all__ = [
     "Weight",
     "compare",
     "export_onnx",
+    "load",
     "load_calls",
     "normal_inputs",
     "open_run",
@@ -119,9 +123,10 @@ _MODULES = {
     "bakeoff.models.recording": ("record",),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),
     "bakeoff.records.device": ("Device",),
-    "bakeoff.records.errors": ("BakeoffError", "Unavailable", "Unsupported", "UsageError"),
+    "bakeoff.records.errors": ("BakeoffError", "NotServed", "Unavailable", "Unsupported", "UsageError"),
     "bakeoff.records.precision": ("Precision",),
     "bakeoff.records.schema": ("Cell", "Extent", "Placement"),
+    "bakeoff.shipping.loading": ("ShippedModel", "load"),
 }
 """Where each name is defined."""
 

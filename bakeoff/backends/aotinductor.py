@@ -34,7 +34,7 @@ from bakeoff.backends.inductor import (
     generated_and_called,
 )
 from bakeoff.backends.ranges import exported
-from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, template
+from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -133,7 +133,14 @@ class AOTInductor(AheadOfTime):
         )
 
     def runtime(self, device: Device) -> Runtime:
-        return Runtime((PACKAGE,), ("torch", "numpy"), ("import torch._inductor",), COMPILED_HERE)
+        return Runtime(
+            (PACKAGE,),
+            ("torch", "numpy"),
+            ("import torch._inductor",),
+            loader="bakeoff.backends.loaded.torch_programs:load_aotinductor",
+            threads_of_modes={SINGLE_THREADED: Threads.TURNS},
+            note=COMPILED_HERE,
+        )
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, field_names, form_of_call
+
 if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
@@ -31,6 +33,8 @@ class Returned(tuple[torch.Tensor, ...]):
     constants: Mapping[str, str]
     choices: Mapping[str, Any] = MappingProxyType({})
     """What indices among the outputs chose from, by their places (`bakeoff.measuring.worker.choices`)."""
+    form: Mapping[str, Any] = MappingProxyType({})
+    """The form of the answer (`bakeoff.records.call_form`), or why it has none under `unknown`."""
 
     @classmethod
     def of(
@@ -48,7 +52,7 @@ class Returned(tuple[torch.Tensor, ...]):
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Returned:
         """Return the same with `function` applied to every tensor."""
         found = Returned.of(map(function, self), self.places, self.numbers, self.constants)
-        found.choices = self.choices
+        found.choices, found.form = self.choices, self.form
         return found
 
 
@@ -80,7 +84,35 @@ def returned_by_call(outputs: object) -> Returned:
             constants[place] = repr(leaf)
     if not tensors:
         raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
-    return Returned.of(tensors.values(), tensors, numbers, constants)
+    found = Returned.of(tensors.values(), tensors, numbers, constants)
+    found.form = _form_of_answer(outputs)
+    return found
+
+
+def _form_of_answer(outputs: object) -> Form:
+    describer = Describer(is_tensor)
+    try:
+        form = describer.form(outputs)
+    except HasNoForm as error:
+        return {"unknown": str(error)}
+    if list(map(id, describer.tensors)) != list(map(id, flatten_outputs(outputs))):
+        return {"unknown": f"a {type(outputs).__name__} holds tensors that are not found by its parts alone"}
+    return form
+
+
+def call_form(module: torch.nn.Module, inputs: Inputs) -> Form:
+    """Return the form of a call of `module` with such inputs, or why it has none under `unknown`."""
+    try:
+        form, tensors = form_of_call(module.forward, inputs.args, inputs.kwargs, is_tensor)
+    except HasNoForm as error:
+        return {"unknown": str(error)}
+    if list(map(id, tensors)) != list(map(id, inputs.tensors())):
+        return {"unknown": "its arguments hold tensors that are not found by their parts alone"}
+    return {**form, "names": tensor_names(module, inputs)}
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -178,7 +210,7 @@ def _collect(value: object, place: str, found: list[tuple[str, Any]], opened: se
         fields: list[str] = [each.name for each in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
         for key, each in value.items():
             _collect(each, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", found, opened)
-    elif isinstance(value, tuple) and (names := _field_names(value)):
+    elif isinstance(value, tuple) and (names := field_names(value)):
         for name, each in zip(names, value, strict=True):
             _collect(each, f"{place}.{name}", found, opened)
     elif isinstance(value, Sequence):
@@ -186,32 +218,12 @@ def _collect(value: object, place: str, found: list[tuple[str, Any]], opened: se
             _collect(each, f"{place}[{index}]", found, opened)
     else:
         inner: list[tuple[str, Any]] = []
-        for name, each in _attributes(value):
+        for name, each in attributes(value):
             _collect(each, f"{place}.{name}", inner, opened)
         if dataclasses.is_dataclass(value) or any(isinstance(leaf, torch.Tensor) for _, leaf in inner):
             found += inner
     if isinstance(value, Mapping | Sequence):
         opened.discard(id(value))  # a list that is returned twice counts twice, as a tensor does
-
-
-def _field_names(value: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the names of a named tuple's fields, and of such results as those of torch.topk."""
-    names = getattr(value, "_fields", ()) or getattr(type(value), "__match_args__", ())
-    return tuple(names) if len(names) == len(value) else ()
-
-
-def _attributes(value: object) -> list[tuple[str, object]]:
-    """Return the attributes that an object holds itself, by name: those of a dataclass in the order of its fields."""
-    names: dict[str, None] = {}
-    if dataclasses.is_dataclass(value):
-        names.update((field.name, None) for field in dataclasses.fields(value))
-    names.update(dict.fromkeys(getattr(value, "__dict__", {})))
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        names.update(dict.fromkeys((slots,) if isinstance(slots, str) else slots))
-    missing = object()
-    held = [(name, getattr(value, name, missing)) for name in names if name not in ("__dict__", "__weakref__")]
-    return [(name, each) for name, each in held if each is not missing and not isinstance(each, Iterator)]
 
 
 def _from_numpy(value: object) -> torch.Tensor | None:

@@ -30,7 +30,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
 from bakeoff.backends.ranges import mark, refusing_guards
-from bakeoff.backends.standalone import Runtime, ScriptPart, template
+from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
@@ -75,6 +75,9 @@ BUCKETS = "buckets"
 ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
+
+WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Values of torch.compile's `mode` with which it replays CUDA graphs of its own. The next call overwrites outputs."""
 
 COMPILES_AT_START = (
     "`load.py` compiles the program at its first start, and finds the compiled code in `cache/` after that."
@@ -194,7 +197,16 @@ class Inductor(Backend):
         )
 
     def runtime(self, device: Device) -> Runtime:
-        return Runtime(("model.pt2",), ("torch", "numpy"), note=COMPILES_AT_START, exports_anew=True)
+        # CUDA graphs of torch.compile belong to the thread that made them
+        ours = [mode for mode in self.modes if mode.options.get("mode") in WITH_CUDA_GRAPHS and device.is_cuda]
+        return Runtime(
+            ("model.pt2",),
+            ("torch", "numpy"),
+            loader="bakeoff.backends.loaded.torch_programs:load_inductor",
+            threads_of_modes={mode.name: Threads.ONE for mode in ours},
+            note=COMPILES_AT_START,
+            exports_anew=True,
+        )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch

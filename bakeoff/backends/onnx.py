@@ -32,7 +32,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
 from bakeoff.backends.ranges import highest, lowest
-from bakeoff.backends.standalone import Runtime, ScriptPart, template
+from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
@@ -65,6 +65,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 ARTIFACTS = ("int8.onnx", "model.onnx")
+
+LOADER = "bakeoff.backends.loaded.onnx:load"
 
 OTHER_PROVIDER = "the script sets up the CPU's and CUDA's providers only"
 
@@ -166,9 +168,17 @@ class Onnx(Backend):
 
     def runtime(self, device: Device) -> Runtime:
         if not device.is_cuda:
-            return Runtime(ARTIFACTS, ("onnxruntime", "numpy"), ("import onnxruntime",), holds_quantised=True)
-        imports = ("import onnxruntime", "from onnx import TensorProto")
-        return Runtime(ARTIFACTS, ("onnxruntime-gpu", "torch", "onnx", "numpy"), imports, holds_quantised=True)
+            return Runtime(
+                ARTIFACTS, ("onnxruntime", "numpy"), ("import onnxruntime",), loader=LOADER, holds_quantised=True
+            )
+        return Runtime(
+            ARTIFACTS,
+            ("onnxruntime-gpu", "torch", "onnx", "numpy"),
+            ("import onnxruntime", "from onnx import TensorProto"),
+            loader=LOADER,
+            threads=Threads.TURNS,  # a session has one stream
+            holds_quantised=True,
+        )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         cell = context.cell

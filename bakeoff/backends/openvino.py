@@ -97,7 +97,8 @@ class OpenVINO(Backend):
 
     def runtime(self, device: Device) -> Runtime:
         files = ("int8.onnx", "model.xml", "model.onnx")
-        return Runtime(files, ("openvino", "numpy"), ("import openvino",), holds_quantised=True)
+        loader = "bakeoff.backends.loaded.openvino:load"
+        return Runtime(files, ("openvino", "numpy"), ("import openvino",), loader=loader, holds_quantised=True)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import openvino

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 PORTABLE = "It also loads on other machines. The latency is the one of the machine below."
 COMPILED_HERE = "It is compiled for the processor below: build it again for another kind."
+
+
+class Threads(StrEnum):
+    """What threads may do with a loaded artefact, in words."""
+
+    ANY = "any number of threads may call it at the same time"
+    TURNS = "any thread may call it, and calls wait for each other"
+    ONE = "only the thread that loaded it may call it"
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,12 @@ class Runtime:
     """The distributions to install."""
     imports: tuple[str, ...] = ()
     """The lines of Python that import what the script needs besides torch."""
+    loader: str = ""
+    """The function, as `module:name`, with which `bakeoff.load` loads it: see `bakeoff.backends.loaded.contract`."""
+    threads: Threads = Threads.ANY
+    """Which threads may call it once it is loaded by `bakeoff.load`."""
+    threads_of_modes: Mapping[str, Threads] = field(default_factory=dict)
+    """The same for modes that differ, by their names. Calls of a mode that captures them in a graph take turns."""
     note: str = PORTABLE
     """Where it loads, in a sentence for the reader."""
     holds_quantised: bool = False

@@ -68,7 +68,9 @@ class TorchScript(Backend):
         return ScriptPart(template("torchscript"), flat=True, is_lazy=True)
 
     def runtime(self, device: Device) -> Runtime:
-        return Runtime((ARTIFACT,), ("torch", "numpy"))
+        return Runtime(
+            (ARTIFACT,), ("torch", "numpy"), loader="bakeoff.backends.loaded.torch_programs:load_torchscript"
+        )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch

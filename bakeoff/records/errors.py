@@ -3,7 +3,8 @@
 BakeoffError            an error that is shown as one line, never as a traceback
 ├── UsageError          the request is wrong (exit status 2)
 ├── Unavailable         this machine lacks what the cell needs
-└── Unsupported         the backend cannot build this cell, which it learns only while building
+├── Unsupported         the backend cannot build this cell, which it learns only while building
+└── NotServed           what was built does not serve a call with such arguments
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class Unavailable(BakeoffError):
 
 class Unsupported(BakeoffError):
     """This backend cannot build this cell, and no other version of the request would help: the message says why."""
+
+
+class NotServed(BakeoffError):
+    """What was built does not serve a call with such arguments: the message says which ones it serves."""
 
 
 def first_line(error: object) -> str:

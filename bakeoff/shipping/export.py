@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from bakeoff import backends
-from bakeoff.backends.standalone import Runtime
+from bakeoff.backends.standalone import Runtime, Threads
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -29,6 +29,7 @@ from bakeoff.records.schema import INFERENCE, Frozen, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_models, script_parts
+from bakeoff.shipping.loading import DESCRIPTION, FORMAT
 
 WIDTH = 120
 
@@ -58,7 +59,9 @@ class Sample(Frozen):
     """What a contest's sample holds."""
 
     inputs: tuple[str, ...]  # torch's names of their types
+    input_shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[SampleOutput, ...]
+    call: dict[str, JsonValue] = Field(default_factory=dict)  # its form: `bakeoff.records.call_form`
     compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
 
     @classmethod
@@ -69,7 +72,8 @@ class Sample(Frozen):
             facts = json.loads(str(arrays["facts"]))
             whole = not any(name.startswith("places_") for name in arrays.files)
             finite = all(numpy.isfinite(arrays[f"output_{number}"]).all() for number in range(len(facts["outputs"])))
-            return cls(**facts, compares_all=whole and bool(finite))
+            shapes = tuple(arrays[f"input_{number}"].shape for number in range(len(facts["inputs"])))
+            return cls(**facts, input_shapes=shapes, compares_all=whole and bool(finite))
 
 
 def choose(report: Report, name: str | None) -> Record:
@@ -118,6 +122,8 @@ def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
         write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
         versions = requirements(report, record, runtime)
         write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
+        described = description(report, record, runtime, sample, artifact)
+        write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
         write_atomically(folder / "README.md", readme(report, record, runtime, artifact))
         if out.exists():
             out.rmdir()
@@ -178,6 +184,40 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
         if not file.name.startswith(others):
             shutil.copyfile(file, folder / file.name)
     return name
+
+
+def description(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> dict[str, object]:
+    """Return what `bakeoff.load` must know of the artefact, and of the call that it was made for."""
+    part = script_parts.part_of(record)
+    settings = script_parts.common_settings(report, record, part)
+    cell, mode = record.cell, backends.create(record.cell.backend).mode(record.cell.mode)
+    names = sample.call.get("names")
+    names = names if isinstance(names, list) else [f"input_{number}" for number in range(len(sample.inputs))]
+    inputs = zip(names, sample.inputs, sample.input_shapes, strict=True)
+    threads = Threads.TURNS if mode.captures else runtime.threads
+    return {
+        "format": FORMAT,
+        "label": cell.label,
+        "title": cell.title,
+        "device": str(cell.device),
+        "file": artifact,
+        "loader": runtime.loader,
+        "libraries": runtime.libraries,
+        "thread_safety": runtime.threads_of_modes.get(cell.mode, threads),
+        "settings": {
+            **{name: settings[name] for name in ("threads", "tf32", "graph", "channels_last")},
+            "options": {},
+            **part.facts,
+            "variables": dict(part.variables),
+        },
+        "reported": settings["reported"],
+        "inputs": [{"name": name, "type": kind, "shape": shape} for name, kind, shape in inputs],
+        "outputs": [
+            {"name": f"output_{number}", **output.model_dump(mode="json")}
+            for number, output in enumerate(sample.outputs)
+        ],
+        "call": sample.call,
+    }
 
 
 def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> str:

@@ -17,7 +17,9 @@ from bakeoff.shipping.export import Sample as Read
 
 def test_a_sample_is_read_without_torch_and_bfloat16_is_kept_as_words(tmp_path: Path) -> None:
     given = torch.tensor([[1.0, -2.5]], dtype=torch.bfloat16)
-    Sample.of(Inputs((given,)), (2 * given,)).save(tmp_path / "s.npz", [2 * given.double()], [0.01], Precision.BF16)
+    Sample.of(torch.nn.Identity(), Inputs((given,)), (2 * given,)).save(
+        tmp_path / "s.npz", [2 * given.double()], [0.01], Precision.BF16
+    )
     facts = Read.read(tmp_path / "s.npz")
     assert (facts.inputs, facts.outputs[0].shape, facts.outputs[0].type) == (("bfloat16",), (1, 2), "bfloat16")
     assert facts.compares_all
@@ -31,7 +33,9 @@ def test_a_sample_is_read_without_torch_and_bfloat16_is_kept_as_words(tmp_path: 
 def test_the_places_of_a_large_output_are_kept(tmp_path: Path) -> None:
     given = torch.arange(100, dtype=torch.float32)
     exact = sampled(2 * given, 10).double()
-    Sample.of(Inputs((given,)), (2 * given,)).save(tmp_path / "s.npz", [exact], [0.0], Precision.FP32)
+    Sample.of(torch.nn.Identity(), Inputs((given,)), (2 * given,)).save(
+        tmp_path / "s.npz", [exact], [0.0], Precision.FP32
+    )
     assert not Read.read(tmp_path / "s.npz").compares_all
     with np.load(tmp_path / "s.npz") as arrays:
         assert arrays["output_0"].tolist() == (2 * arrays["input_0"])[arrays["places_0"]].tolist()

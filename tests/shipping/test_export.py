@@ -25,22 +25,12 @@ from bakeoff.shipping import export
 from bakeoff.shipping.export import Sample, SampleOutput
 from tests.conftest import CommandLine
 from tests.reports import samples
+from tests.shipping.conftest import BUILDING, SMALL
 from tests.support.measuring import by_label, measure
 
-SMALL = {"features": ("64",), "hidden": ("64",)}
-BUILDING = ("onnx", "openvino", "torchscript")
 COMPILING = ("aotinductor", "inductor")
 ON_CUDA = ("inductor", "inductor/reduce-overhead", "aotinductor", "aotinductor/cuda-graph", "onnx", "onnx/cuda-graph")
 MEDIAN = re.compile(r"median latency (\S+) ms; in the report (\S+) ms")
-
-
-@pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one brief run, of the backends that build something on the CPU in a second."""
-    folder = tmp_path_factory.mktemp("kept") / "run"
-    report = measure(folder, "eager", *BUILDING, set=SMALL)
-    report_file.write_json(report, folder)
-    return folder
 
 
 def loaded(folder: Path, cwd: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -264,7 +254,9 @@ def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
 
 # --- what is written
 
-PLAIN = Sample(inputs=("float32",), outputs=(SampleOutput(shape=(4, 64), type="float32", allowed=1e-5),))
+PLAIN = Sample(
+    inputs=("float32",), input_shapes=((4, 64),), outputs=(SampleOutput(shape=(4, 64), type="float32", allowed=1e-5),)
+)
 UNUSUAL = Sample(
     inputs=("int64", "bfloat16"),
     outputs=(

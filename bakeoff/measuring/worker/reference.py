@@ -259,7 +259,7 @@ def as_it_is(
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):
         if cell.task == INFERENCE:
             understood = understand(module, sets)
-            traits, sample = understood.traits, Sample.of(sets[0], understood.answer)
+            traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))
             with ReadingWatch(tensor for one in given for tensor in one.tensors()) as watch:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,18 +31,21 @@ class Sample:
     input_types: tuple[str, ...]  # torch's names
     output_types: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]  # of the outputs
+    call: Mapping[str, Any]  # the form of the call, and of its answer under `answer` (`bakeoff.records.call_form`)
 
     @classmethod
-    def of(cls, inputs: Inputs, found: Outputs) -> Self:
-        """Return the sample of a call that has answered `found`. Numbers are left out, since graphs return tensors."""
-        from bakeoff.backends.calling import comparable
+    def of(cls, module: torch.nn.Module, inputs: Inputs, answer: Outputs) -> Self:
+        """Return the sample of a call with this answer. Numbers are left out, since graphs return tensors."""
+        from bakeoff.backends.calling import Returned, call_form, comparable
 
-        given, found = inputs.tensors(), without_numbers(comparable(found))
+        given, found = inputs.tensors(), without_numbers(comparable(answer))
+        form = answer.form if isinstance(answer, Returned) else {"unknown": "the parts of its answer are not known"}
         return cls(
             inputs=tuple(map(_words, given)),
             input_types=tuple(map(_type, given)),
             output_types=tuple(map(_type, found)),
             shapes=tuple(tuple(tensor.shape) for tensor in found),
+            call={**call_form(module, inputs), "answer": dict(form)},
         )
 
     def save(self, path: Path, exact: Outputs, eager_rmse: Sequence[float], precision: Precision) -> None:
@@ -65,7 +68,7 @@ class Sample:
             {"shape": shape, "type": name, "allowed": allowed_rmse(wanted, rmse, precision)}
             for shape, name, wanted, rmse in zip(self.shapes, self.output_types, exact, eager_rmse, strict=True)
         ]
-        facts = json.dumps({"inputs": self.input_types, "outputs": outputs})
+        facts = json.dumps({"inputs": self.input_types, "outputs": outputs, "call": self.call})
         partial = path.with_suffix(".partial")
         with open(partial, "wb") as file:
             numpy.savez(file, facts=numpy.array(facts), **arrays)  # type: ignore[arg-type]  # these are no options
