@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.records.device import CPU, Device
@@ -143,6 +143,14 @@ class LoadedModel:
     """Digest of the model's code that lies in no file, such as that of a notebook."""
     traits: ModelTraits = NO_TRAITS
     """What is known of how the model answers, once it was understood."""
+    bolder_inputs: Callable[[tuple[str, ...]], tuple[Inputs, ...]] | None = None
+    """Makes input sets in which such kinds of values differ, too, as the model may not take (`models.input_sets`)."""
+
+    def understood(self, traits: ModelTraits) -> LoadedModel:
+        """Return the model with these traits, and with the input sets that belong to them."""
+        if self.bolder_inputs is None or not traits.changed_kinds:
+            return replace(self, traits=traits)
+        return replace(self, traits=traits, inputs=self.bolder_inputs(traits.changed_kinds))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ def _loaded(program: ExportedProgram, dimensions: Sizes, seed: int) -> LoadedMod
         vars(module).pop(name, None)
     sizes = {symbol: int(dimensions[name]) for symbol, (name, _) in _open_axes(program).items()}
     with seeded(seed):
-        return LoadedModel(module.eval(), input_sets(_example(program, sizes)))
+        example = _example(program, sizes)
+        return LoadedModel(module.eval(), input_sets(example), bolder_inputs=partial(input_sets, example))
 
 
 def _example(program: ExportedProgram, sizes: dict[Any, int]) -> Inputs:

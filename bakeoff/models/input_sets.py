@@ -11,6 +11,10 @@ Scripts that reproduce a measurement hold this file, so it imports nothing of Ba
   own, and placeholders keep their number.
 - Masks of a single row stay, and so do sorted whole numbers, such as positions, offsets and lengths.
 - If nothing differs by all that, what stayed has to change, too.
+
+Bolder sets change what stayed, if the model takes that. Masks (`MASKS`) move by some places, or lose the last ones.
+Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are sorted stay so, with the same ends, and
+all stay in their range. Constants and zeros among real numbers change a little.
 """
 
 from __future__ import annotations
@@ -27,15 +31,21 @@ DRAWN_IN = 1 / 16
 """Values of the first further set are drawn in by this share of their range, of the next one by twice as much."""
 
 
-def input_sets_of(arguments: Any, count: int) -> list[Any]:
-    """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory."""
+MASKS, WHOLES = "masks", "whole numbers"
+
+
+def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
+    """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory.
+
+    Of what would stay, the kinds in `bolder` change, too.
+    """
     given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     rows = next((tensor.shape[0] for tensor in given if not tensor.is_nested and tensor.dim()), 1)
     input_sets = []
     for by in range(count):
         copies = copied(given)
         with torch.no_grad():
-            change(copies, rows, by)
+            change(copies, rows, by, bolder)
         by_id = {id(tensor): copy for tensor, copy in zip(given, copies, strict=True)}
         leaves, structure = pytree.tree_flatten(arguments)
         input_sets.append(pytree.tree_unflatten([by_id.get(id(leaf), leaf) for leaf in leaves], structure))
@@ -71,7 +81,7 @@ def copied(tensors: list[torch.Tensor], device: str | None = None) -> list[torch
     return [found[id(tensor)] for tensor in tensors]
 
 
-def change(tensors: list[torch.Tensor], rows: int, by: int) -> None:
+def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, ...] = ()) -> None:
     """Change the values of the tensors in place. `by` is the number of the set, and 0 changes nothing."""
     if not by:
         return
@@ -87,6 +97,8 @@ def change(tensors: list[torch.Tensor], rows: int, by: int) -> None:
             continue  # it has changed with the tensor that it shares memory with
         done.append((memory, begin, end))
         changed = with_other_values(values, rows, by)
+        if bolder and torch.equal(changed, values):
+            changed = with_bolder_values(values, by, bolder)
         if torch.equal(changed, values):
             stayed.append(values)
         else:
@@ -123,6 +135,64 @@ def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:
         return values
     place = torch.arange(values.numel(), device=values.device).view(values.shape)
     return torch.where((place + by) % 2 == 0, values - values.sign(), values)
+
+
+def with_bolder_values(values: torch.Tensor, by: int, kinds: tuple[str, ...]) -> torch.Tensor:
+    """Return other values of a mask, of whole numbers, or of a constant, if they are of one of these kinds."""
+    if is_mask(values):
+        return with_moved_mask(values, by) if MASKS in kinds else values
+    is_whole = not is_real(values) or (not values.is_complex() and bool((values == values.round()).all()))
+    if is_whole and bool((values != 0).any()):
+        return with_lower_numbers(values, by) if WHOLES in kinds else values
+    if is_real(values) and values.element_size() > 1 and bool((values == values.flatten()[0]).all()):
+        return torch.where(values == 0, DRAWN_IN * by, values * (1 - DRAWN_IN * by)).to(values.dtype)
+    return values
+
+
+def is_mask(values: torch.Tensor) -> bool:
+    """Return True for booleans, zeros and ones that are not all zero, and zeros beside very negative numbers."""
+    if values.dtype is torch.bool:
+        return True
+    if values.is_complex() or (is_real(values) and values.element_size() == 1):
+        return False
+    other = values[values != 0]
+    if not other.numel() or not bool((other == other[0]).all()):
+        return False
+    return bool(other[0] == 1) or (is_real(values) and bool(other[0] < -1000))
+
+
+def with_moved_mask(mask: torch.Tensor, by: int) -> torch.Tensor:
+    """Return the mask moved by some places along a dimension in which it changes, with its first values repeated.
+
+    So the first of two kinds grows, as in a longer text, and no row of a causal mask loses its last visible place. In a
+    mask of one kind, the last places get the other one.
+    """
+    for dimension in reversed(range(mask.dim())):
+        place = torch.arange(mask.shape[dimension], device=mask.device)
+        moved = mask.index_select(dimension, (place - by).clamp_min(0))
+        if not torch.equal(moved, mask):
+            return moved
+    other = mask.logical_not().to(mask.dtype)
+    if mask.numel() == 1:
+        return other if by % 2 else mask
+    longest = max(range(mask.dim()), key=lambda dimension: mask.shape[dimension])
+    length = mask.shape[longest]
+    shape = [length if dimension == longest else 1 for dimension in range(mask.dim())]
+    is_last = (torch.arange(length, device=mask.device) >= length - min(by, length - 1)).view(shape)
+    return torch.where(is_last, other, mask)
+
+
+def with_lower_numbers(numbers: torch.Tensor, by: int) -> torch.Tensor:
+    """Return whole numbers that are smaller by up to `by`. Sorted ones keep their ends, and others stay above zero."""
+    wide = numbers if is_real(numbers) else numbers.long()
+    if numbers.dim() and numbers.shape[-1] > 2 and is_sorted(numbers) and bool((numbers != numbers.flatten()[0]).any()):
+        lowest = torch.minimum(wide[..., :1], wide[..., -1:])
+        lower = torch.maximum(wide - by, lowest)
+        lower[..., 0], lower[..., -1] = wide[..., 0], wide[..., -1]
+        return lower.to(numbers.dtype)
+    if bool((numbers == numbers.flatten()[0]).all()) and bool(numbers.flatten()[0] > 1):
+        return (wide - by).clamp_min(1).to(numbers.dtype)
+    return numbers
 
 
 def is_real(values: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,13 +85,15 @@ class WithInputs(Family):
         return self._family.resolve(self._own(dimensions))
 
     def _with_inputs(self, model: LoadedModel, dimensions: Sizes) -> LoadedModel:
-        from bakeoff.models.user import input_sets_of
+        from bakeoff.models.user import input_sets, input_sets_of
 
         calls = calls_in(self.file, str(dimensions[CALL]))
         for call in calls:
             _require_parameters(model.module, call, self.file)
         # what a family knows of its own inputs does not hold for these
-        return replace(model, inputs=input_sets_of(str(self.file), calls), spared_bytes=0, work=None)
+        sets = input_sets_of(str(self.file), calls)
+        bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
+        return replace(model, inputs=sets, bolder_inputs=bolder, spared_bytes=0, work=None)
 
 
 def table_of(file: Path) -> list[SizeInFile]:

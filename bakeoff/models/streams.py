@@ -57,7 +57,7 @@ def join_streams(models: Iterable[LoadedModel], name: str) -> LoadedModel:
     if largest is None or len(of_each_shape(inputs)) < 2:
         raise UsageError(f"no input of {name} changes its shape with the size of a stream")
     work = (sum(flops for flops, _ in works), sum(moved for _, moved in works)) if works else None
-    return replace(largest, inputs=tuple(inputs), spared_bytes=spared_bytes, work=work)
+    return replace(largest, inputs=tuple(inputs), spared_bytes=spared_bytes, work=work, bolder_inputs=None)
 
 
 def _elements(model: LoadedModel) -> int:

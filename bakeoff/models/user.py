@@ -29,7 +29,8 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import islice
 from pathlib import Path
@@ -117,11 +118,13 @@ def with_own_inputs(
     `taken` was taken off the module already. `code` is a digest of the code that lies in no file.
     """
     require_weights(module)
-    sets = _input_sets(model, example) if example is not None else ()
+    sets, bolder = _input_sets(model, example) if example is not None else ((), None)
     forms = form_by_types(module)
     module = module.to("cpu").float().eval()
     targets = _targets(model, module)
-    return LoadedModel(module, sets, surgical_targets=targets, unwrapped=taken, forms=forms, code=code)
+    return LoadedModel(
+        module, sets, surgical_targets=targets, unwrapped=taken, forms=forms, code=code, bolder_inputs=bolder
+    )
 
 
 def loaded(name: str) -> UserModel | None:
@@ -315,10 +318,14 @@ MAX_CALLS = 16
 """So many example calls of a factory are sets of inputs. Further ones are not asked for."""
 
 
-def _input_sets(model: str, example: object) -> tuple[Inputs, ...]:
-    """Return the example calls, or sets that are made from the only one."""
+BolderInputs = Callable[[tuple[str, ...]], tuple[Inputs, ...]]
+
+
+def _input_sets(model: str, example: object) -> tuple[tuple[Inputs, ...], BolderInputs | None]:
+    """Return the example calls, or sets that are made from the only one, and then what makes bolder ones from it."""
     calls = _calls(example)
-    return input_sets_of(model, calls) if calls else input_sets(_inputs(model, example))
+    sets = input_sets_of(model, calls) if calls else input_sets(_inputs(model, example))
+    return sets, None if len(calls) > 1 else partial(input_sets, sets[0])
 
 
 def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
@@ -412,11 +419,12 @@ def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return moved.requires_grad_(tensor.requires_grad)
 
 
-def input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
-    """Return `INPUT_SETS` sets, of which the first has the values of `inputs`."""
+def input_sets(inputs: Inputs, bolder: tuple[str, ...] = ()) -> tuple[Inputs, ...]:
+    """Return `INPUT_SETS` sets, of which the first has the values of `inputs`. `bolder` names what changes besides."""
     from bakeoff.models.input_sets import input_sets_of
 
-    return tuple(Inputs(args, kwargs) for args, kwargs in input_sets_of((inputs.args, dict(inputs.kwargs)), INPUT_SETS))
+    sets = input_sets_of((inputs.args, dict(inputs.kwargs)), INPUT_SETS, bolder)
+    return tuple(Inputs(args, kwargs) for args, kwargs in sets)
 
 
 def _describe(value: object) -> str:

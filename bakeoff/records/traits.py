@@ -43,6 +43,7 @@ class ModelTraits(Frozen):
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
+    changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding

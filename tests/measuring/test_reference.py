@@ -16,8 +16,10 @@ from bakeoff.measuring.worker import accuracy, loading, reference
 from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Outputs, OutputsIn
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.user import with_own_inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
+from bakeoff.records.traits import ModelTraits
 from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -100,6 +102,45 @@ def test_no_build_is_shown_the_last_input_set() -> None:
     assert loading.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
     assert loading.shown_to_builds(longer, cell_of("fp32")) == longer
     assert loading.shown_to_builds(sets, decode) == sets and loading.shown_to_builds(sets[:1], decode) == sets[:1]
+
+
+class Masked(nn.Module):
+    """Takes a mask only if its first values are ones, and positions only if no two are the same."""
+
+    def __init__(self, *, takes_masks: bool, takes_positions: bool) -> None:
+        super().__init__()
+        self.takes_masks, self.takes_positions = takes_masks, takes_positions
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        if not self.takes_masks and not bool(mask.all()):
+            return x * torch.nan
+        if not self.takes_positions and len(positions.unique()) < positions.numel():
+            raise IndexError("positions repeat")
+        return x * mask + positions
+
+
+@pytest.mark.parametrize(
+    ("takes_masks", "takes_positions", "kinds"),
+    [
+        (True, True, ("masks", "whole numbers")),
+        (True, False, ("masks",)),
+        (False, True, ("whole numbers",)),
+        (False, False, ()),
+    ],
+)
+def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
+    takes_masks: bool, takes_positions: bool, kinds: tuple[str, ...]
+) -> None:
+    module = Masked(takes_masks=takes_masks, takes_positions=takes_positions)
+    example = torch.randn(1, 6), torch.ones(1, 6, dtype=torch.int64), torch.arange(6)[None]
+    model = with_own_inputs("mine", module, example)
+    cell = cell_of("fp32")
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell))
+    assert found == kinds
+    in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
+    for place, kind in ((1, "masks"), (2, "whole numbers")):
+        assert torch.equal(sets[1].args[place], example[place]) == (kind not in kinds)
+        assert torch.equal(sets[1].args[place], in_worker[1].args[place])
 
 
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:

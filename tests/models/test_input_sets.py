@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bakeoff.models.base import INPUT_SETS
-from bakeoff.models.input_sets import input_sets_of
+from bakeoff.models.input_sets import MASKS, WHOLES, input_sets_of
 
 Draw = Callable[[], torch.Tensor]
 
@@ -170,3 +170,35 @@ def test_ties_signs_and_order_are_kept() -> None:
         assert len(one.unique()) == len(scores.unique())
     times = torch.linspace(0.1, 0.9, 20)
     assert all(bool((one[0].diff() > 0).all()) for one in sets_of(times))
+
+
+def bolder_sets_of(values: torch.Tensor) -> list[torch.Tensor]:
+    return [one[1] for one in input_sets_of((torch.randn(1, 6), values), 4, (MASKS, WHOLES))]
+
+
+@pytest.mark.parametrize(
+    ("values", "second"),
+    [
+        (torch.arange(6)[None], torch.tensor([[0, 0, 1, 2, 3, 5]])),
+        (torch.tensor([0, 3, 7, 12]), torch.tensor([0, 2, 6, 12])),
+        (torch.tensor([9, 5, 5, 2], dtype=torch.uint8), torch.tensor([9, 4, 4, 2], dtype=torch.uint8)),
+        (torch.tensor([[1, 1, 1, 0, 0]]), torch.tensor([[1, 1, 1, 1, 0]])),
+        (torch.ones(4, 5, dtype=torch.int64), torch.tensor([[1, 1, 1, 1, 0]]).expand(4, 5)),
+        (torch.zeros(1, 4, dtype=torch.bool), torch.tensor([[False, False, False, True]])),
+        (torch.ones(3, 3).tril().bool(), torch.tensor([[True, True, False], [True, True, True], [True, True, True]])),
+        (torch.triu(torch.full((3, 3), -torch.inf), 1), torch.tensor([[0, 0, -torch.inf], [0, 0, 0], [0, 0, 0]])),
+        (torch.tensor(981), torch.tensor(980)),
+        (torch.tensor([981.0]), torch.tensor([980.0])),
+        (torch.tensor(0.5), torch.tensor(0.5 * 15 / 16)),
+        (torch.tensor(True), torch.tensor(False)),
+    ],
+)
+def test_bolder_sets_differ_in_masks_positions_and_constants(values: torch.Tensor, second: torch.Tensor) -> None:
+    sets = bolder_sets_of(values)
+    assert torch.equal(sets[0], values) and torch.equal(sets[1], second)
+    assert all(one.dtype is values.dtype for one in sets)
+
+
+@pytest.mark.parametrize("values", [torch.zeros(1, 4, dtype=torch.int64), torch.tensor([0, 16]), torch.tensor(1)])
+def test_what_could_leave_its_range_stays_in_bolder_sets(values: torch.Tensor) -> None:
+    assert all(torch.equal(one, values) for one in bolder_sets_of(values)[::2])

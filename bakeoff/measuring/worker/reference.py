@@ -201,7 +201,8 @@ class Known:
         self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
         precision.apply(self.cell.precision)  # the model's file may have changed it
         self.announce("reference")
-        return replace(model, traits=self.traits, inputs=(*model.inputs, *self.probes))
+        model = model.understood(self.traits)
+        return replace(model, inputs=(*model.inputs, *self.probes))
 
 
 COMPILES_ITSELF = "compiles parts of itself with torch.compile when it is called, so that not all of eager is eager"
@@ -250,6 +251,7 @@ def as_it_is(
     model = known.load()
     before = global_settings.read()
     module, sets = move_to_device(model, cell)
+    kinds, sets = sets_that_differ_most(model, cell, module, sets)
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
@@ -286,6 +288,7 @@ def as_it_is(
         update={
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),
+            "changed_kinds": kinds,
             "unwrapped": model.unwrapped,
             "forms": (*model.forms, *compiles),
         }
@@ -293,6 +296,41 @@ def as_it_is(
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
     return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found)
+
+
+def sets_that_differ_most(
+    model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...]
+) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
+    """Return the kinds of values that differ between the boldest input sets that eager takes, and these sets.
+
+    Eager takes a set if it answers, with finite values where those for the first set are.
+    """
+    from bakeoff.measuring.worker.understanding import answers_like_first
+    from bakeoff.models.input_sets import MASKS, WHOLES
+
+    if cell.task != INFERENCE or model.bolder_inputs is None:
+        return (), sets
+    known = [sets]
+    for kinds in ((MASKS, WHOLES), (MASKS,), (WHOLES,)):
+        given = model.bolder_inputs(kinds)
+        if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
+            continue
+        known.append(given)
+        _, bolder = move_to_device(replace(model, inputs=given), cell)
+        if answers_like_first(module, bolder):
+            return kinds, bolder
+    return (), sets
+
+
+def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
+    """Return True if all dense tensors of two rows of input sets are the same."""
+    import torch
+
+    return all(
+        one.layout is not torch.strided or one.is_nested or torch.equal(one, other)
+        for ours, theirs in zip(some, others, strict=True)
+        for one, other in zip(ours.tensors(), theirs.tensors(), strict=True)
+    )
 
 
 def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:

@@ -302,6 +302,19 @@ def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) 
         return False
 
 
+def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
+    """Return True if eager answers each set, and with finite values if it does so for the first one."""
+    state = ModuleState(module)
+    try:
+        is_finite = _are_finite(call(module, copied(sets[0])))
+        return all(_are_finite(call(module, copied(one))) or not is_finite for one in sets[1:])
+    except Exception:  # a model may raise anything for inputs that make no sense to it
+        traceback.print_exc()
+        return False
+    finally:
+        state.restore()
+
+
 def _are_finite(outputs: Outputs) -> bool:
     return all(bool(torch.isfinite(one).all()) for one in outputs if one.is_floating_point())
 

@@ -103,7 +103,7 @@ class WorkerContext:
         from bakeoff.measuring.worker.understanding import AlikeCalls
 
         with self.phases.announced("model"):
-            model = load(self.cell.as_built, weights_at=self.job.weights_at)
+            model = load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             if reason := tensors_not_taken(self.backend, model):
