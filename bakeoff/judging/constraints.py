@@ -103,7 +103,7 @@ QUANTITIES = {
     "rmse": Quantity(_ACCURACY(lambda it: it.rmse)),
     "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
     "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
-    "joules_per_call": Quantity(_ENERGY(lambda it: it.joules_per_call)),
+    "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j)),
 }
 """By name, which is that of the report's field if there is one."""
 

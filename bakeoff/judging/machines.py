@@ -136,7 +136,7 @@ def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None
         contest=contest,
         latency=best.latency,
         calls_per_s=rate,
-        joules_per_call=record.energy.joules_per_call if record.energy else None,
+        joules_per_call=record.energy.resolved_j if record.energy else None,
         price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,
     )
 

@@ -216,7 +216,6 @@ class Finish(Frozen):
     in_full: bool  # measure device time, stages and kernels, too
     with_throughput: bool = False
     with_energy: bool = False
-    idle_w: float | None = None  # the machine's power while nothing ran, if another cell has just measured it
 
 
 Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]

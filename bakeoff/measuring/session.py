@@ -30,8 +30,10 @@ from bakeoff.records.store import Store
 
 def sampling_of(request: Request) -> SamplingPlan:
     plan = SamplingPlan.lasting(request.min_time_s, request.processes, request.require.calls, builds=request.builds)
+    plan = replace(plan, energy_of_all="joules_per_call" in {each.name for each in request.require.each})
     # what loses at single calls may win under load, so that no cell sits out
-    return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
+    unraced = replace(plan, races=False, most_processes=plan.processes, energy_of_all=True)
+    return unraced if request.load_plan else plan
 
 
 def measure(

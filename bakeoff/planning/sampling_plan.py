@@ -33,7 +33,8 @@ class SamplingPlan:
 
     A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
     throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
-    gets no further process. Processes take turns among `builds` builds.
+    gets no further process. Processes take turns among `builds` builds. With `energy_of_all`, the energy of cells that
+    cannot win is measured, too.
     """
 
     processes: int
@@ -46,6 +47,7 @@ class SamplingPlan:
     wanted_calls: int = 0
     races: bool = False
     builds: int = 1
+    energy_of_all: bool = False
 
     @classmethod
     def lasting(

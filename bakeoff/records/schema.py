@@ -308,6 +308,13 @@ class Energy(Frozen):
     calls: int
     seconds: Seconds
     source: str  # "NVML, the whole GPU" or "RAPL, the CPU package"
+    ci95: Interval | None = None  # over turns of calls and idling; None in old reports
+    turns: int = 1
+
+    @property
+    def resolved_j(self) -> float | None:
+        """Return the joules per call, or None if they are too few for the counter to tell from an idle machine."""
+        return None if self.ci95 is not None and self.ci95.low <= 0 else self.joules_per_call
 
 
 class Accuracy(Frozen):

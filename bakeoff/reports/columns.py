@@ -254,10 +254,15 @@ def _span(cell: Cell) -> str | None:
 
 def _energy(row: CellJudgement) -> str:
     """Say where the energy was read, or why it was not, if that is known."""
-    if row.record.energy:
-        return row.record.energy.source
+    if energy := row.record.energy:
+        return energy.source if energy.resolved_j is not None else f"below what is resolved by {energy.source}"
     left = row.record.left
     return "not measured: it was beaten in its first process" if left and left.after_process == 1 else ""
+
+
+def _energy_ends(row: CellJudgement) -> Ends | None:
+    energy = row.record.energy
+    return (energy.ci95.low, energy.ci95.high) if energy and energy.ci95 and energy.resolved_j is not None else None
 
 
 def _beside() -> list[Column[CellJudgement]]:
@@ -268,9 +273,9 @@ def _beside() -> list[Column[CellJudgement]]:
         Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", number_format.milliseconds, note=_kernels,
                details=group,
                csv="gpu_busy_ms"),
-        Column("energy per call", _ENERGY(lambda it: it.joules_per_call), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               note=_energy, surfaces=Surface.STARTS,
-               details=group, csv="joules_per_call"),
+        Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+               interval=_energy_ends, note=_energy, surfaces=Surface.STARTS, details=group, csv="joules_per_call",
+               csv_interval=("joules_per_call_ci95_low", "joules_per_call_ci95_high")),
         Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", number_format.seconds,
                details=group),

@@ -316,7 +316,7 @@ _WHY_NOT_MEASURED = {
     "peak_resident_bytes": "no memory was read",
     "artifact_bytes": "it leaves no artefact",
     **dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), "no error was measured"),
-    "joules_per_call": "this machine counts no energy",
+    "joules_per_call": "no energy was counted, or less than the counter resolves",
 }
 
 

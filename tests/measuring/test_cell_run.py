@@ -100,10 +100,13 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
     assert [record.energy is not None for record in run.records.values()] == has_energy
 
 
-def test_idle_power_is_measured_once_for_all_cells(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(), "onnx": Script()}, plan_of(3))
-    idle_w = {record.energy.idle_w for record in run.records.values() if record.energy}
-    assert len(run.records) == 3 and len(idle_w) == 1
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_a_cell_that_is_surely_beaten_has_energy_only_if_that_was_asked_for(tmp_path: Path, asked_for: bool) -> None:
+    scripts = {"eager": Script(level_ms=5.0), "null": Script(), "null/double": Script(level_ms=2.0)}
+    run = run_contest(tmp_path, scripts, replace(plan_of(3), races=False, energy_of_all=asked_for))
+    assert {len(record.processes) for record in run.records.values()} == {3}
+    found = {label: record.energy is not None for label, record in run.records.items()}
+    assert found == {"eager": True, "null": True, "null/double": asked_for}
 
 
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import random
 from collections import deque
@@ -77,13 +76,7 @@ RIGHT = Accuracy(
 )
 
 
-IDLE_W = itertools.count(70.0)
-"""No two processes measure the same."""
-
-
-def energy(idle_w: float | None) -> Energy:
-    idle_w = next(IDLE_W) if idle_w is None else idle_w
-    return Energy(joules_per_call=0.01, idle_w=idle_w, calls=1000, seconds=1.0, source="scripted")
+ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
 
 
 KERNELS = KernelTimes(busy_ms=0.5, kernels=12, longest=[Kernel(name="gemv", share=0.6)], calls=3)
@@ -235,7 +228,7 @@ class ScriptedWorker:
                 memory=Memory(),
                 recompilations=self._script.recompilations,
                 throughput=self._throughput() if command.with_throughput else None,
-                energy=energy(command.idle_w) if command.with_energy else None,
+                energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
             if command.in_full and self._job.cell.device.is_cuda:

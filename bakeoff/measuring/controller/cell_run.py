@@ -425,23 +425,21 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def finish(self, has_time: bool = True, idle_w: float | None = None) -> float | None:
-        """Check once more, and let the process go. Return the machine's idle power in watts, if it is known now.
+    def finish(self, has_time: bool = True, may_win: bool = True) -> None:
+        """Check once more, and let the process go.
 
         Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
         its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
         A throughput that its latency contradicts is measured again in the next process.
-        Energy takes two seconds, so the second process measures it, which a cell that is surely beaten does not get.
+        Energy takes two seconds, so the second process measures it, and only that of a cell that `may_win`.
         """
         live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
         wants_more = has_time and not sampling.latency_only
         done = len(so_far.processes) if so_far else 0
-        with_energy = wants_more and done == min(1, sampling.processes - 1)
+        with_energy = wants_more and may_win and done == min(1, sampling.processes - 1)
         in_full = wants_more and so_far is None
         with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
-        live.worker.send(
-            Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy, idle_w=idle_w)
-        )
+        live.worker.send(Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy))
         finished = self._await(live, Finished)
         kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
         self._end_worker()
@@ -454,7 +452,6 @@ class CellRun:
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
-        return finished.energy.idle_w if finished.energy else idle_w
 
     def _kernels(self, live: LiveProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""

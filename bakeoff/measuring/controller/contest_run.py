@@ -305,7 +305,7 @@ class ContestRun:
         begun_s = self._machine.now_s()
         last_s = begun_s + self._seconds_of(Step.FINISH, [cell_run, *others])
         try:
-            epoch.idle_w = cell_run.finish(last_s <= self._time_plan.contest_ends_s, epoch.idle_w)
+            cell_run.finish(last_s <= self._time_plan.contest_ends_s, self._may_win(cell_run))
         except CellEnded as ended:
             if self._conclude_or_retry(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
@@ -317,6 +317,12 @@ class ContestRun:
             epoch.finished.append(cell_run)
         else:
             self._conclude(cell_run, record)
+
+    def _may_win(self, cell_run: CellRun) -> bool:
+        """Return False for a cell that is surely beaten by what was measured before, unless all are asked for."""
+        if self._run.sampling.energy_of_all or not cell_run.was_measured:
+            return True
+        return cell_run.cell.label not in self._run.beaten([each.record() for each in self._cells if each.was_measured])
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.

@@ -39,7 +39,6 @@ class Epoch:
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
-    idle_w: float | None = None  # the machine's power while nothing ran, once a cell has measured it
     is_full: bool = False  # memory holds no more cells beside those that are alive
     holds_all: bool = True  # memory has held all cells at once so far
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bakeoff.backends.base import Compiled
@@ -12,14 +16,28 @@ from bakeoff.measuring.nvml import GpuWatch
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Energy
+from bakeoff.records.schema import Energy, Interval
 
-BUSY_S = 1.0
-"""Seconds of calls back to back. Counters are renewed every 20 to 100 ms, so less would be mostly rounding."""
+BUSY_S = 0.2
+"""Seconds of calls back to back in one turn, from a step of the counter to another one."""
 
-CALLS_PER_SYNCHRONISATION = 10
-IDLE_S = 0.5
-SETTLING_S = 0.2
+IDLE_S = 0.1
+SETTLING_S = 0.05
+"""What the counter says of the power follows this much later."""
+
+MIN_TURNS = 3
+MAX_TURNS = 5
+STUDENT_95 = {3: 4.303, 4: 3.182, 5: 2.776}
+"""Half the width of a 95 % interval over so many turns, in standard errors."""
+
+WANTED_HALF_WIDTH = 0.05
+"""There are further turns until the interval is within this share of the energy."""
+
+STEP_LIMIT_S = 0.15
+"""Counters step every 1 to 100 ms. One that stands still for longer is not waited for."""
+
+BATCH_S = 0.002
+IDLE_STEP_S = 0.002
 RAPL = Path("/sys/class/powercap")
 
 
@@ -73,53 +91,99 @@ def counter_for(device: Device) -> Counter:
     return RaplCounter() if index is None else NvmlCounter(index)
 
 
+@dataclass(frozen=True)
+class _Span:
+    """What the counter said between two of its steps."""
+
+    joules: float
+    seconds: float
+    calls: int
+
+
 def measure(
     compiled: Compiled,
     sets: Sequence[Inputs],
     clock: Clock,
     counter: Counter,
-    idle_w: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Energy | None:
-    """Return the joules per call beyond those of an idle machine, over a second of calls, or None without a counter.
+    """Return the joules per call beyond those of an idle machine, with their interval, or None without a counter.
 
-    The idle power is subtracted. Where no `idle_w` is known, the machine idles first, with the model loaded. Inputs are
-    bound once.
+    The machine idles and works in turns. From the power of each turn of calls that of the idle machine right before and
+    after it is subtracted, so that a slow drift divides out. Each part lasts from a step of the counter to another one,
+    so that the step makes no error. Inputs are bound once.
     """
 
-    def spent(work: Callable[[], None]) -> tuple[float, float]:
-        """Return the joules and seconds of `work()`."""
-        before_j, begun_ns = counter.joules(), clock.now_ns()
-        work()
-        after_j, seconds = counter.joules(), (clock.now_ns() - begun_ns) / 1e9
-        assert before_j is not None and after_j is not None
-        return after_j - before_j, seconds
+    def idle() -> int:
+        sleep(IDLE_STEP_S)
+        return 0
 
-    calls = 0
-
-    def call_for_a_while() -> None:
-        nonlocal calls
-        end_ns = clock.now_ns() + int(BUSY_S * 1e9)
-        while clock.now_ns() < end_ns:
-            # a host that runs far ahead of its device would queue minutes of work
-            for _ in range(CALLS_PER_SYNCHRONISATION):
-                compiled.run()
-            clock.synchronise()
-            calls += CALLS_PER_SYNCHRONISATION
+    def call() -> int:
+        for _ in range(batch):
+            compiled.run()
+        clock.synchronise()
+        return batch
 
     if counter.joules() is None:
         return None
-    clock.synchronise()
-    if idle_w is None:
-        sleep(SETTLING_S)
-        idle_j, idle_s = spent(lambda: sleep(IDLE_S))
-        idle_w = idle_j / idle_s
     compiled.bind(sets[0])
-    busy_j, busy_s = spent(call_for_a_while)
+    with clock.timed() as first_call_s:
+        compiled.run()
+    # a host that runs far ahead of its device would queue minutes of work
+    batch = max(1, round(BATCH_S / max(first_call_s[0], 1e-6)))
+    turns: list[_Span] = []
+    idle_w = [_power(_span(counter, clock, idle, IDLE_S))]
+    while len(turns) < MIN_TURNS or (
+        len(turns) < MAX_TURNS and _half_width(_per_call(turns, idle_w)) > WANTED_HALF_WIDTH * _mean(turns, idle_w)
+    ):
+        turns.append(_span(counter, clock, call, BUSY_S))
+        idle_w.append(_power(_span(counter, clock, idle, IDLE_S)))
+    middle, half = _mean(turns, idle_w), _half_width(_per_call(turns, idle_w))
     return Energy(
-        joules_per_call=(busy_j - idle_w * busy_s) / calls,
-        idle_w=idle_w,
-        calls=calls,
-        seconds=busy_s,
+        joules_per_call=middle,
+        ci95=Interval(low=middle - half, high=middle + half),
+        turns=len(turns),
+        idle_w=statistics.fmean(idle_w),
+        calls=sum(turn.calls for turn in turns),
+        seconds=sum(turn.seconds for turn in turns),
         source=counter.source,
     )
+
+
+def _span(counter: Counter, clock: Clock, work: Callable[[], int], seconds: float) -> _Span:
+    """Work until the counter steps, then for `seconds` and until it steps again. Return what it said in between."""
+
+    def until_step(from_s: float) -> tuple[float, float, int]:
+        """Work up to `from_s` and on to the next step. Return the reading, its time, and the calls."""
+        made = 0
+        before_j, end_s = counter.joules(), from_s + STEP_LIMIT_S
+        while True:
+            made += work()
+            now_j, now_s = counter.joules(), clock.now_ns() / 1e9
+            assert now_j is not None
+            if now_s >= end_s or (now_s >= from_s and now_j != before_j):
+                return now_j, now_s, made
+            if now_s < from_s:
+                before_j = now_j
+
+    begun_j, begun_s, _ = until_step(clock.now_ns() / 1e9 + SETTLING_S)
+    ended_j, ended_s, calls = until_step(begun_s + seconds)
+    return _Span(ended_j - begun_j, ended_s - begun_s, calls)
+
+
+def _power(span: _Span) -> float:
+    return span.joules / span.seconds
+
+
+def _per_call(turns: Sequence[_Span], idle_w: Sequence[float]) -> list[float]:
+    """Return the joules per call of each turn, beyond the idle power right before and after it."""
+    around_w = [(before + after) / 2 for before, after in itertools.pairwise(idle_w)]
+    return [(turn.joules - own * turn.seconds) / turn.calls for turn, own in zip(turns, around_w, strict=True)]
+
+
+def _mean(turns: Sequence[_Span], idle_w: Sequence[float]) -> float:
+    return statistics.fmean(_per_call(turns, idle_w))
+
+
+def _half_width(values: Sequence[float]) -> float:
+    return STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))

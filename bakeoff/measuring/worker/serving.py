@@ -98,7 +98,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
             throughput = sampling.throughput(compiled, sets, clock, core, usual_ms)
         if isinstance(command, Finish) and command.with_energy:
             counter = energy.counter_for(worker.cell.device)
-            used = energy.measure(compiled, sets, clock, counter, command.idle_w)
+            used = energy.measure(compiled, sets, clock, counter)
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
