@@ -39,6 +39,9 @@ from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
 from bakeoff.records.schema import SETTLE, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
+
+TOLD_ONCE = (*CANNOT_RUN, Status.LEFT_OUT)
+"""Cells that ended like this are told in one sentence, and have no row of a contest."""
 """A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
 
 MAX_PROCESS_SPREAD = 0.05
@@ -84,7 +87,7 @@ def _of_absence(records: Sequence[Record]) -> list[NotRanked]:
     """Return one doubt for all cells that ended alike."""
     endings: dict[tuple[Status, str], list[str]] = {}
     for record in records:
-        if record.status is not Status.OK and record.status not in CANNOT_RUN:
+        if record.status is not Status.OK and record.status not in TOLD_ONCE:
             endings.setdefault((record.status, record.reason), []).append(record.cell.label)
     return [NotRanked(tuple(labels), status, reason) for (status, reason), labels in endings.items()]
 

@@ -28,7 +28,7 @@ MIN_MODELS = 4
 MIN_PASSED_SHARE = 0.5
 """A backend that passed less has no mean: it would take most of the others' models out of theirs."""
 
-NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED)
+NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED, Status.LEFT_OUT)
 """What ended like this says nothing about the backend: it is not counted as asked."""
 
 TAUS = (1.02, 1.1, 1.25, 1.5, 2.0)

@@ -308,6 +308,13 @@ class KernelsTraced(Frozen):
     times: KernelTimes | None  # None: nothing could be traced
 
 
+class EagerCall(Frozen):
+    """How long a call of eager takes on a GPU, roughly."""
+
+    call_ms: float
+    host_ms: float  # until the host has handed its work over
+
+
 class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
@@ -315,6 +322,7 @@ class ReferenceComputed(Frozen):
     traits: ModelTraits = NO_TRAITS
     memory: Memory | None = None  # the peak of the process
     fingerprint: str = ""  # of the model, if it was asked for
+    eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 
 class AxesFound(Frozen):

@@ -15,7 +15,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.models.base import Sizes
 from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
-from bakeoff.planning.configurations import best_modes, expand_backends
+from bakeoff.planning.configurations import BEST, best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
@@ -31,6 +31,7 @@ class PlannedCell:
     options: Names = ()  # words of the command line for what is not measured as by default
     open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build; a worker finds them
     weights_at: dict[str, int] = field(default_factory=dict)  # all sizes have the weights of these, if they would vary
+    of_best: bool = False  # only `best` stands for it, which leaves out what is surely dominated
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,19 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
                 )
                 configurations = [
-                    (*configuration, environment)
+                    (*configuration, environment, configuration[:2] not in named)
                     for environment, entries in _by_environment(request).items()
+                    for named in [_named_besides_best(entries)]
                     for configuration in expand_backends(entries, functools.partial(best_modes, example))
                 ]
-                for backend, mode, asked_by_name, environment in configurations:
+                for backend, mode, asked_by_name, environment, of_best in configurations:
                     cell = example.model_copy(update={"backend": backend, "mode": mode, "environment": environment})
                     surgical = request.surgical if mode == SURGICAL else ()
                     words = options_of(request.model_copy(update={"surgical": surgical}))
                     if environment:
                         words = (f"--env {shlex.quote(f'{environment}={request.env[environment]}')}", *words)
-                    yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
+                    is_free = of_best and not asked_by_name
+                    yield PlannedCell(cell, asked_by_name, request.strict, surgical, words, of_best=is_free)
                     if dynamic and not _is_any_size(backend, mode):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
@@ -100,6 +103,11 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
 def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:
     calls, of_calls = family.calls_of(dimensions)
     return RecordedSize(file=file, calls=calls, of_calls=of_calls)
+
+
+def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the configurations that other entries of --backends than those with `best` stand for."""
+    return {each[:2] for each in expand_backends([one for one in entries if one.rpartition("/")[2] != BEST])}
 
 
 def _by_environment(request: Request) -> dict[str, list[str]]:

@@ -47,6 +47,7 @@ class Status(StrEnum):
     CRASH = "crash"
     TIMEOUT = "timeout"
     NOT_REACHED = "not reached"  # the time budget of the run was over before it was built
+    LEFT_OUT = "left out"  # of `best`, because another cell was known to be as fast or faster
 
     @property
     def is_failure(self) -> bool:
@@ -55,8 +56,8 @@ class Status(StrEnum):
 
     @property
     def is_absence(self) -> bool:
-        """Return True if the cell was never tried: this machine or this backend cannot do it, or there was no time."""
-        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.NOT_REACHED)
+        """Return True if the cell was never tried: it cannot be done here, there was no time, or no use."""
+        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.NOT_REACHED, Status.LEFT_OUT)
 
 
 INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")

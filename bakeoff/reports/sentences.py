@@ -132,18 +132,23 @@ def outcome(contest: ContestJudgement) -> str:
 
 
 def cannot_run_here(judgement: Judgement) -> str:
-    """Say which backends cannot run on this machine, or cannot run some of the contests, or nothing."""
+    """Say which backends cannot run on this machine, or some of the contests, and what `best` left out, or nothing."""
+    told = ("Cannot run here", _absent(judgement, CANNOT_RUN)), ("Left out", _absent(judgement, (Status.LEFT_OUT,)))
+    return " ".join(f"{what}: {cells}." for what, cells in told if cells)
+
+
+def _absent(judgement: Judgement, statuses: Sequence[Status]) -> str:
+    """Return the cells that ended like this, with the contests where others with their label did not, and why."""
     records = judgement.report.records
-    can_run = {record.cell.label for record in records if record.status not in CANNOT_RUN}
+    can_run = {record.cell.label for record in records if record.status not in statuses}
     found: dict[str, list[str]] = {}
     for contest, name in zip(judgement.contests, names(judgement.contests), strict=True):
         for cell in contest.cells:
-            if cell.record.status in CANNOT_RUN:
+            if cell.record.status in statuses:
                 reason = one_line(cell.record.reason, ABSENCE_LIMIT) or cell.record.status.value
                 where = f" on {name}" if cell.label in can_run else ""
                 found.setdefault(reason, []).append(f"{cell.label}{where}")
-    told = [f"{', '.join(dict.fromkeys(labels))} ({reason})" for reason, labels in found.items()]
-    return f"Cannot run here: {'; '.join(told)}." if told else ""
+    return "; ".join(f"{', '.join(dict.fromkeys(labels))} ({reason})" for reason, labels in found.items())
 
 
 def pays(contest: ContestJudgement) -> str:

@@ -20,7 +20,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
 from bakeoff.judging.dynamic import DynamicRange
-from bakeoff.judging.find_doubts import CANNOT_RUN, doubt_of_placement
+from bakeoff.judging.find_doubts import TOLD_ONCE, doubt_of_placement
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Cell, Record, Status
@@ -330,7 +330,7 @@ def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     """Return the labels of the cells that failed, by how they ended and why."""
     endings: dict[tuple[str, str], list[str]] = {}
     for row in contest.cells:
-        if row.record.status is not Status.OK and row.record.status not in CANNOT_RUN:
+        if row.record.status is not Status.OK and row.record.status not in TOLD_ONCE:
             endings.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
     return endings
 
@@ -344,7 +344,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
 
     A `~` before a name says that the cell ran elsewhere, wholly or in part.
     """
-    rows = [row for row in contest.cells if row.record.status not in CANNOT_RUN]  # they are told once for the run
+    rows = [row for row in contest.cells if row.record.status not in TOLD_ONCE]  # they are told once for the run
     columns = shown_in(Surface.TERMINAL, columns_of([contest]), rows)
     columns = [column for column in columns if width >= column.terminal_width]
     table = Table(

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.messages import MeasureCell, MeasurePackagedCell, PackageCell
+from bakeoff.measuring.messages import EagerCall, MeasureCell, MeasurePackagedCell, PackageCell
+from bakeoff.planning.dominated import dominated
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import ProcessLost
@@ -221,6 +224,45 @@ def test_a_family_that_is_built_ahead_of_time_is_packaged_once(tmp_path: Path, c
     assert phases_of(run.records[packaged]) == [("compile", ""), ("load", "")]
     assert phases_of(run.records[loaded]) == [("compile", packaged), ("load", "")]
     assert run.records[loaded].build_s == run.records[packaged].build_s
+
+
+BEST_ON_GPU = ("eager", "inductor", "inductor/cuda-graph", "aotinductor/single-threaded", "aotinductor/cuda-graph")
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "host_ms", "left_out"),
+    [
+        (0.2, 0.2, {"inductor", "aotinductor/single-threaded"}),
+        (5.0, 1.0, set()),
+        (20.0, 2.0, {"inductor/cuda-graph", "aotinductor/cuda-graph"}),
+        (20.0, 15.0, set()),
+    ],
+)
+def test_best_leaves_out_what_a_call_of_eager_shows_to_be_dominated(
+    tmp_path: Path, call_ms: float, host_ms: float, left_out: set[str]
+) -> None:
+    call = EagerCall(call_ms=call_ms, host_ms=host_ms)
+    run = run_contest(tmp_path, {label: Script() for label in BEST_ON_GPU}, device=GPU, eager_call=call)
+    assert run.complete
+    assert {label for label, record in run.records.items() if record.status is Status.LEFT_OUT} == left_out
+    assert {label for label, record in run.records.items() if record.status is Status.OK} == {*BEST_ON_GPU} - left_out
+
+
+def test_what_was_left_out_takes_the_place_of_a_graph_that_fails(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in BEST_ON_GPU}
+    scripts["inductor/cuda-graph"] = Script(endings={(0, "build"): Status.UNSUPPORTED})
+    run = run_contest(tmp_path, scripts, plan_of(2), device=GPU, eager_call=EagerCall(call_ms=0.2, host_ms=0.2))
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert (statuses["inductor"], statuses["aotinductor/single-threaded"]) == (Status.OK, Status.LEFT_OUT)
+    assert len(run.records["inductor"].processes) == 2
+    assert groups_of(run.records["inductor"]) == groups_of(run.records["eager"]), "measured beside the others"
+
+
+def test_what_was_asked_for_by_name_is_not_left_out() -> None:
+    (by_best,) = plan(Request(models=("mlp",), backends=("best",), devices=(GPU,)))
+    (by_name,) = plan(Request(models=("mlp",), backends=("inductor", "inductor/cuda-graph", "best"), devices=(GPU,)))
+    left = [{cell_id.rpartition("_")[2] for cell_id in dominated(each.cells, 0.1, 0.1)} for each in (by_best, by_name)]
+    assert left[0] - left[1] == {"inductor.default"} and left[1] < left[0]
 
 
 @pytest.mark.parametrize("ending", [{"answers": {(0, "start"): WRONG}}, {"endings": {(0, "build"): SEGFAULT}}])

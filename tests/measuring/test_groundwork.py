@@ -101,11 +101,11 @@ def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
 
 
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:
-    path, _ = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    path, *_ = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
     assert store.work(CONTEST.id) is not None
     path.touch()
     launcher.answers.clear()
-    assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None)
+    assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None, None)
 
 
 def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:

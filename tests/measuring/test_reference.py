@@ -17,6 +17,7 @@ from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Out
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.user import with_own_inputs
+from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
@@ -264,3 +265,11 @@ def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) 
         "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT)
+
+
+@pytest.mark.gpu
+def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
+    cell = Cell(model="mlp", backend="eager", device=Device("cuda:0"))
+    found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.safetensors"), folder, folder)
+    assert found.eager_call is not None
+    assert 0 < found.eager_call.host_ms <= found.eager_call.call_ms < 1000

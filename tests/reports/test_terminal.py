@@ -215,6 +215,15 @@ def test_an_incomplete_report_says_so() -> None:
     assert "Incomplete: 7 of 9 cells have ended." in printed(judged(conv_on_cpu(), complete=False, planned=9))
 
 
+def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
+    why = "hotpath/cuda-graph replays the same code"
+    conv = conv_on_cpu()
+    gone = [conv[0].cell.model_copy(update={"backend": backend, "mode": "default"}) for backend in ("iree", "hotpath")]
+    text = printed(judged([*conv, *(failed(one, Status.LEFT_OUT, why) for one in gone)]))
+    assert f"Left out: iree, hotpath ({why})." in " ".join(text.split())
+    assert text.count("iree") == 1
+
+
 def test_the_last_thing_that_is_said_is_a_line_for_each_contest() -> None:
     *_, absent, conv, mlp = printed(judged([*conv_on_cpu(), *mlp_on_cuda()])).rstrip().splitlines()
     assert absent == "Cannot run here: tensorrt on conv, cpu, fp32 (no CUDA device on this machine)."

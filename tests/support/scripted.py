@@ -25,6 +25,7 @@ from bakeoff.measuring.messages import (
     CeilingsMeasured,
     CellJob,
     ComputeReference,
+    EagerCall,
     Failed,
     Finish,
     Finished,
@@ -404,7 +405,7 @@ def contest_of(labels: Sequence[str], device: Device = CPU) -> Contest:
     for label in labels:
         backend, _, mode = label.partition("/")
         cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device)
-        cells.append(PlannedCell(cell, asked_by_name=True))
+        cells.append(PlannedCell(cell, asked_by_name=True, of_best=True))
     return Contest(cells[0].cell.contest_id, tuple(cells))
 
 
@@ -426,6 +427,7 @@ def run_contest(
     device: Device = CPU,
     headers_s: float = 0.0,
     build_cache: BuildCache | None = None,
+    eager_call: EagerCall | None = None,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -439,8 +441,9 @@ def run_contest(
     machine, progress = ScriptedMachine(), Silent()
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
-    if build_cache:
-        launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="scripted", fingerprint="f")
+    launcher.answers[ComputeReference] = ReferenceComputed(
+        work=Work(flops=10, bytes_moved=10), uncounted="", fingerprint="f", eager_call=eager_call
+    )
     machine.available_bytes = lambda: available_bytes(launcher)
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()

@@ -51,11 +51,15 @@ class ContestRun:
         cells: Sequence[CellRun],
         kept: UnfinishedContest | None = None,
         known_size: Memory | None = None,
+        stand_ins: Sequence[tuple[CellRun, str]] = (),
     ) -> None:
         """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs.
 
-        `known_size` is the memory that the contest's reference has taken, if it was computed now.
+        `known_size` is the memory that the contest's reference has taken, if it was computed now. Each of the
+        `stand_ins` takes part if the cell of its label fails.
         """
+        self._stand_ins = list(stand_ins)
+        self._epoch: Epoch | None = None
         self._known_size = known_size
         self._run = measurement
         self._machine = measurement.machine
@@ -93,6 +97,9 @@ class ContestRun:
             epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells))
             self._run_epoch(epoch)
             self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
+            for stand_in, _ in self._stand_ins:
+                stand_in.clear()
+            self._stand_ins = []
             self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
             self._keep()
 
@@ -181,6 +188,7 @@ class ContestRun:
 
     def _run_epoch(self, epoch: Epoch) -> None:
         """Build one process of each cell, measure them in rounds, and let them go."""
+        self._epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
                 epoch.waiting.append(epoch.displaced.popleft())
@@ -347,8 +355,15 @@ class ContestRun:
         self._run.store.note(text)
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
-        self._time_plan.dropped(self._contest_id, cell_run.cell.label)
+        label = cell_run.cell.label
+        self._time_plan.dropped(self._contest_id, label)
         self._run.end(record)
+        if record.status is not Status.OK:
+            wanted = [each for each, instead_of in self._stand_ins if instead_of == label]
+            self._stand_ins = [each for each in self._stand_ins if each[0] not in wanted]
+            self._cells += wanted
+            if self._epoch is not None:
+                self._epoch.waiting += wanted
         cell_run.clear(keeps_build=record.status is Status.OK)
 
     def _pause(self, cell_run: CellRun) -> None:

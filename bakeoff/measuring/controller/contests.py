@@ -12,9 +12,11 @@ from bakeoff.measuring.controller.cell_record import common_fields, facts_of_pro
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
+from bakeoff.measuring.messages import EagerCall
+from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
-from bakeoff.records.schema import Record
+from bakeoff.records.schema import Record, Status
 from bakeoff.records.store import UnfinishedContest
 
 
@@ -36,7 +38,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
     needed = (run.launchers.first, run.store, run.progress, limit_s)
     try:
-        reference, known_size = groundwork.reference(contest, *needed, wants_fingerprint=run.build_cache is not None)
+        wants_fingerprint = run.build_cache is not None
+        reference, known_size, eager_call = groundwork.reference(contest, *needed, wants_fingerprint=wants_fingerprint)
     except groundwork.NoReference as error:
         _end_without_reference(run, sensible, error)
         return
@@ -53,12 +56,32 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
     if kept:
         _note_resumption(run, kept, cell_runs)
+    stand_ins = _leave_out(run, sensible, cell_runs, eager_call)
+    cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {each for each, _ in stand_ins}]
     if before := [each.cell.label for each in cell_runs if each.was_built_before and not each.cached_at]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
-    ContestRun(run, cell_runs, kept, known_size).run()
+    ContestRun(run, cell_runs, kept, known_size, stand_ins).run()
     if told := run.launchers.first.branch_note:
         run.store.note(told)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+
+
+def _leave_out(
+    run: RunContext, cells: Sequence[PlannedCell], cell_runs: Sequence[CellRun], eager_call: EagerCall | None
+) -> list[tuple[CellRun, str]]:
+    """End the cells of `best` that need not be built. Return each of them with the label of the one that must end well.
+
+    They get their records now, so that a resumed run does not build them.
+    """
+    if eager_call is None:
+        return []
+    found = dominated(cells, eager_call.call_ms, eager_call.host_ms)
+    for planned in cells:
+        if planned.cell.id in found:
+            _, why = found[planned.cell.id]
+            run.end(Record(cell=planned.cell, status=Status.LEFT_OUT, reason=why, **common_fields(planned)))
+            run.time_plan.dropped(planned.cell.contest_id, planned.cell.label)
+    return [(cell_run, found[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in found]
 
 
 def _folders_in_cache(run: RunContext, contest: Contest, cells: Sequence[PlannedCell]) -> dict[str, Path]:

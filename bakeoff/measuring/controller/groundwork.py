@@ -14,6 +14,7 @@ from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, 
 from bakeoff.measuring.messages import (
     CeilingsMeasured,
     ComputeReference,
+    EagerCall,
     Event,
     Failed,
     HeadersMade,
@@ -60,14 +61,14 @@ def reference(
     progress: Progress,
     limit_s: float,
     wants_fingerprint: bool = False,
-) -> tuple[Path, Memory | None]:
+) -> tuple[Path, Memory | None, EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
-    If it is computed now, the memory that this has taken comes with it.
+    If it is computed now, the memory that this has taken comes with it, and how long a call of eager takes.
     """
     path = store.reference(contest.id)
     if path.exists():
-        return path, None
+        return path, None, None
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
     cell = contest.cells[0].cell
@@ -99,7 +100,7 @@ def reference(
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:
         store.save_work(contest.id, event.work)
-    return path, event.memory
+    return path, event.memory, event.eager_call
 
 
 class Headers:

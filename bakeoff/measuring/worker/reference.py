@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
+from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import fingerprint
@@ -141,7 +141,12 @@ def compute(
         device_bytes_source=device_memory.source or None,
     )
     return ReferenceComputed(
-        work=as_is.work, uncounted=as_is.uncounted, traits=traits, memory=size, fingerprint=as_is.fingerprint
+        work=as_is.work,
+        uncounted=as_is.uncounted,
+        traits=traits,
+        memory=size,
+        fingerprint=as_is.fingerprint,
+        eager_call=as_is.eager_call,
     )
 
 
@@ -229,6 +234,7 @@ class AsItIs:
     sample: Sample | None  # if this is inference
     greedy: Greedy | None  # if this generates tokens
     fingerprint: str = ""  # if it was asked for
+    eager_call: EagerCall | None = None  # on a GPU
 
 
 def as_it_is(
@@ -257,7 +263,7 @@ def as_it_is(
     training = training_of(model, cell)
     found = fingerprint(module, sets, model.code) if wants_fingerprint else ""
     known.announce("call")
-    sample = None
+    sample = eager_call = None
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):
         if cell.task == INFERENCE:
             understood = understand(module, sets)
@@ -275,6 +281,8 @@ def as_it_is(
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
             if files is not None and traits.draws_independently:
                 save_draws(module, sets[0], calls, files.draws)
+            if cell.device.is_cuda and len(of_each_shape(sets)) == 1:
+                eager_call = time_of_call(module, sets[0], calls)
             if files is not None and traits.kept_buffers:
                 save_buffers(module, sets[0], calls, files.buffers)
         else:
@@ -295,7 +303,29 @@ def as_it_is(
     )
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
-    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found)
+    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found, eager_call)
+
+
+TIMED_CALLS = 3
+
+
+def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
+    """Return how long the quickest of a few calls on a GPU takes. It has been called before."""
+    import torch
+
+    from bakeoff.measuring.worker.understanding import call
+
+    def timed() -> EagerCall:
+        calls.begin()
+        given = calls.given(inputs)
+        torch.cuda.synchronize()
+        begun_s = time.perf_counter()
+        call(module, given)
+        handed_over_s = time.perf_counter()
+        torch.cuda.synchronize()
+        return EagerCall(call_ms=1e3 * (time.perf_counter() - begun_s), host_ms=1e3 * (handed_over_s - begun_s))
+
+    return min((timed() for _ in range(TIMED_CALLS)), key=lambda each: each.call_ms)
 
 
 def sets_that_differ_most(
