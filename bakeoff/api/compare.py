@@ -195,7 +195,7 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
     try:
         inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
         file = str(inputs) if isinstance(inputs, str | Path) else ""
-        if isinstance(inputs, Calls) or (isinstance(model, str) and not file):
+        if isinstance(inputs, Calls) or _are_several(inputs) or (isinstance(model, str) and not file):
             file = str(Calls.of(inputs).save(folder / "calls.pt"))
         if isinstance(model, str):
             yield model, None, "", file
@@ -204,6 +204,13 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
         yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else "", file
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _are_several(inputs: object) -> bool:
+    """Return True for several calls, whose sizes may differ."""
+    from bakeoff.models.base import Call
+
+    return isinstance(inputs, list) and len(inputs) > 1 and all(isinstance(each, Call) for each in inputs)
 
 
 def _gpu_of(model: torch.nn.Module) -> str:

@@ -1,8 +1,8 @@
 """A model that lives in a program: `bakeoff.compare` writes it into a folder, from which every worker loads it.
 
-The folder holds two files. `model.pt` has the module with its inputs: code and attributes as a pickle, and each
-storage of weights once, beside it. Workers map the storages into memory, so that all of them share the same pages.
-`about.json` has what the controller must know, which imports no torch.
+The folder holds three files. `model.pkl` has the module with its inputs: code and attributes. `weights.bin` has each
+storage of their tensors once. Workers map it into memory, so that all of them share the same pages. `about.json` has
+what the controller must know, which imports no torch.
 
 Classes and functions that workers can import are named in the pickle. Those of `__main__`, of a notebook, and of
 modules that are not on the search path travel by value.
@@ -30,7 +30,7 @@ from pydantic import Field
 
 from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import PARALLEL
+from bakeoff.models.unwrapping import PARALLEL, require_weights
 from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.frozen import Frozen
@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     import torch
 
 PREFIX = "live:"
-PROGRAM = "model.pt"
+PROGRAM = "model.pkl"
+WEIGHTS = "weights.bin"
 ABOUT = "about.json"
+
+ALIGNMENT = 64
+"""Storages begin at multiples of this many bytes, as those that torch allocates."""
 
 _one_at_a_time = threading.Lock()
 """Held while modules are registered at cloudpickle, whose list belongs to the whole process."""
@@ -71,7 +75,7 @@ class LiveModel(Family):
                 f"{PREFIX}{name} lived in a program that called bakeoff.compare, and is not kept: "
                 "call bakeoff.compare again with the model, or write a factory and name it as FILE.py:FACTORY"
             )
-        self._program = folder / PROGRAM
+        self._folder = folder
         self._about = About.model_validate_json((folder / ABOUT).read_bytes())
         self.name = f"{PREFIX}{self._about.name}"
         self.description = self._about.description
@@ -85,10 +89,8 @@ class LiveModel(Family):
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Map the weights, and make the module or call the factory. Each call gives a fresh module."""
-        import torch
-
         self.make_importable()
-        model, example = torch.load(self._program, map_location="cpu", mmap=True, weights_only=False)
+        model, example = _read(self._folder)
         if self._about.is_factory:
             arguments = {**dimensions, **({"seed": seed} if self._about.takes_seed else {})}
             with seeded(seed):
@@ -106,10 +108,15 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
     import torch
 
     is_module = isinstance(model, torch.nn.Module)
+    if isinstance(model, torch.nn.Module):
+        require_weights(model)
     with _one_at_a_time:
         pickler = _Pickling()
         try:
-            _write((model, example), folder / PROGRAM, pickler)
+            program = io.BytesIO()
+            pickler.Pickler(program, protocol=pickle.DEFAULT_PROTOCOL).dump((model, example))
+            pickler.write_weights(folder / WEIGHTS)
+            (folder / PROGRAM).write_bytes(program.getvalue())
         except OSError as error:
             raise UsageError(
                 f"the model cannot be written into {folder}: {error.strerror or error}: let the variable TMPDIR name a "
@@ -127,17 +134,37 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
         unwrapped=tuple(pickler.taken),
-        code=_digest(folder / PROGRAM),
+        code=_digest(program.getvalue()),
         **({} if is_module else _parameters(model)),
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
     return f"{PREFIX}{about.name}"
 
 
-def _write(value: object, path: Path, pickler: _Pickling) -> None:
+def _read(folder: Path) -> tuple[Any, object]:
+    """Return the model and its inputs. Their tensors lie in the mapped file, and what is written to them is copied."""
     import torch
 
-    torch.save(value, path, pickle_module=pickler, pickle_protocol=pickle.DEFAULT_PROTOCOL)
+    size = (folder / WEIGHTS).stat().st_size
+    weights = torch.UntypedStorage.from_file(str(folder / WEIGHTS), False, size) if size else torch.UntypedStorage(0)
+    storages: dict[tuple[int, int], torch.UntypedStorage] = {}
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, place: tuple[int, int, torch.dtype | None]) -> object:
+            start, size, dtype = place
+            if (start, size) not in storages:  # what shares memory goes on to do so
+                storages[start, size] = weights[start : start + size] if size else torch.UntypedStorage(0)
+            storage = storages[start, size]
+            # a tensor is made of a storage that knows its type
+            return (
+                storage
+                if dtype is None
+                else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+            )
+
+    with (folder / PROGRAM).open("rb") as file:
+        model, example = Unpickler(file).load()
+    return model, example
 
 
 def _name_of(model: Callable[..., Any]) -> str:
@@ -192,31 +219,31 @@ def own_search_path() -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _digest(program: Path) -> str:
-    """Return a digest of the pickle in a file of torch.save. cloudpickle draws a number for each class, left out here.
+def _digest(program: bytes) -> str:
+    """Return a digest of a pickle that is the same in every process.
 
-    A number that is drawn anew has no meaning, and would keep equal models from being known as equal.
+    The number that cloudpickle draws for each class is left out: equal models would not be known as equal.
     """
-    import zipfile
-
-    with zipfile.ZipFile(program) as archive:
-        name = next(each for each in archive.namelist() if each.endswith("/data.pkl"))
-        return hashlib.sha256(re.sub(rb"[0-9a-f]{32}", b"", archive.read(name))).hexdigest()
+    return hashlib.sha256(re.sub(rb"[0-9a-f]{32}", b"", program)).hexdigest()
 
 
 class _Pickling:
-    """Stands for a module with a `Pickler`, as torch.save wants one, and keeps what pickling finds out."""
-
-    __name__ = "cloudpickle"  # torch.save asks for the name of its pickle module
+    """Pickles a model without the values of its tensors, and keeps what that finds out."""
 
     def __init__(self) -> None:
         self.taken: dict[str, None] = {}
         self.installed: set[str] = set()
         self._by_value: list[types.ModuleType] = []
         self._looked_up: set[str] = set()
+        self._places: dict[int, tuple[int, int]] = {}
+        self._storages: list[torch.UntypedStorage] = []
+        self._end = 0
         pickling = self
 
         class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+            def persistent_id(self, value: Any) -> Any:
+                return pickling.place_of(value)
+
             def reducer_override(self, value: Any) -> Any:
                 reduced = pickling.reduced(value)
                 return super().reducer_override(value) if reduced is None else reduced
@@ -242,16 +269,36 @@ class _Pickling:
             raise TypeError(f"cannot take {kind} to another process")
         return None
 
-    def travels(self, value: object) -> bool:
-        """Return True if a value can be pickled. Its weights are not."""
+    def place_of(self, value: Any) -> tuple[int, int, torch.dtype | None] | None:
+        """Return where a storage stands in the file of weights, with its type if it has one; None for all else."""
         import torch
 
-        class Probe(self.Pickler):  # type: ignore[misc, name-defined]
-            def persistent_id(self, value: Any) -> str | None:
-                return "storage" if isinstance(value, torch.storage.TypedStorage) or torch.is_storage(value) else None
+        is_typed = isinstance(value, torch.storage.TypedStorage)
+        if not is_typed and not isinstance(value, torch.UntypedStorage):
+            return None
+        storage = value._untyped_storage if is_typed else value
+        if storage._cdata not in self._places:
+            start = -(-self._end // ALIGNMENT) * ALIGNMENT
+            self._places[storage._cdata] = start, storage.nbytes()
+            self._storages.append(storage)  # while it is held, no other one has its address
+            self._end = start + storage.nbytes()
+        return *self._places[storage._cdata], value.dtype if is_typed else None
 
+    def write_weights(self, path: Path) -> None:
+        """Write each storage once. One that lies on a GPU is copied to the host for that, one after the other."""
+        import torch
+
+        with path.open("wb") as file:
+            for storage in self._storages:
+                if storage.nbytes():
+                    file.seek(self._places[storage._cdata][0])
+                    host = storage if storage.device.type == "cpu" else storage.cpu()
+                    file.write(torch.empty(0, dtype=torch.uint8).set_(host).numpy().data)
+
+    def travels(self, value: object) -> bool:
+        """Return True if a value can be pickled. Nothing is written."""
         try:
-            Probe(_Sink(), protocol=pickle.DEFAULT_PROTOCOL).dump(value)
+            self.Pickler(_Sink(), protocol=pickle.DEFAULT_PROTOCOL).dump(value)
         except Exception:  # as in `save`
             return False
         return True
@@ -292,7 +339,7 @@ def _as_it_is(value: Any) -> Any:
 def _scripted(program: bytes) -> Any:
     import torch
 
-    return torch.jit.load(io.BytesIO(program), map_location="cpu")  # type: ignore[no-untyped-call]
+    return torch.jit.load(io.BytesIO(program), map_location="cpu")
 
 
 def _can_import(name: str, module: types.ModuleType) -> bool:

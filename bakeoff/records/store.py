@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
@@ -199,10 +201,12 @@ class Store:
 
     @staticmethod
     def build_in(folder: Path) -> FirstBuild | None:
-        """Return what was kept of the build in this folder, unless it was moved here."""
-        path = folder / BUILD_FILE
-        build = FirstBuild.model_validate_json(path.read_text()) if path.exists() else None
-        return build if build and build.folder == str(folder) else None
+        """Return what was kept of the build in this folder, unless it was moved here or another version kept it."""
+        try:
+            build = FirstBuild.model_validate_json((folder / BUILD_FILE).read_text())
+        except (FileNotFoundError, ValidationError):
+            return None
+        return build if build.folder == str(folder) else None
 
     def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
         """Return the records so far of these cells, or of all of them in the order planned.

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import nn
 from bakeoff import models
 from bakeoff.models import live_model
 from bakeoff.models.base import LIVE_MODEL, LoadedModel
+from bakeoff.models.live_model import About
 from bakeoff.records.errors import UsageError
 from tests.support.checkout import ROOT
 
@@ -173,26 +173,24 @@ def test_model_is_gone_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None
         models.find("live:Net")
 
 
-def test_equal_code_has_one_digest_in_every_process(tmp_path: Path) -> None:
-    """Otherwise no build of an earlier run would be found."""
-    script = textwrap.dedent(
-        """
-        import sys, pathlib, torch
-        from bakeoff.models import live_model
-        class Net(torch.nn.Module):
-            def forward(self, x): return x * FACTOR
-        FACTOR = int(sys.argv[1])
-        live_model.save(Net(), torch.ones(1), pathlib.Path(sys.argv[2]))
-        print(live_model.About.model_validate_json((pathlib.Path(sys.argv[2]) / "about.json").read_bytes()).code)
-        """
-    )
-    file = tmp_path / "program.py"
-    file.write_text(script, encoding="utf-8")
+NOTEBOOK = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * FACTOR
+
+FACTOR = {factor}
+"""
+
+
+def test_equal_code_has_one_digest(tmp_path: Path) -> None:
+    """Otherwise no build of an earlier run would be found, or one of other code."""
 
     def digest(factor: int) -> str:
-        command = [sys.executable, str(file), str(factor), str(tmp_path)]
-        return subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=-1
-        ).stdout.decode()
+        notebook: dict[str, Any] = {"__name__": "__main__"}
+        exec(NOTEBOOK.format(factor=factor), notebook)
+        live_model.save(notebook["Net"](), torch.ones(1), tmp_path)
+        return About.model_validate_json((tmp_path / live_model.ABOUT).read_bytes()).code
 
     assert digest(2) == digest(2) != digest(3)

@@ -197,6 +197,13 @@ def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_build_that_another_version_has_kept_is_none(tmp_path: Path) -> None:
+    with BuildCache(tmp_path) as cache:
+        file = built(cache, "f") / "0" / "build.json"
+        file.write_text(file.read_text().replace("{", '{"a_later_field": 1, ', 1))
+        assert Store.build_in(file.parent) is None and cache.entries() == []
+
+
 def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with BuildCache(tmp_path / "file") as cache:
