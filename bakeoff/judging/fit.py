@@ -181,7 +181,7 @@ def fit(cells: Mapping[str, Series]) -> Fit:
         level = float(np.mean([np.median(_logs(turns)) for turns in series.values()]))
         shifts.setdefault(overall.components[label], []).append(level - overall.by_label[label])
     latency_ms = {
-        label: _rounded(math.exp(effect + float(np.mean(shifts[overall.components[label]]))))
+        label: rounded_ms(math.exp(effect + float(np.mean(shifts[overall.components[label]]))))
         for label, effect in overall.by_label.items()
     }
     return Fit(latency_ms, known, epochs)
@@ -366,5 +366,5 @@ def _all_logs(series: Series) -> list[float]:
     return [log for turns in series.values() for log in _logs(turns)]
 
 
-def _rounded(value_ms: float) -> float:
+def rounded_ms(value_ms: float) -> float:
     return float(f"{value_ms:.{SIGNIFICANT_DIGITS}g}")

@@ -12,6 +12,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_conte
 from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.generation import with_generations
+from bakeoff.judging.mix import Mix, mixes_of
 from bakeoff.judging.price import Price
 from bakeoff.judging.suites import Suite, suites_of
 from bakeoff.judging.sweeps import Sweep, sweeps_of
@@ -29,6 +30,7 @@ class Judgement:
     sweeps: tuple[Sweep, ...]
     suites: tuple[Suite, ...] = ()
     dynamic_ranges: tuple[DynamicRange, ...] = ()
+    mixes: tuple[Mix, ...] = ()
 
     @property
     def report(self) -> Report:
@@ -58,6 +60,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         tuple(sweeps_of(contests)),
         tuple(suites_of(contests)),
         tuple(dynamic_ranges_of(contests)),
+        tuple(mixes_of(contests)),
     )
 
 

@@ -31,6 +31,8 @@ from bakeoff.records.store import Store
 def sampling_of(request: Request) -> SamplingPlan:
     plan = SamplingPlan.lasting(request.min_time_s, request.processes, request.require.calls, builds=request.builds)
     plan = replace(plan, energy_of_all="joules_per_call" in {each.name for each in request.require.each})
+    if any(part.inputs for part in request.parts()):
+        plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes
     # what loses at single calls may win under load, so that no cell sits out
     unraced = replace(plan, races=False, most_processes=plan.processes, energy_of_all=True)
     return unraced if request.load_plan else plan

@@ -9,7 +9,7 @@ from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Ends, Surface
+from bakeoff.reports.tables import Column, Ends, Surface, TableOverSizes
 from bakeoff.reports.words import listed
 
 REASON_LIMIT = 100
@@ -23,6 +23,12 @@ def title(dynamic_range: DynamicRange) -> str:
     kept = {name: value for name, value in cell.dimensions.items() if name not in dynamic_range.ranges}
     spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in dynamic_range.ranges.items())
     return f"{cell.model_copy(update={'dimensions': kept}).title}: one build for {spans}"
+
+
+def table_of(dynamic_range: DynamicRange) -> TableOverSizes[DynamicBuild]:
+    """Return the table with what it says."""
+    told = title(dynamic_range), finding(dynamic_range)
+    return TableOverSizes(*told, columns_of(dynamic_range), dynamic_range.builds, NOTE)
 
 
 def finding(dynamic_range: DynamicRange) -> str:

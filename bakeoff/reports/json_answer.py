@@ -8,10 +8,11 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
+from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, load, suite_report, traits
+from bakeoff.reports import doubt_sentences, load, mix, suite_report, traits
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
 
@@ -74,6 +75,44 @@ class SuiteAnswer(Frozen):
     failures: list[str]
 
 
+class MixSizeAnswer(Frozen):
+    """One size of a mix."""
+
+    name: str
+    contest_id: str
+    calls: int
+    weight: float
+
+
+class MixRowAnswer(Frozen):
+    """One backend over a mix of sizes."""
+
+    label: str
+    rank: int | None
+    mean_ms: float | None  # None: it was not ranked at every size
+    mean_ci95_ms: Interval | None
+    speedup: Ratio | None  # over the baseline
+    latency_ms: dict[str, float | None]  # by size
+    reason: str  # why it is not ranked
+
+
+class MixAnswer(Frozen):
+    """One verdict over recorded calls of several sizes. Ratios are of mean times of a request."""
+
+    title: str
+    finding: str
+    outcome: Certainty
+    winner: str | None
+    tied: list[str]
+    open: list[str]
+    baseline: str | None
+    runner_up: str | None
+    leads: dict[str, Ratio]  # of the best one over each other ranked one
+    covered: float  # share of the recorded calls whose sizes were measured
+    sizes: list[MixSizeAnswer]  # the most frequent first
+    rows: list[MixRowAnswer]  # the best mean first
+
+
 class Answer(Frozen):
     """What `--json` prints."""
 
@@ -81,6 +120,7 @@ class Answer(Frozen):
     complete: bool
     contests: list[ContestAnswer]
     suites: list[SuiteAnswer]
+    mixes: list[MixAnswer]  # one for each file of recorded calls with several sizes
     about_models: list[str]  # what the models do beside computing outputs from their inputs
     paths: dict[str, str]  # "folder", and the files in it by their names
 
@@ -92,6 +132,7 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
         complete=judgement.report.complete,
         contests=[_answer(contest) for contest in judgement.contests],
         suites=[_suite_answer(suite) for suite in judgement.suites],
+        mixes=[_mix_answer(each) for each in judgement.mixes],
         about_models=traits.about_models(judgement.contests),
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
@@ -141,6 +182,40 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
         baseline=suite.baseline,
         backends=[_backend_answer(row) for row in suite.rows],
         failures=[suite_report.failure(suite, failures) for failures in suite.failures],
+    )
+
+
+def _mix_answer(judged: Mix) -> MixAnswer:
+    return MixAnswer(
+        title=mix.title(judged),
+        finding=mix.finding(judged),
+        outcome=judged.certainty,
+        winner=judged.winner,
+        tied=list(judged.tied),
+        open=list(judged.open_labels),
+        baseline=judged.baseline,
+        runner_up=judged.runner_up,
+        leads=judged.leads,
+        covered=judged.covered,
+        sizes=[
+            MixSizeAnswer(name=size.name, contest_id=size.contest.contest_id, calls=size.calls, weight=size.weight)
+            for size in judged.sizes
+        ],
+        rows=[
+            MixRowAnswer(
+                label=row.label,
+                rank=row.rank,
+                mean_ms=row.mean_ms,
+                mean_ci95_ms=row.mean_ci95_ms,
+                speedup=row.speedup,
+                latency_ms={
+                    size.name: cell.latency.median_ms if cell and cell.latency else None
+                    for size, cell in zip(judged.sizes, row.cells, strict=True)
+                },
+                reason=mix.why_not(row, judged),
+            )
+            for row in judged.rows
+        ],
     )
 
 

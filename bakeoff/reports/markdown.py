@@ -7,11 +7,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Environment, Record, Report, Status
@@ -24,6 +24,7 @@ from bakeoff.reports import (
     generation,
     load,
     machine,
+    mix,
     number_format,
     sentences,
     suite_report,
@@ -31,7 +32,7 @@ from bakeoff.reports import (
 )
 from bakeoff.reports.columns import answers_of, columns_of
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, T, Table, shown_in
+from bakeoff.reports.tables import Column, Surface, T, Table, TableOverSizes, shown_in
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
@@ -74,7 +75,8 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
     sections = [
         _head(judgement),
         _contents(contests, [heading for heading, text in others.items() if text]),
-        *map(_dynamic_range, judgement.dynamic_ranges),
+        *(_table_over_sizes(dynamic.table_of(each)) for each in judgement.dynamic_ranges),
+        *(_table_over_sizes(mix.table_of(each)) for each in judgement.mixes),
         *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
         *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
     ]
@@ -98,6 +100,7 @@ def _head(judgement: Judgement) -> str:
         f"<sub>{escape(' · '.join(machine.summary(report)))}</sub>",
         f"**{incomplete}**" if incomplete else "",
         *map(_suite, judgement.suites),
+        *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
         _answers(contests) if contests else "No cell has ended yet.",
         "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests)),
         f"<sub>{escape(absent)}</sub>" if absent else "",
@@ -141,19 +144,9 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
     return f"Contents: {' · '.join(links)}"
 
 
-def _dynamic_range(dynamic_range: DynamicRange) -> str:
-    """Return what one build for a range of sizes costs."""
-    told = table_of(
-        shown_in(Surface.MARKDOWN, dynamic.columns_of(dynamic_range), dynamic_range.builds), dynamic_range.builds
-    )
-    return "\n\n".join(
-        [
-            f"## {escape(dynamic.title(dynamic_range))}",
-            f"**{escape(dynamic.finding(dynamic_range))}.**",
-            told,
-            escape(dynamic.NOTE),
-        ]
-    )
+def _table_over_sizes(told: TableOverSizes[Any]) -> str:
+    table = table_of(shown_in(Surface.MARKDOWN, told.columns, told.rows), told.rows)
+    return "\n\n".join([f"## {escape(told.title)}", f"**{escape(told.finding)}.**", table, escape(told.note)])
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:

@@ -34,6 +34,7 @@ from bakeoff.reports import (
     generation,
     load,
     machine,
+    mix,
     number_format,
     sentences,
     suite_report,
@@ -41,7 +42,7 @@ from bakeoff.reports import (
 )
 from bakeoff.reports.charts import Chart, Palette
 from bakeoff.reports.columns import BACKEND, STATUS, answers_of, columns_of
-from bakeoff.reports.tables import Column, Surface, shown_in
+from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 
 NOTE_LIMIT = 90
 """Longest note beside a value, in characters. The details of the cell hold it whole."""
@@ -84,16 +85,11 @@ def to_page(judgement: Judgement) -> str:
             )
             for swept in judgement.sweeps
         ],
-        dynamic_ranges=[
-            (
-                dynamic.title(found),
-                dynamic.finding(found),
-                shown_in(Surface.PAGE, dynamic.columns_of(found), found.builds),
-                found.builds,
-            )
-            for found in judgement.dynamic_ranges
+        mixes=[mix.answer(each) for each in judgement.mixes],
+        over_sizes=[
+            *(_over_sizes(dynamic.table_of(each)) for each in judgement.dynamic_ranges),
+            *(_over_sizes(mix.table_of(each)) for each in judgement.mixes),
         ],
-        dynamic_note=dynamic.NOTE,
         environment=machine.environment_facts(report.environment),
         method=[*report.notes, *machine.method_notes(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
@@ -130,6 +126,10 @@ class CellSection:
         self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.cells)
         self.told = doubt_sentences.doubts(contest)
         self.pictures = [Picture(chart, palette) for chart in charts.of_contest(contest, palette, report)[:1]]
+
+
+def _over_sizes(told: TableOverSizes[T]) -> tuple[TableOverSizes[T], list[Column[T]]]:
+    return told, shown_in(Surface.PAGE, told.columns, told.rows)
 
 
 def comparison_to_page(compared: Comparison) -> str:

@@ -9,14 +9,14 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Report
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import machine, number_format, sentences, suite_report
+from bakeoff.reports import machine, mix, number_format, sentences, suite_report
 from bakeoff.reports.columns import answers_of
 from bakeoff.reports.markdown import escape, table_of
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Surface, shown_in
 
 MAX_LINES = 30
-CONTESTS_SHOWN = 10
+CONTESTS_SHOWN = 8
 FAILURES_SHOWN = 6
 BACKENDS_SHOWN = 8
 SUITE_FAILURES_SHOWN = 4
@@ -32,6 +32,7 @@ def of_run(judgement: Judgement) -> str:
     lines = [f"### {escape(sentences.title(judgement))}", ""]
     if incomplete := machine.what_is_missing(report):
         lines += [f"**{incomplete}**", ""]
+    lines += [line for each in judgement.mixes[:SUITES_SHOWN] for line in (f"**{escape(mix.answer(each))}**", "")]
     if judgement.suites:
         return _joined([*lines, *_suites(judgement.suites), "", f"{_where(report)}. Made {escape(report.created_at)}."])
     lines += table_of(

@@ -84,6 +84,17 @@ def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) 
 
 
 @dataclass(frozen=True)
+class TableOverSizes(Generic[T]):
+    """A table over several contests that differ in size, with what it says. The first column names the row."""
+
+    title: str
+    finding: str
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
+    note: str
+
+
+@dataclass(frozen=True)
 class Table:
     """A table of texts. The columns of text come first."""
 

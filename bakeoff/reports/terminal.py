@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -15,11 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.judging.certainty import Effect
+from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
-from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubt_of_placement
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
@@ -33,6 +32,7 @@ from bakeoff.reports import (
     generation,
     load,
     machine,
+    mix,
     number_format,
     sentences,
     suite_report,
@@ -40,7 +40,7 @@ from bakeoff.reports import (
 )
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, T, shown_in
+from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 from bakeoff.reports.tables import Table as TextTable
 
 REFRESH_EVERY_S = 0.25
@@ -245,7 +245,9 @@ def print_report(judgement: Judgement, console: Console) -> None:
     for suite in judgement.suites:
         print_suite(suite, console)
     for dynamic_range in judgement.dynamic_ranges:
-        print_dynamic_range(dynamic_range, console)
+        print_table_over_sizes(dynamic.table_of(dynamic_range), console)
+    for each in judgement.mixes:
+        print_table_over_sizes(mix.table_of(each), console)
     if absent := sentences.cannot_run_here(judgement):
         console.print(Text(one_line(absent), style="dim"), highlight=False)
     if lacking := machine.what_is_missing(judgement.report):
@@ -283,6 +285,9 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
         ]
         style = "bold yellow" if others[-1].is_bad_of(contest) else "bold"
         console.print(Text("  ".join(padded).rstrip(), style), soft_wrap=True)  # a line each, however narrow
+    for each in judgement.mixes:
+        style = "bold" if each.certainty is Certainty.SURE else "bold yellow"
+        console.print(Text(one_line(mix.answer(each)), style), soft_wrap=True)
 
 
 def _print_contest(contest: ContestJudgement, console: Console) -> None:
@@ -395,22 +400,23 @@ def print_wrapped(console: Console, bullet: str, *parts: str) -> None:
     console.print(grid)
 
 
-def print_dynamic_range(dynamic_range: DynamicRange, console: Console) -> None:
-    """Print what one build for a range of sizes costs, and why builds were compiled again or serve no size."""
-    console.print(Text(one_line(dynamic.title(dynamic_range)), style="bold"), soft_wrap=True)
-    console.print(Text(f"{dynamic.finding(dynamic_range)}. {dynamic.NOTE}"), highlight=False)
-    columns = shown_in(Surface.TERMINAL, dynamic.columns_of(dynamic_range), dynamic_range.builds)
+def print_table_over_sizes(told: TableOverSizes[Any], console: Console) -> None:
+    """Print a table over several sizes, and below it what stands beside its values."""
+    console.print(Text(one_line(told.title), style="bold"), soft_wrap=True)
+    console.print(Text(f"{told.finding}. {told.note}"), highlight=False)
+    columns = shown_in(Surface.TERMINAL, told.columns, told.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")
-    for build in dynamic_range.builds:
-        cells = ((column.text_of(build), column.interval_of(build)) for column in columns)
+    for row in told.rows:
+        cells = ((column.text_of(row), column.interval_of(row)) for column in columns)
         table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
     console.print(table)
-    for build in dynamic_range.builds:
+    for row in told.rows:
         for column in columns:
-            if note := column.note_of(build):
-                print_wrapped(console, "~ ", f"{build.configuration}, {column.heading} {column.text_of(build)}", note)
+            if note := column.note_of(row):
+                subject = f"{columns[0].text_of(row)}, {column.heading} {column.text_of(row)}"
+                print_wrapped(console, "~ ", subject, note)
     console.print()
 
 

@@ -1,0 +1,107 @@
+"""The verdict over recorded calls of several sizes, and its table: a row for each backend, a column for each size."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.mix import Mix, MixRow
+from bakeoff.records.text import one_line, spell_ms
+from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Ends, Surface, TableOverSizes
+from bakeoff.reports.words import first, listed, percent
+
+REASON_LIMIT = 120
+
+NOTE = (
+    "Mean: each size's latency, weighted by how often it came. Each build was made for its size alone, and a backend "
+    "without a build for one of the sizes is not ranked."
+)
+
+
+def title(mix: Mix) -> str:
+    """Return a title such as `net.py:factory on cpu, fp32: 400 recorded calls of 3 sizes`."""
+    cell = mix.sizes[0].contest.cell
+    kept = {name: value for name, value in cell.dimensions.items() if name != "call"}
+    run = f", {run_id}" if (run_id := mix.sizes[0].contest.run_id) else ""
+    calls = sum(size.calls for size in mix.sizes)
+    of = "" if mix.covered == 1 else f" ({percent(mix.covered)} of all)"
+    title = cell.model_copy(update={"dimensions": kept}).title
+    return f"{title}{run}: {calls:,} recorded calls{of} of {len(mix.sizes)} sizes"
+
+
+def finding(mix: Mix) -> str:
+    """Say who wins over the mix, at which mean time of a request, and how much faster than eager and the runner-up."""
+    best = mix.best
+    if best is None or best.mean_ms is None:
+        return "nothing could be ranked at every size"
+    others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
+    ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
+    told = [f"{number_format.ratio(ratio.value)}x as fast as {label}" for label, ratio in ratios.items() if ratio]
+    faster = f", {listed(told)}" if told else ""
+    mean = f"a mean of {spell_ms(best.mean_ms)} a request"
+    if mix.certainty in (Certainty.TIE, Certainty.OPEN):
+        sharing = [row.mean_ms for row in mix.rows if row.label in mix.candidates and row.mean_ms is not None]
+        between = f"{listed(first(mix.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
+        return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{faster}"
+    if mix.certainty is Certainty.ALONE:
+        return f"only {best.label} could be ranked at every size, at {mean}"
+    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure"
+    return f"{best.label} wins at {mean}{faster}{doubted}"
+
+
+def answer(mix: Mix) -> str:
+    """Return the title and the finding in one line."""
+    return f"{title(mix)}: {finding(mix)}."
+
+
+def table_of(mix: Mix) -> TableOverSizes[MixRow]:
+    """Return the mean time and the latency at each size, a row for each backend."""
+    every = [
+        Column[MixRow](f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
+                       text=partial(_text, place=place), surfaces=Surface.ALL)
+        for place, size in enumerate(mix.sizes)
+    ]  # fmt: skip
+    columns = [
+        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds, interval=_mean_ends,
+                       surfaces=Surface.ALL),
+        Column[MixRow](f"x {mix.baseline}", lambda row: row.speedup.value if row.speedup else None,
+                       write=number_format.ratio, interval=_speedup_ends, surfaces=Surface.ALL),
+        *every,
+        Column[MixRow]("built", lambda row: row.build_s, "s", number_format.seconds, surfaces=Surface.ALL),
+        Column[MixRow]("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
+                       is_text=True, surfaces=Surface.ALL),
+    ]  # fmt: skip
+    return TableOverSizes(title(mix), finding(mix), columns, mix.rows, NOTE)
+
+
+def why_not(row: MixRow, mix: Mix) -> str:
+    """Say at which size a backend is not ranked, and why, or nothing."""
+    if row.missing is None:
+        return ""
+    place, record = row.missing
+    reason = one_line(record.reason) or number_format.ending(record)
+    return f"at {mix.sizes[place].name}: {reason}"
+
+
+def _latency(row: MixRow, place: int) -> float | None:
+    cell = row.cells[place]
+    return cell.latency.median_ms if cell and cell.latency else None
+
+
+def _text(row: MixRow, place: int) -> str:
+    cell, latency_ms = row.cells[place], _latency(row, place)
+    if latency_ms is not None:
+        return number_format.milliseconds(latency_ms)
+    return number_format.ending(cell.record) if cell else NONE
+
+
+def _mean_ends(row: MixRow) -> Ends | None:
+    return (row.mean_ci95_ms.low, row.mean_ci95_ms.high) if row.mean_ci95_ms else None
+
+
+def _speedup_ends(row: MixRow) -> Ends | None:
+    interval = row.speedup.ci95 if row.speedup else None
+    return (interval.low, interval.high) if interval else None
