@@ -208,7 +208,7 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
             **{name: settings[name] for name in ("threads", "tf32", "graph", "channels_last")},
             "options": {},
             **part.facts,
-            "variables": dict(part.variables),
+            "variables": settings["variables"] if runtime.uses_torch else {},
         },
         "reported": settings["reported"],
         "inputs": [{"name": name, "type": kind, "shape": shape} for name, kind, shape in inputs],

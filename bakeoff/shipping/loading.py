@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.loaded.contract import Artifact, Loaded, TensorSpec
 from bakeoff.backends.standalone import Threads
-from bakeoff.records.call_form import Arguments, HasNoForm, maker
+from bakeoff.records.call_form import Arguments, HasNoForm, maker, taker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -41,14 +41,18 @@ def load(
     serve raises `bakeoff.NotServed`, which says what it serves, or goes to `fallback`. On CUDA, `device` may name
     another GPU than the one it was built on.
     """
-    folder = Path(folder)
+    return ShippedModel(Path(folder), read_description(Path(folder)), fallback, device)
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return what the folder says of itself. Raise UsageError if it was not exported, or by another version."""
     try:
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} is no folder that `bakeoff export` wrote: {first_line(error)}") from None
     if description.get("format") != FORMAT:
         raise UsageError(f"{folder} was exported by another version of Bakeoff: export it again")
-    return ShippedModel(folder, description, fallback, device)
+    return description
 
 
 class ShippedModel:
@@ -65,14 +69,16 @@ class ShippedModel:
         description: Mapping[str, Any],
         fallback: Callable[..., Any] | None = None,
         device: str | torch.device | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
+        """With `loaded`, that is called and nothing is loaded."""
         import numpy
 
         self.description = description
         self.device = _device(description, device)
         self.fallback_calls = 0
         self._fallback = fallback
-        self._folder = folder
+        self.folder = folder
         self._arguments = _arguments(description["call"])
         self._make = _maker(description["call"]["answer"])
         self._inputs = tuple(_spec(each) for each in description["inputs"])
@@ -85,7 +91,7 @@ class ShippedModel:
         self._tensor: Any = None
         self._from_numpy: Any = None
         self._lock = threading.Lock()
-        loaded = self._load()
+        loaded = loaded or self._load()
         self._takes_arrays = loaded.takes_arrays
         self._run: Callable[[Sequence[Any]], Sequence[Any]] = loaded.run
         if self.thread_safety is Threads.TURNS:
@@ -96,8 +102,8 @@ class ShippedModel:
     def _load(self) -> Loaded:
         description = self.description
         module, _, name = description["loader"].partition(":")
-        artifact = Artifact(
-            path=self._folder / description["file"],
+        self._artifact = Artifact(
+            path=self.folder / description["file"],
             device=self.device,
             settings=description["settings"],
             inputs=self._inputs,
@@ -105,10 +111,10 @@ class ShippedModel:
             sample=self.sample_inputs,
         )
         try:
-            loaded: Loaded = getattr(importlib.import_module(module), name)(artifact)
+            loaded: Loaded = getattr(importlib.import_module(module), name)(self._artifact)
         except ImportError as error:
             libraries = " ".join(description["libraries"])
-            raise BakeoffError(f"{self._folder} needs {libraries}: pip install {libraries} ({error})") from error
+            raise BakeoffError(f"{self.folder} needs {libraries}: pip install {libraries} ({error})") from error
         _warn_without_tf32(description, self.device)
         return loaded
 
@@ -131,8 +137,26 @@ class ShippedModel:
 
     def sample_inputs(self) -> list[Any]:
         """Return the inputs of the sample as arrays of NumPy, with words of uint16 for bfloat16."""
-        with self._numpy.load(self._folder / "sample.npz") as arrays:
+        with self._numpy.load(self.folder / "sample.npz") as arrays:
             return [arrays[f"input_{number}"] for number in range(len(self._inputs))]
+
+    def sample_tensors(self) -> list[torch.Tensor]:
+        """Return the inputs of the sample as tensors of torch on the build's device."""
+        from bakeoff.backends.loaded.torch_streams import sample_tensors
+
+        return sample_tensors(self._artifact, self.device)
+
+    def sample_call(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the model that hold these tensors, and the constants of the build."""
+        call = self.description["call"]
+        kwargs = {name: maker(form)(tensors) for name, form in call["kwargs"].items()}
+        return tuple(maker(form)(tensors) for form in call["args"]), kwargs
+
+    def tensors_of(self, answer: object) -> list[Any]:
+        """Return the tensors or arrays in an answer, in the order of the outputs."""
+        found: list[Any] = [None] * len(self._outputs)
+        taker(self.description["call"]["answer"], "answer")(answer, found)
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer as the model does."""

@@ -10,7 +10,7 @@ import torch
 from bakeoff.backends.loaded.contract import Artifact
 
 
-def sample_tensors(artifact: Artifact, device: torch.device) -> list[torch.Tensor]:
+def sample_tensors(artifact: Artifact, device: torch.device | str) -> list[torch.Tensor]:
     """Return the inputs of the sample as tensors on the device."""
     tensors = []
     for array, spec in zip(artifact.sample(), artifact.inputs, strict=True):
