@@ -90,6 +90,7 @@ class ShippedModel:
         self._on_tensors: list[tuple[tuple[int, ...], Any]] = []  # once tensors of torch came
         self._tensor: Any = None
         self._from_numpy: Any = None
+        self._torch_device: Any = None
         self._lock = threading.Lock()
         loaded = loaded or self._load()
         self._takes_arrays = loaded.takes_arrays
@@ -185,6 +186,7 @@ class ShippedModel:
         if self._takes_arrays:
             outputs = self._run(leaves)
         else:
+            self._know_tensors(leaves)
             given = [self._as_tensor(leaf, spec) for leaf, spec in zip(leaves, self._inputs, strict=True)]
             results = [tensor.cpu() for tensor in self._run(self._to_device(given))]
             outputs = [_as_words(tensor) if self._has_words else _as_array(tensor) for tensor in results]
@@ -226,7 +228,7 @@ class ShippedModel:
         torch = sys.modules.get("torch")
         if torch is None:
             raise self._not_served(leaves)
-        self._tensor, self._from_numpy = torch.Tensor, torch.from_numpy
+        self._tensor, self._from_numpy, self._torch_device = torch.Tensor, torch.from_numpy, torch.device(self.device)
         self._on_tensors = [(spec.shape, getattr(torch, spec.type)) for spec in self._inputs]
         return self._on_tensors
 
@@ -238,7 +240,8 @@ class ShippedModel:
         return tensor if tensor.dtype is wanted else tensor.view(wanted)
 
     def _to_device(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return [tensor if str(tensor.device) == self.device else tensor.to(self.device) for tensor in tensors]
+        device = self._torch_device
+        return [tensor if tensor.device == device else tensor.to(device) for tensor in tensors]
 
     # --- what is not served
 

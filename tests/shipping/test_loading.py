@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import timeit
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -317,6 +318,27 @@ def test_calls_take_turns_where_a_build_takes_one_at_a_time(tmp_path: Path) -> N
     fast(torch.ones(2))
     with ThreadPoolExecutor(1) as pool, pytest.raises(bakeoff.BakeoffError, match="only the thread that loaded"):
         pool.submit(fast, torch.ones(2)).result()
+
+
+# --- what a call costs
+
+
+class Returning:
+    """Stands for a library that takes no time."""
+
+    takes_arrays = True
+
+    def run(self, inputs: Any) -> Any:
+        return inputs
+
+
+def test_a_call_costs_less_than_ten_microseconds_more_than_the_library(exported: dict[str, Path]) -> None:
+    description = json.loads((exported["onnx"] / DESCRIPTION).read_text())
+    fast = ShippedModel(exported["onnx"], description, loaded=Returning())
+    array = np.zeros((4, 64), np.float32)
+    for given in (array, torch.from_numpy(array)):
+        best_s = min(timeit.repeat(lambda given=given: fast(given), number=20, repeat=200)) / 20
+        assert best_s < 10e-6
 
 
 # --- the check of a folder

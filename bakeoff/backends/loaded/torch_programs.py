@@ -34,7 +34,7 @@ def load_aotinductor(artifact: Artifact) -> Loaded:
         1,  # runners
         (index or 0) if on_cuda else -1,
     )
-    return _called(artifact, package.run)
+    return _called(artifact, package.run, needs_no_grad=False)
 
 
 def load_inductor(artifact: Artifact) -> Loaded:
@@ -61,14 +61,14 @@ def _ordered(tensor: torch.Tensor, settings: Any) -> torch.Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
 
 
-def _called(artifact: Artifact, function: Function) -> Loaded:
+def _called(artifact: Artifact, function: Function, needs_no_grad: bool = True) -> Loaded:
     if artifact.settings["channels_last"]:
         settings, plain = artifact.settings, function
 
         def function(tensors: list[torch.Tensor]) -> Tensors:
             return plain([_ordered(tensor, settings) for tensor in tensors])
 
-    return Captured(artifact, function) if artifact.settings["graph"] else Called(function)
+    return Captured(artifact, function) if artifact.settings["graph"] else Called(function, needs_no_grad)
 
 
 class Called(Loaded):
@@ -76,10 +76,13 @@ class Called(Loaded):
 
     takes_arrays = False
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, needs_no_grad: bool) -> None:
         self._function = function
+        self._needs_no_grad = needs_no_grad
 
     def run(self, inputs: Tensors) -> Tensors:
+        if not self._needs_no_grad:
+            return self._function(list(inputs))
         with torch.no_grad():
             return self._function(list(inputs))
 
