@@ -1,4 +1,4 @@
-"""What torch.export cannot take for what it is: a ScriptModule, and a module that is quantised already."""
+"""What PyTorch's compilers cannot take for what it is: a ScriptModule, and a module that is quantised already."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     import torch
 
 
+PACKED = "PackedParams"
+"""Part of the names of the objects in which torch's own quantisation keeps weights."""
+
+
+def refuse_a_script(module: torch.nn.Module) -> None:
+    """Raise Unsupported for a ScriptModule: torch.compile does not take one, or leaves it to eager as a whole."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unsupported("torch.compile takes no ScriptModule: use torchscript or openvino, which do")
+
+
 @contextmanager
 def naming_the_form(module: torch.nn.Module) -> Iterator[None]:
     """Raise Unsupported, with what the module is, where exporting it inside the block fails for that."""
@@ -24,5 +36,10 @@ def naming_the_form(module: torch.nn.Module) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, Unsupported) or not is_quantised(module):
             raise
+        if PACKED in str(error):
+            raise Unsupported(
+                "the model is quantised already, and torch.export does not take its packed weights: use torchscript, "
+                "or eager"
+            ) from error
         reason = failure_of(type(error).__name__, str(error)).text
         raise Unsupported(f"the model is quantised already, and torch.export does not take it: {reason}") from error

@@ -29,6 +29,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
+from bakeoff.backends.exportable import refuse_a_script
 from bakeoff.backends.ranges import mark, refusing_guards
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import of_each_shape
@@ -213,6 +214,7 @@ class Inductor(Backend):
         import torch._dynamo
         import torch._inductor.config
 
+        refuse_a_script(module)
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         if context.training is not None:

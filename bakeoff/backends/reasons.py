@@ -22,6 +22,9 @@ _FRAME_BELOW = re.compile(
     r"(?:The following call raised this error|from user code|Found from\s*):\s*"
     r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)'
 )
+_CAUSED_BY = re.compile(r"^Caused by: \((\S+):(\d+) in (\S+)\)$", re.MULTILINE)
+_SYMBOL = re.compile(r"\b[uz]+f?\d+\b")
+"""What torch.export calls a number that depends on the values in a tensor."""
 _TORCHSCRIPT = re.compile(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", re.DOTALL)
 _COMPILER = re.compile(r"^.*\berror: .+$", re.MULTILINE)
 _LOWERED = re.compile(r"^\s*target: (\S+)$", re.MULTILINE)
@@ -95,7 +98,12 @@ def _of_a_branch(kind: str, text: str) -> Failure | None:
     if not (match := _GUARD.search(text)):
         return None
     line, place = _source_line(text)
-    told = f"torch.export cannot follow what depends on the values in a tensor: {line or match[1]}"
+    if not place and (cause := _CAUSED_BY.search(text)) and not cause[1].startswith(("_", "torch/")):
+        place = f"{Path(cause[1]).name}, line {cause[2]}, in {cause[3]}"
+    unknown = ", ".join(dict.fromkeys(_SYMBOL.findall(match[1])))
+    told = f"torch.export cannot follow what depends on the values in a tensor: {line.rstrip(':') or match[1]}"
+    if unknown and not line:
+        told += f", where only a call tells what {unknown} is"
     return Failure(kind="data-dependent branch", place=place, text=told)
 
 

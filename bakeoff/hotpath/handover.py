@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import importlib.util
+import io
 import pickle
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +21,10 @@ from bakeoff.hotpath.flattening import tensors_in
 
 MAX_COPIED_BYTES = 64 * 1024
 """Smaller weights and inputs are copied. Of larger ones in floating point only the kind is written."""
+
+
+BUILT_IN = frozenset(sys.builtin_module_names)
+"""Modules without a file."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,11 @@ def write(
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *tensors_in(args, kwargs))}
     try:
         with file.open("wb") as stream:
-            _Writer(stream, known).dump(task)
+            written = io.BytesIO()
+            writer = _Writer(written, known)
+            writer.dump(task)
+            pickle.dump(writer.files(), stream)
+            stream.write(written.getvalue())
     except OSError:
         raise
     except Exception as error:  # a class of the user's may raise anything
@@ -52,7 +64,8 @@ def write(
 def read(file: Path) -> Task:
     """Read a call. Raises whatever unpickling raises."""
     with file.open("rb") as stream:
-        task: Task = _Reader(stream).load()
+        files: dict[str, str] = pickle.load(stream)
+        task: Task = _Reader(stream, files).load()
     return task
 
 
@@ -61,6 +74,21 @@ class _Writer(pickle.Pickler):
         super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
         self._known = known
         self._numbers: dict[int, int] = {}
+        self._modules: dict[str, None] = {}  # of the classes and functions that were met
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType):
+            self._modules[obj.__module__] = None
+        return NotImplemented  # which means: as usual
+
+    def files(self) -> dict[str, str]:
+        """Return the files of modules that were loaded under names by which Python does not find them."""
+        found = {}
+        for name in self._modules:
+            origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+            if origin and "." not in name and name not in BUILT_IN and PathFinder.find_spec(name) is None:
+                found[name] = str(origin)
+        return found
 
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, torch.Tensor):
@@ -80,10 +108,20 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, files: dict[str, str]) -> None:
         super().__init__(stream)
+        self._files = files
         self._tensors: dict[int, torch.Tensor] = {}
         self._generator = torch.Generator().manual_seed(0)
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if module_name in self._files and module_name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(module_name, self._files[module_name])
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{self._files[module_name]} is no Python file")
+            sys.modules[module_name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[module_name])
+        return super().find_class(module_name, global_name)
 
     def persistent_load(self, pid: Any) -> Any:
         number = pid[1]

@@ -7,8 +7,9 @@ The factory is a top-level function of the file that returns `(module, example_i
 
 - Its parameters are the model's named dimensions. Each needs a default that is written as a whole number or a string. A
   parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
-- A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. A
-  module is imported as `python -m package.module` would do it, from the folder that the user stands in.
+- A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. Its
+  module has a name of ours, so that a file such as `queue.py` takes no library's place.
+- A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
 - The file is imported anew for each load, so that a module which it keeps is a fresh one. Torch's generator for the CPU
   is seeded before that. A factory that only draws from it can ignore seeds.
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
@@ -28,9 +29,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import islice
 from pathlib import Path
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     import torch
 
 _names: dict[Path, str] = {}
-"""The names under which this process has imported files."""
+"""The names under which this process imports files."""
 
 _loaded: dict[str, UserModel] = {}
 """The models that this process has begun to load, by their names."""
@@ -90,9 +93,17 @@ class UserModel(Family):
         return self.file.parents[levels]
 
     def make_importable(self) -> None:
-        """Put the model's folder first on the search path of this process. It stays there, for imports at any time."""
+        """Put the model's folder first on the search path of this process. It stays there, for imports at any time.
+
+        From then on the process finds the model's file under the name that pickles of its classes have.
+        """
         entry = str(self.folder)
         sys.path[:] = [entry, *(path for path in sys.path if path != entry)]
+        if not self.module and self.file not in _names:
+            name = re.sub(r"\W", "_", f"bakeoff_user_{self.file.stem}")
+            is_taken = name in _names.values()
+            _names[self.file] = f"{name}_{len(_names)}" if is_taken else name
+            sys.meta_path.insert(0, _UserFile(self.file, _names[self.file]))
 
     def _import(self) -> ModuleType:
         self.make_importable()
@@ -132,18 +143,52 @@ def loaded(name: str) -> UserModel | None:
     return _loaded.get(name)
 
 
-def _import_file(path: Path) -> ModuleType:
-    """Import a file under its own name, so that other processes with its folder on their path can read its pickles.
+class _UserFile(MetaPathFinder):
+    """Finds a user's file under a name of ours. Under its own name, libraries come first, and then the same module.
 
-    A name that another module has already is left to that one.
+    With its folder first on the search path, `queue.py` would take the place of Python's queue for every library. A
+    file that nobody imports by its own name does not get it: scipy looks for `sparse` among the imported modules.
     """
-    is_free = path.stem.isidentifier() and path.stem not in sys.modules
-    name = _names.setdefault(path, path.stem if is_free else f"bakeoff_user_{path.stem}")
+
+    def __init__(self, file: Path, name: str) -> None:
+        self._file, self._name = file, name
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == self._name:
+            return importlib.util.spec_from_file_location(self._name, self._file)
+        if fullname != self._file.stem or path is not None or fullname in sys.builtin_module_names:
+            return None
+        others = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != self._file.parent]
+        if (library := PathFinder.find_spec(fullname, others)) is not None and library.origin is not None:
+            return library
+        return ModuleSpec(fullname, _SameModule(self._name), origin=str(self._file))
+
+
+class _SameModule(Loader):
+    """Gives a module that has another name, too."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return ModuleType(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file anew."""
+    name = _names[path]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
     module = importlib.util.module_from_spec(spec)
     # as an import does, because dataclasses and pickle look up a class's module by name
     sys.modules[name] = module
+    if isinstance(sys.modules.get(path.stem), ModuleType) and sys.modules[path.stem].__name__ == name:
+        sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 

@@ -199,7 +199,7 @@ def _floor() -> list[Column[CellJudgement]]:
                terminal_heading="rate", terminal_width=130),
         Column("floor", _ROOFLINE(lambda it: it.floor_ms), "ms", csv="floor_ms"),
         Column("bound by", _ROOFLINE(lambda it: it.bound), csv="bound"),
-        Column("operations", _ROOFLINE(lambda it: it.flops), "FLOP", csv="flops"),
+        Column("operations", _ROOFLINE(lambda it: it.flops or None), "FLOP", csv="flops"),
         Column("moved", _ROOFLINE(lambda it: it.bytes_moved), "B", csv="bytes_moved"),
     ]  # fmt: skip
 

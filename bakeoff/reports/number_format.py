@@ -144,6 +144,8 @@ def floor(roofline: Roofline) -> str:
     """Return `0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
     least = " at least" if roofline.needed_flops < roofline.flops else ""
     compute = f"{quantity(roofline.needed_flops, 'FLOP')}{least} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
+    if not roofline.flops:  # torch counts products and convolutions, and no Fourier transform, sort or sum
+        compute = "operations not counted"
     cached = " from a cache" if roofline.in_cache else ""
     memory = f"{quantity(roofline.bytes_moved, 'B')}{cached} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
     told = f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"

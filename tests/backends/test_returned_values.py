@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from bakeoff import backends, models
+from bakeoff.backends.base import BuildContext
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.worker_context import tensors_not_taken
 from bakeoff.records.device import CPU
+from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy, Cell
-from tests.backends.building import built, reference_of
+from tests.backends.building import RecordingPhases, built, reference_of
 
 pytestmark = [
     pytest.mark.usefixtures("restored_switches"),
@@ -86,6 +88,26 @@ def test_a_singular_matrix_is_nobodys_merit(tmp_path: Path) -> None:
 )
 def test_tensors_that_a_backend_does_not_take_are_named(case: str, backend: str, reason: str) -> None:
     assert tensors_not_taken(backends.create(backend), load(cell_of(case, backend))) == reason
+
+
+@pytest.mark.parametrize(
+    ("case", "backend", "reason"),
+    [
+        (
+            "already_compiled.py:scripted",
+            "inductor",
+            "torch.compile takes no ScriptModule: use torchscript or openvino",
+        ),
+        ("already_compiled.py:scripted", "onnx", "torch.export takes no ScriptModule: use torchscript or openvino"),
+        ("quantised_lazy.py:quantised", "openvino", "is quantised already, and torch.export does not take its packed"),
+    ],
+)
+def test_a_form_that_is_not_taken_is_named(tmp_path: Path, case: str, backend: str, reason: str) -> None:
+    cell = cell_of(case, backend)
+    model = load(cell)
+    context = BuildContext(cell, RecordingPhases(), tmp_path, 1, model.inputs)
+    with pytest.raises(Unsupported, match=reason):
+        backends.create(backend).build(model.module, model.inputs[0], context)
 
 
 def test_inputs_keep_their_layout() -> None:

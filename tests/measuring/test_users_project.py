@@ -101,7 +101,7 @@ def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.
     )
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, cwd=project, env=child_environment(), capture_output=True, text=True, timeout=120)
-    assert done.stdout == "detect (1, 64)\n", done.stderr
+    assert done.stdout == "bakeoff_user_detect (1, 64)\n", done.stderr
 
 
 def test_an_environment_beside_ours(project: Path, own_servers: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import subprocess
@@ -266,12 +267,13 @@ def test_siblings_import_at_any_time(write: Write, tmp_path: Path) -> None:
 KEEPS_ITS_MODULE = "import torch\nclass Net(torch.nn.Linear): ...\nkept = Net(3, 3)\n"
 
 
-def test_a_file_is_imported_anew_under_its_own_name(tmp_path: Path) -> None:
+def test_a_file_is_imported_anew(tmp_path: Path) -> None:
     path = tmp_path / "imported_anew.py"
     path.write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
     first, second = (load(f"{path}:factory", batch=batch).module for batch in (2, 3))
     assert first is not second and torch.equal(first.weight, second.weight)
-    assert type(second).__module__ == "imported_anew"
+    assert type(second).__module__ == "bakeoff_user_imported_anew"
+    assert "class Net" in inspect.getsource(type(second))
     assert type(pickle.loads(pickle.dumps(second))) is type(second)
 
 
@@ -280,6 +282,21 @@ def test_a_file_with_the_name_of_a_library_replaces_nothing(tmp_path: Path) -> N
     path.write_text(f"import sys\ntorch = sys.modules['torch']\n{returning('torch.nn.Identity(), torch.ones(3)')}")
     assert load(f"{path}:factory").module(3) == 3
     assert sys.modules["torch"] is torch
+
+
+def test_a_file_takes_no_place_of_a_module_that_is_imported_later(tmp_path: Path) -> None:
+    for name in ("sparse", "sched"):
+        (tmp_path / f"{name}.py").write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
+    (tmp_path / "sibling_of_sparse.py").write_text("import sparse\n")
+    code = (
+        "import sys; from bakeoff import models; from bakeoff.models import user\n"
+        f"module = models.find('{tmp_path}/sparse.py:factory').load({{'batch': 1}}, 0).module\n"
+        f"models.find('{tmp_path}/sched.py:factory').load({{'batch': 1}}, 0)\n"
+        "assert 'sparse' not in sys.modules\n"
+        "import sched; assert hasattr(sched, 'scheduler'), sched\n"
+        "import sibling_of_sparse; assert sibling_of_sparse.sparse.Net is type(module)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
 PACKAGE = {

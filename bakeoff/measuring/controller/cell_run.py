@@ -627,7 +627,8 @@ class CellRun:
             live.phases.append(Phase(name=event.name, seconds=event.seconds))
         elif isinstance(event, Failed):
             self._end_worker()
-            raise CellEnded(self._record(event.status, event.failure))
+            died_in = live.phase if event.status.is_failure else None  # and not for what cannot be had here
+            raise CellEnded(self._record(event.status, event.failure, died_in=died_in))
         return isinstance(event, kind)
 
     def _account(self, live: LiveProcess, seconds: float) -> None:

@@ -749,6 +749,8 @@ def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label
             f"{each:.6g}" if isinstance(each, float) else each for each in (one[place].item(), other[place].item())
         )
         told = f"worst at [{at}] of input set {index}: {came}, expected {expected}"
+        if math.isclose(error[place].item(), math.tau, rel_tol=1e-4):
+            told += ", which is 2π apart: if these are angles, they are the same"
         worst = max(worst, (float(error[place]), told), key=lambda found: found[0])
     return worst[1]
 

@@ -245,8 +245,8 @@ class WithFrozenChoices(Wrapped):
 
 
 def places_of(choices: Sequence[Decision]) -> str:
-    """Return where choices are made, such as `early_exit.py, line 20 (if x.max() > 0.9:)`."""
-    return "; ".join(f"{one.place} ({one.code})" if one.code else one.place for one in choices)
+    """Return where choices are made, such as `early_exit.py, line 20 (if x.max() > 0.9)`."""
+    return "; ".join(f"{one.place} ({one.code.rstrip(':')})" if one.code else one.place for one in choices)
 
 
 def with_traits(
