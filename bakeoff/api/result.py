@@ -13,7 +13,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.stored_report import report_at
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Report
-from bakeoff.reports.json_answer import Answer, ContestAnswer, answer_of
+from bakeoff.reports.json_answer import Answer, ContestAnswer, MixAnswer, answer_of
 
 if TYPE_CHECKING:
     import pandas
@@ -70,9 +70,10 @@ class Result:
     def winner(self) -> str | None:
         """The winner, such as `onnx` or `inductor/max-autotune`; None where several tie or nothing was decided.
 
-        Raises UsageError for several contests, each of which has its own.
+        Recorded calls of several sizes have one, over their mix. Raises UsageError for several contests otherwise, each
+        of which has its own.
         """
-        return self._contest.winner
+        return self._mix.winner if self._mix else self._contest.winner
 
     @property
     def speedup(self) -> Ratio | None:
@@ -80,7 +81,7 @@ class Result:
 
         Raises UsageError for several contests, as `winner` does.
         """
-        ratio = self._contest.speedup
+        ratio = self._mix.rows[0].speedup if self._mix else self._contest.speedup
         if ratio is None:
             return None
         return Ratio(ratio.value, ratio.ci95.low if ratio.ci95 else None, ratio.ci95.high if ratio.ci95 else None)
@@ -143,6 +144,12 @@ class Result:
     @cached_property
     def _judgement(self) -> Judgement:
         return judge(self.report)
+
+    @property
+    def _mix(self) -> MixAnswer | None:
+        """Return the verdict over recorded calls, if that is the run's only one."""
+        mixes = self.answer.mixes
+        return mixes[0] if len(mixes) == 1 and len(mixes[0].sizes) == len(self.contests) else None
 
     @property
     def _contest(self) -> ContestAnswer:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import bakeoff
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.mix import Mix
@@ -122,6 +123,8 @@ def test_every_output_has_the_verdict_over_the_mix(tmp_path: Path) -> None:
     for output in (printed.getvalue(), to_markdown(judgement), to_page(judgement), summary.of_run(judgement)):
         assert sentence in output
     (answer,) = answer_of(judgement, tmp_path).mixes
+    result = bakeoff.Result(judgement.report, tmp_path)
+    assert result.winner == "onnx" and result.speedup is not None and result.speedup.value == pytest.approx(2.0)
     assert (answer.winner, answer.outcome, answer.finding) == ("onnx", "sure", sentence)
     assert [(size.name, size.weight) for size in answer.sizes] == [("8x4", 0.9), ("64x4", 0.1)]
     assert answer.rows[0].latency_ms == pytest.approx({"8x4": 1.0, "64x4": 10.0})
