@@ -165,3 +165,40 @@ def test_a_decoder_without_weights_is_drawn_on_the_gpu_and_its_imports_are_share
         assert record.status is Status.OK, f"{record.cell.label}: {record.reason}\n{record.log_tail}"
         assert record.accuracy is not None and record.accuracy.relative_rmse < 3e-2
     assert any("had imported torch and transformers and nothing else" in note for note in report.notes)
+
+
+KEEPING = """
+import torch
+
+kept = []
+
+class Keeping(torch.nn.Linear):
+    def forward(self, x):
+        kept.append(super().forward(x))
+        return kept[-1] * 2
+
+def factory(batch: int = 64):
+    return Keeping(64, 64), torch.randn(batch, 64)
+
+def chosen(batch: int = 64):
+    class Chosen(torch.nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y, x[x > 0.2], torch.nonzero(x > 0.2), x[:, :0]
+    return Chosen(64, 64), torch.randn(batch, 64)
+"""
+
+
+def test_gpu_memory_that_the_file_of_a_model_keeps_is_told(tmp_path: Path) -> None:
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    report = measure(tmp_path / "run", "eager", models=[f"{tmp_path / 'keeping.py'}:factory"])
+    assert report.records[0].traits is not None and report.records[0].traits.grows == ("GPU memory",)
+
+
+def test_outputs_whose_sizes_depend_on_values_are_read_from_the_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    report = measure(tmp_path / "run", "eager", "onnx", "onnx/cuda-graph", models=[f"{tmp_path / 'keeping.py'}:chosen"])
+    records = by_label(report)
+    assert [records[name].status for name in ("eager", "onnx")] == [Status.OK, Status.OK], records["onnx"].reason
+    assert records["onnx/cuda-graph"].status is Status.UNSUPPORTED and "one size" in records["onnx/cuda-graph"].reason

@@ -50,3 +50,11 @@ def test_the_drivers_account_of_the_process_goes_first(driver: Driver) -> None:
     driver.processes = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=12), SimpleNamespace(pid=0, usedGpuMemory=38)]
     mine.sample()
     assert (mine.peak_bytes, mine.source) == (12, "driver, this process")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows"), [([8, 16, 24, 32], True), ([8, 16, 16, 16], False), ([8, 24, 16, 32], False)]
+)
+def test_memory_that_each_call_adds_to_grows(sizes: list[int], grows: bool) -> None:
+    calls: list[int] = []
+    assert memory.keeps_memory(lambda: calls.append(1), lambda: sizes[len(calls) - 1]) is grows

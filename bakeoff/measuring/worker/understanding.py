@@ -19,6 +19,7 @@ from torch import nn
 
 from bakeoff.backends.calling import Returned, comparable, returned_by_call
 from bakeoff.measuring.worker.matching import choices_of, labels
+from bakeoff.measuring.worker.memory import keeps_memory
 from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs
@@ -116,6 +117,11 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     seed_everything(OTHER_SEED)
     second = owned(call(module, copied(sets[0])))
     grows = _grown(module, state, between) if changed else ()
+    on_gpu = next((tensor.device for tensor in sets[0].tensors() if tensor.is_cuda), None)
+    if not grows and on_gpu is not None:
+        # what the module does not hold itself, such as a list of its file
+        calls = partial(call, module, copied(sets[0]))
+        grows = ("GPU memory",) if keeps_memory(calls, partial(torch.cuda.memory_allocated, on_gpu)) else ()
     found: dict[str, Any] = {}
     if not are_alike(first, second) or (changed and _answer_depends(module, sets, state, first)):
         found = _told_apart(module, sets, state, first, changed)
