@@ -29,6 +29,9 @@ ROUNDS_OF_FEW_PROCESSES = 6
 
 SOAK_PARTS = 6
 
+USUAL_SOAK_S = 30.0
+"""Unless asked for, the winner and the runner-up serve for so long at the rate found, and no other cell."""
+
 WINDOWS_OF_SEARCH = 14
 """The search for settings usually takes as long as so many windows of a turn."""
 
@@ -68,6 +71,7 @@ class LoadPlan:
     objective: Objective | None = None
     soak_s: float = 0.0
     window_s: float = Scenario.SERVER.spec.window_s
+    soaks_all: bool = True  # or only the two best
 
     @property
     def spec(self) -> ScenarioSpec:
@@ -75,7 +79,7 @@ class LoadPlan:
 
     @classmethod
     def of(
-        cls, traffic: Traffic | None, objective: Objective | None, soak_s: float, min_time_s: float
+        cls, traffic: Traffic | None, objective: Objective | None, soak_s: float | None, min_time_s: float
     ) -> LoadPlan | None:
         """Return the plan, or None without `--load`. Raises UsageError where the two options do not fit together."""
         if traffic is None:
@@ -87,7 +91,8 @@ class LoadPlan:
             missing = "needs an objective: add --slo 'p99_ms<20'" if objective is None else "takes no --slo"
             raise UsageError(f"--load {traffic} {missing}")
         window_s = max(SHORTEST_WINDOW_S, spec.window_s * min_time_s / USUAL_MIN_TIME_S)
-        return cls(traffic.scenario, traffic.streams, objective, soak_s, window_s)
+        soaks_all, soak_s = soak_s is not None, USUAL_SOAK_S if soak_s is None else soak_s
+        return cls(traffic.scenario, traffic.streams, objective, soak_s, window_s, soaks_all)
 
     def rounds_in(self, processes: int) -> int:
         """Return how many turns a cell has in each of so many processes."""

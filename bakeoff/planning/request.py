@@ -221,8 +221,14 @@ class Request(Frozen):
         ),
     ] = None
     soak_s: Annotated[
-        float, Option(("--soak",), "Seconds that each cell serves at the rate found", in_record_command=True)
-    ] = Field(default=60.0, ge=0, allow_inf_nan=False)
+        float | None,
+        Option(
+            ("--soak",),
+            "Seconds that each cell serves at the rate found  [30, of the two best cells]",
+            in_record_command=True,
+            parse=optional(float),
+        ),
+    ] = Field(default=None, ge=0, allow_inf_nan=False)
     price: Annotated[
         Price | None,
         Option(

@@ -278,6 +278,18 @@ def test_what_misses_the_objective_over_the_soak_is_soaked_once_more_at_less(
     assert rates == pytest.approx([0.9] * 6 if soaks_again else [])
 
 
+def test_unless_asked_for_only_the_winner_and_the_runner_up_are_soaked(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=3.0), "null": Script(level_ms=1.0), "null/double": Script(level_ms=2.0)}
+    plan = LoadPlan.of(Traffic(Scenario.SERVER, 1), OBJECTIVE, None, USUAL_MIN_TIME_S)
+    run = run_contest(tmp_path, scripts, plan_of(3), load=plan)
+    assert {label: bool(record.load.soak) for label, record in run.records.items()} == {
+        "eager": False,
+        "null": True,
+        "null/double": True,
+    }
+    assert all(record.load.turns and NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
+
+
 def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:
     plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=30.0)
@@ -325,6 +337,7 @@ def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -
     run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
     told = [note for note in run.said if "serves best" in note or "at first, with" in note]
     assert len(told) == 4, "a search begins and ends for each cell"
+    assert len([note for note in run.said if "by a first look" in note]) == 2
     turns = [note for note in run.said if note.startswith("turn ")]
     assert len(turns) == 3 * SERVER.rounds_in(3)
     assert turns[0].startswith("turn 1 under load, in process 1: ") and turns[0].endswith(" requests/s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 
 from bakeoff.judging.load import misses_objective
@@ -11,6 +13,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
+from bakeoff.records.load import Load, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 
 SETTINGS_SHARE = 0.4
@@ -52,7 +55,7 @@ class LoadRounds:
             turns_s += last_s
             self._say_turns(f"turn {number + 1} under load, in process {self._epoch + 1}")
         if self._plan.soak_s:
-            in_time = self._has_time_to_soak(self._alive)
+            in_time = self._has_time_to_soak(self._to_soak())
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
             missing = [one for one in self._alive if _needs_lower_soak(one)]
             if missing and self._has_time_to_soak(missing):
@@ -79,7 +82,13 @@ class LoadRounds:
         if not has_settings and cell_run.is_right:
             label = cell_run.cell.label
             self._run.progress.note(f"looking for the settings with which {label} serves best")
-            load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s)
+
+            def tell(first: TriedSettings) -> None:
+                self._run.progress.note(
+                    f"{label} {self._spec.verb} {first.value:.5g} {self._spec.unit}, by a first look"
+                )
+
+            load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s, tell)
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return
@@ -102,10 +111,21 @@ class LoadRounds:
             cell_run.load = load.model_copy(update={"turns": [*load.turns, turn]})
 
     def _soak(self, cell_run: CellRun, round_: Round) -> None:
-        if (load := cell_run.load) is not None and not load.soak:
+        if (load := cell_run.load) is not None and cell_run in self._to_soak():
             self._run.progress.note(f"{cell_run.cell.label} serves for {self._plan.soak_s:g} s at the rate found")
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
             cell_run.load = load.model_copy(update={"soak": soaked})
+
+    def _to_soak(self) -> list[CellRun]:
+        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet."""
+
+        def ms_per_request(load: Load) -> float:
+            return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
+
+        serving = [one for one in self._alive if one.load and any(turn.value for turn in one.load.turns)]
+        serving.sort(key=lambda one: ms_per_request(one.load) if one.load else math.inf)
+        chosen = serving if self._plan.soaks_all else serving[:2]
+        return [one for one in chosen if one.load and not one.load.soak]
 
     def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
@@ -116,7 +136,7 @@ class LoadRounds:
             cell_run.load = load.model_copy(update={"lower_soak": soaked})
 
     def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
-        if (load := cell_run.load) is not None and not load.soak and NO_TIME_TO_SOAK not in load.left_out:
+        if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:
             cell_run.load = load.model_copy(update={"left_out": [*load.left_out, NO_TIME_TO_SOAK]})
 
     def _done(self, cell_run: CellRun, step: Step, seconds: float) -> None:

@@ -90,10 +90,16 @@ class CellUnderLoad:
         self._threads = threads
         self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
 
-    def find_settings(self, seed: int, has_time: Callable[[], bool] = lambda: True) -> Load:
+    def find_settings(
+        self,
+        seed: int,
+        has_time: Callable[[], bool] = lambda: True,
+        tell: Callable[[TriedSettings], None] = lambda first: None,
+    ) -> Load:
         """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
 
-        Once some settings meet the objective, no others are tried unless it `has_time`.
+        `tell` hears of the first settings that meet the objective. From then on, no others are tried unless it
+        `has_time`.
         """
         self._compares = True
         knobs = backends.create(self._cell.backend).serving
@@ -113,7 +119,9 @@ class CellUnderLoad:
             if one.value is None:
                 return
             is_better = best is None
-            if best is not None:
+            if best is None:
+                tell(one)
+            else:
                 tried[best], tried[-1], is_better = self._compared(tried[best], one, seed)
             best = len(tried) - 1 if is_better else best
 
