@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,13 @@ from bakeoff.records.schema import Report
 from bakeoff.reports.json_answer import Answer, ContestAnswer, MixAnswer, answer_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas
+    import torch
 
     from bakeoff.reports.tables import Raw
+    from bakeoff.shipping.loading import ShippedModel
 
 RESULTS = Path("results")
 """The folder in which runs lie by default."""
@@ -123,6 +128,48 @@ class Result:
         if svg is None:
             raise UsageError("nothing to draw: no build has numbers")
         return Figure(svg)
+
+    def save(self, folder: str | Path, label: str | None = None) -> Path:
+        """Write what the winner has built, as `bakeoff export` does, and return the folder.
+
+        Args:
+            folder: A new folder.
+            label: Another build than the winner, such as `openvino`, or the beginning of a contest's id.
+
+        Raises:
+            bakeoff.UsageError: Where nothing won, the build was not kept, or no script loads it. Eager builds nothing.
+        """
+        from bakeoff.shipping.export import export
+
+        _, script = export(self.folder, label, Path(folder))
+        return script.parent
+
+    def load(
+        self,
+        label: str | None = None,
+        *,
+        fallback: Callable[..., Any] | None = None,
+        device: str | torch.device | None = None,
+    ) -> ShippedModel:
+        """Return what the winner has built, to be called like the model in this process.
+
+        It is exported into the run's folder, from which it is loaded. So the folder must stay where it is.
+
+        Args:
+            label: Another build than the winner, as for `save`.
+            fallback: What is called with arguments that the build does not serve, such as the model.
+            device: Another GPU than the one that it was built on.
+
+        Raises:
+            bakeoff.UsageError: As `save` does.
+        """
+        from bakeoff.shipping.loading import load
+
+        name = re.sub(r"[^A-Za-z0-9]+", "-", label or "winner").strip("-")
+        folder = self.folder / "shipped" / name
+        if not folder.exists():
+            self.save(folder, label)
+        return load(folder, fallback=fallback, device=device)
 
     def __str__(self) -> str:
         from rich.console import Console

@@ -23,12 +23,14 @@ from bakeoff.commands import run as runs
 from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.models.base import LIVE_MODEL
+from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.schema import Cell
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
 from bakeoff.scaling.place_process import ProgressEvent, Relay
+from bakeoff.shipping.export import keep_programs
 
 MAX_LEAVE_S = 30.0
 """The process may take this long to end its workers after an interruption."""
@@ -161,6 +163,9 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
         report, store = runs.run(begin.request, begin.folder, begin.command, WholeRelay(tell))
         with written_to_the_end():
             writer.write(report, store.root)
+            if (live_model := os.environ.get(LIVE_MODEL)) and not begin.request.no_artifacts:
+                is_small = weights_bytes(Path(live_model)) <= begin.request.artifact_limit.size_bytes
+                keep_programs(report, store.root, of_all=is_small)
     except KeyboardInterrupt:
         return RunFailed(None)
     except BakeoffError as error:

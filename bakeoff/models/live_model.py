@@ -141,11 +141,16 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
     return f"{PREFIX}{about.name}"
 
 
+def weights_bytes(folder: Path) -> int:
+    """Return the size of a live model's tensors, each counted once."""
+    return (folder / WEIGHTS).stat().st_size
+
+
 def _read(folder: Path) -> tuple[Any, object]:
     """Return the model and its inputs. Their tensors lie in the mapped file, and what is written to them is copied."""
     import torch
 
-    size = (folder / WEIGHTS).stat().st_size
+    size = weights_bytes(folder)
     weights = torch.UntypedStorage.from_file(str(folder / WEIGHTS), False, size) if size else torch.UntypedStorage(0)
     storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 

@@ -7,6 +7,7 @@ another process can load, so the model is exported anew as a program, which `loa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -168,10 +169,12 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
     """Put the artefact into `folder`, and return the name of the file to load."""
     if runtime.exports_anew:
         program = runtime.files[0]
+        if (kept_program := _program_of(record, run)).exists():
+            shutil.copyfile(kept_program, folder / program)
+            return program
         with Launchers("spawn") as launchers:
-            job = ExportProgram(cell=record.cell, program=(folder / program).resolve())
             try:
-                probes.ask(launchers.first, job, Packaged)
+                _export_program(record, folder / program, launchers)
             except BakeoffError as error:
                 raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
         return program
@@ -184,6 +187,31 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
         if not file.name.startswith(others):
             shutil.copyfile(file, folder / file.name)
     return name
+
+
+def keep_programs(report: Report, run: Path, of_all: bool) -> None:
+    """Export now what may win, or all that is right, into the run's folder: nobody can load the model after the run.
+
+    Where that fails, the cell cannot be exported later either, which is told then.
+    """
+    for contest in contests_of(report):
+        for cell in contest.ranked:
+            runtime = backends.create(cell.cell.backend).runtime(cell.cell.device)
+            is_wanted = of_all or cell.label in contest.candidates
+            if is_wanted and runtime and runtime.exports_anew and not cell.cell.environment:
+                program = _program_of(cell.record, run)
+                program.parent.mkdir(exist_ok=True)
+                with Launchers("spawn") as launchers, contextlib.suppress(BakeoffError):
+                    _export_program(cell.record, program, launchers)
+                break  # another mode of the same backend has the same program
+
+
+def _program_of(record: Record, run: Path) -> Path:
+    return run / "programs" / f"{record.cell.contest_id}.pt2"
+
+
+def _export_program(record: Record, program: Path, launchers: Launchers) -> None:
+    probes.ask(launchers.first, ExportProgram(cell=record.cell, program=program.resolve()), Packaged)
 
 
 def description(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> dict[str, object]:
