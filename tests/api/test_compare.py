@@ -79,6 +79,9 @@ def test_what_is_wrong_is_told_at_once(model: Any, inputs: Any, fields: Mapping[
         bakeoff.compare(model, inputs, progress=False, **fields)
 
 
+WEIGHT = torch.arange(64.0).view(4, 16) / 64
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -109,6 +112,7 @@ class Compared(NamedTuple):
     before: dict[str, Any]
     after: dict[str, Any]
     left_behind: list[str]
+    bias: torch.Tensor
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +123,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     temporary.mkdir()
     module, inputs = Net().train(), torch.randn(8, 16)
     with torch.no_grad():
-        module.layer.weight.fill_(0.25)
+        module.layer.weight.copy_(WEIGHT)
 
     def compare() -> None:
         brief = {"min_time": 0.05, "processes": 1, "progress": False}
-        found = bakeoff.compare(module, inputs, backends="eager", devices="cpu", out=folder / "run", **brief)
+        found = bakeoff.compare(
+            module, inputs, backends="eager,torchscript", devices="cpu", out=folder / "run", **brief
+        )
         results.append(found)
 
     with pytest.MonkeyPatch.context() as patch, threading.Lock():
@@ -137,7 +143,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     assert module.training and module.layer.weight.grad is None
     # the headers of torch's C++ are the machine's, and are kept on purpose
     left_behind = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
-    return Compared(results[0], before, after, left_behind)
+    return Compared(results[0], before, after, left_behind, module.layer.bias.detach())
 
 
 def test_nothing_in_this_process_changes(compared: Compared) -> None:
@@ -154,13 +160,17 @@ def test_verdict_is_that_of_the_command_line(compared: Compared) -> None:
 
 
 def test_program_is_measured_with_its_own_weights(compared: Compared) -> None:
-    (row,) = compared.result.rows
-    assert row["backend"] == "eager" and row["status"] == "ok" and row["model"] == "live:Net"
+    rows = compared.result.rows
+    assert {row["backend"]: row["status"] for row in rows} == {"eager": "ok", "torchscript": "ok"}
+    x = torch.ones(8, 16)
+    assert torch.equal(
+        compared.result.load("torchscript")(x), torch.nn.functional.linear(x, WEIGHT, compared.bias).relu()
+    )
 
 
 def test_result_tells_itself(compared: Compared) -> None:
     result = compared.result
-    assert "only eager could be ranked" in str(result) and repr(result) == str(result)
+    assert "live:Net on cpu, fp32" in str(result) and repr(result) == str(result)
     html = result._repr_html_()
     assert "<script" not in html and "prefers-color-scheme:dark" in html and "eager" in html and "<svg" in html
     assert result.figure()._repr_svg_().startswith("<?xml")
@@ -178,3 +188,28 @@ def test_result_can_be_pickled_and_opened_again(compared: Compared, monkeypatch:
 def test_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no report at"):
         bakeoff.open_run(tmp_path / "nothing")
+
+
+@pytest.mark.slow
+def test_winner_that_is_exported_anew_can_be_loaded_though_the_model_is_gone(tmp_path: Path) -> None:
+    module, x = Net().eval(), torch.randn(8, 16)
+    brief: dict[str, Any] = {"min_time": 0.05, "processes": 1, "progress": False, "out": tmp_path / "run"}
+    result = bakeoff.compare(module, x, backends="inductor", devices="cpu", **brief)
+    assert torch.allclose(result.load("inductor")(x), module(x), atol=1e-5)
+    with pytest.raises(UsageError, match="eager compiles nothing"):
+        result.load("eager")
+
+
+@pytest.mark.gpu
+def test_live_model_of_a_billion_weights_on_a_gpu(tmp_path: Path) -> None:
+    """It stays on the GPU, and is written to the host one weight after the other."""
+    blocks = [nn.Sequential(nn.Linear(4096, 16384, bias=False), nn.ReLU(), nn.Linear(16384, 4096)) for _ in range(8)]
+    module, x = nn.Sequential(*blocks).half().cuda(), torch.randn(1, 4096, device="cuda", dtype=torch.float16)
+    before, allocated = module(x), torch.cuda.memory_allocated()
+    result = bakeoff.compare(
+        module, x, backends="eager,inductor", precision="fp16", processes=1, progress=False, out=tmp_path / "run"
+    )
+    assert {row["device"] for row in result.rows} == {"cuda:0"}
+    assert {row["backend"]: row["status"] for row in result.rows} == {"eager": "ok", "inductor": "ok"}
+    assert torch.cuda.memory_allocated() == allocated and torch.equal(module(x), before)
+    assert all(weight.is_cuda and weight.dtype is torch.float16 for weight in module.parameters())
