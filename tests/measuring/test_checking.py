@@ -14,6 +14,7 @@ from torch import nn
 
 from bakeoff import models
 from bakeoff.backends.base import Compiled
+from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.eager import Callables
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
@@ -27,6 +28,7 @@ from bakeoff.measuring.worker.checking import (
     Checker,
     WithFreshInputs,
     WithFrozenChoices,
+    buffers_in,
 )
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.understanding import AlikeCalls, call
@@ -274,11 +276,6 @@ def without_writing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda x: copy.deepcopy(module)(x)
 
 
-def traced_and_frozen(module: nn.Module, first: Inputs) -> Callable[..., Any]:
-    traced = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
-    return cast("Callable[..., Any]", torch.jit.freeze(traced.eval()))
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_build_must_change_the_buffers_that_the_model_changes(references: Callable[[str], Path]) -> None:
     path = references(KEPT)
@@ -289,6 +286,28 @@ def test_a_build_must_change_the_buffers_that_the_model_changes(references: Call
     assert (found.passed, found.rule) == (False, LEAVES_OUT.format("calls"))
     unread = checked(KEPT, path, as_it_is, has_module=False)
     assert unread.passed and unread.unchecked == UNREAD.format("calls, mean, variance")
+
+
+class MovingMean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x + 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_buffers_of_a_build_that_was_loaded_are_found(tmp_path: Path) -> None:
+    given = Inputs((torch.ones(2, 8),))
+    traced: Any = torch.jit.trace(FlatModule(MovingMean(), given), given.args, check_trace=False)
+    torch.jit.save(torch.jit.freeze(traced.eval()), tmp_path / "it.pt")
+    frozen: Any = torch.jit.load(tmp_path / "it.pt")
+    buffer, *_ = buffers_in(Callables(frozen), "mean")
+    before = buffer.clone()
+    frozen(*given.args)
+    assert not torch.equal(buffer, before)
 
 
 CANCELLATION = "cancellation.py:factory"

@@ -82,8 +82,8 @@ PIECE_ELEMENTS = 2**18
 """So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
 fast."""
 
-SAMPLED_ELEMENTS = 2**12
-"""So many values of an output tell which size is usual in it."""
+SAMPLED_ELEMENTS = 2**10
+"""So many values of an output of one input set tell which size is usual in it."""
 
 PIECE_ELEMENTS_ON_GPU = 2**20
 """There each piece is a copy and a dozen kernels, and its intermediate results take 100 MB."""
@@ -337,7 +337,8 @@ class _SliceSums:
         self._sums: dict[int, torch.Tensor] = {}
         self._counts: dict[int, torch.Tensor] = {}
 
-    def add(self, squares: torch.Tensor) -> None:
+    def add(self, squares: torch.Tensor, sets: int = 1) -> None:
+        """Add the squares of an input set, or the sums over several sets of equal shapes."""
         import torch
 
         # two passes over all values serve every dimension
@@ -351,7 +352,7 @@ class _SliceSums:
             place = dimension if dimension < half else dimension - half
             others = [one for one in range(kept.dim()) if one != place]
             sums = kept.sum(others) if others else kept
-            counts = torch.full_like(sums, squares.numel() / length)
+            counts = torch.full_like(sums, sets * squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
                 known[dimension] = _added(known[dimension], new) if dimension in known else new
 
@@ -390,6 +391,20 @@ class _Errors:
     not_finite_differently: int = 0  # neither is finite, and they differ
     slices: _SliceSums = field(default_factory=_SliceSums)
     usual: _Errors | None = None  # of the values that are not outlying, if some are
+
+    def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], piece_elements: int | None) -> None:
+        """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""
+        import torch
+
+        pairs = [(_as_pairs(ours).detach(), _as_pairs(reference).detach()) for ours, reference in pairs]
+        kinds = {(ours.shape, ours.dtype, reference.dtype) for ours, reference in pairs}
+        size = piece_elements or PIECE_ELEMENTS
+        if not self.is_whole and len(kinds) == 1 and 0 < sum(ours.numel() for ours, _ in pairs) <= size:
+            ours, reference = (torch.stack(each) for each in zip(*pairs, strict=True))
+            self.slices.add(self._add_piece(ours, reference).sum(0), len(pairs))
+            return
+        for ours, reference in pairs:
+            self.add(ours, reference, piece_elements)
 
     def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
@@ -488,6 +503,7 @@ def _errors(
 ) -> list[_Errors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
     found: dict[str, _Errors] = {}
+    pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
         chosen = choices_of(theirs)
         for label, one, other in zip(labels(theirs), ours, theirs, strict=True):
@@ -500,7 +516,9 @@ def _errors(
                     of_values.add(*pair, piece_elements)
                     one = other
             if one is not None:
-                errors.add(one, other, piece_elements)
+                pairs.setdefault(label, []).append((one, other))
+    for label, several in pairs.items():
+        found[label].add_all(several, piece_elements)
     for errors in found.values():
         if not errors.is_whole and errors.reference_rms:
             errors.usual = _errors_of_usual_values(errors, outputs, reference, piece_elements)
@@ -523,7 +541,8 @@ def _errors_of_usual_values(
         return None
     samples = torch.cat([other[:: 1 + other.numel() // SAMPLED_ELEMENTS].double().abs() for _, other in pairs])
     samples = samples[torch.isfinite(samples) & (samples > 0)]
-    usual_size = float(samples.quantile(tolerance.USUAL_QUANTILE)) if samples.numel() else math.inf
+    rank = 1 + int(tolerance.USUAL_QUANTILE * (samples.numel() - 1))
+    usual_size = float(samples.kthvalue(rank).values) if samples.numel() else math.inf
     if errors.reference_rms <= tolerance.OUTLYING_TIMES * usual_size:
         return None
     usual = _Errors(errors.label, errors.rtol, is_whole=False)
