@@ -33,10 +33,13 @@ from bakeoff.backends.inductor import (
     compiler_available,
     generated_and_called,
 )
+from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
+from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
+from bakeoff.records.profile import CompilerWork
 from bakeoff.records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -158,7 +161,10 @@ class AOTInductor(AheadOfTime):
                 else:
                     program = exported(module, inputs, context.open_axes)
             configs = {**inductor_configs(self.mode(context.cell.mode).options), **linker_options()}
-            with context.phase("compile"), prepared.compiling(), InductorLog() as log:
+            naming = naming_kernels(context.for_profile, within_flat)
+            if context.for_profile:
+                configs |= options_for_names()
+            with context.phase("compile"), prepared.compiling(), naming as named, InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs
                 )
@@ -168,6 +174,8 @@ class AOTInductor(AheadOfTime):
             "layers": prepared.layers,
             "experts": experts,
             "linked": ", ".join(linker_options().get(LINKED, [])),
+            "kernels": [[[kernel.name, *kernel.modules] for kernel in graph] for graph in named.graphs],
+            "facts": named.facts,
         }
         (context.workspace / ACCOUNT).write_text(json.dumps(account))
 
@@ -225,6 +233,13 @@ class LoadedPackage(Compiled):
         """Return a caller of the same package, which gives each call a runner of its own."""
         assert self._function is not None
         return LoadedPackage(self._function, self._account, self._options)
+
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
+
+        kernels = [[Kernel(name, tuple(modules)) for name, *modules in graph] for graph in self._account["kernels"]]
+        work = CompilerWork(facts=self._account["facts"])
+        return TorchProfiler(self.run, is_on_cuda(module), kernels, work=work)
 
     def placement(self) -> Placement:
         fallbacks = list(self._account["fallbacks"])

@@ -26,6 +26,7 @@ from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 if TYPE_CHECKING:
     import torch
 
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
     from bakeoff.models.base import Inputs
 
@@ -172,6 +173,8 @@ class BuildContext:
     """How the build will serve requests from several threads. None for single calls."""
     open_axes: tuple[OpenAxis, ...] = ()
     """The axes of the inputs that the build leaves open: it then serves every size in their ranges."""
+    for_profile: bool = False
+    """True if the build will be profiled and is not measured: its kernels then keep the names of the user's modules."""
 
 
 class Compiled(ABC):
@@ -220,6 +223,13 @@ class Compiled(ABC):
     def recompiled(self) -> tuple[str, ...]:
         """Return why anything was compiled again since it was built, with a reason for each time."""
         return ()
+
+    def profiler(self, module: torch.nn.Module) -> Profiler | None:
+        """Return the build under its library's profiler, or None where there is no such profiler.
+
+        `module` is what the build was made from, with `BuildContext.for_profile`. Inputs are bound already.
+        """
+        return None
 
     def is_final(self) -> bool:
         """Return False while the build may still change how it runs. It is then called until it is final."""
@@ -275,6 +285,9 @@ class Wrapped(Compiled):
 
     def recompiled(self) -> tuple[str, ...]:
         return self._inner.recompiled()
+
+    def profiler(self, module: torch.nn.Module) -> Profiler | None:
+        return self._inner.profiler(module)
 
     def is_final(self) -> bool:
         return self._inner.is_final()

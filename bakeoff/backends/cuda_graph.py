@@ -16,6 +16,9 @@ from bakeoff.records.schema import CAPTURE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.models.base import Inputs
 
 WARMING_CALLS = 3
@@ -78,6 +81,20 @@ class Captured(Wrapped):
 
     def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
         return ()
+
+    def profiler(self, module: torch.nn.Module) -> Profiler | None:
+        """Return a profiler of the replayed graph. Its kernels have the modules that they have without the graph, where
+        they run in the same order."""
+        from bakeoff.backends.profiling import Kernel
+        from bakeoff.backends.torch_profiling import TorchProfiler
+
+        inner = self._inner.profiler(module)
+        if inner is None:
+            return None
+        with inner:
+            inner.run()
+            kernels = [Kernel(span.name, span.modules) for call in inner.calls() for span in call]
+        return TorchProfiler(self.run, True, [kernels], work=inner.work())
 
     def settings(self) -> Settings:
         return {**super().settings(), "cuda_graph": True}

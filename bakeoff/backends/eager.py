@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
     from bakeoff.models.base import Inputs
 
@@ -119,6 +120,11 @@ class Callables(Compiled):
 
     def placement(self) -> Placement:
         return Placement(extent=Extent.FULL)
+
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, is_on_cuda
+
+        return TorchProfiler(self.run, True, module=module) if is_on_cuda(module) else ModuleProfiler(self.run, module)
 
     def close(self) -> None:
         self._outputs = None

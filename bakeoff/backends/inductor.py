@@ -30,6 +30,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
 from bakeoff.backends.exportable import refuse_a_script
+from bakeoff.backends.inductor_profiling import NamedKernels, compiler_work, first_sentence, naming_kernels
 from bakeoff.backends.ranges import mark, refusing_guards
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import of_each_shape
@@ -41,6 +42,7 @@ from bakeoff.records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, E
 if TYPE_CHECKING:
     import torch
 
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
     from bakeoff.models.base import Inputs
 
@@ -233,6 +235,7 @@ class Inductor(Backend):
         with (
             compiling,
             refusing_guards(context.open_axes),
+            naming_kernels(context.for_profile) as named,
             InductorLog() as log,
             self._attention(context.cell, inputs),
         ):
@@ -247,7 +250,7 @@ class Inductor(Backend):
                 for example in [prepared.example(), *others]:
                     for _ in range(TRIGGERING_CALLS):
                         compiled(*example.args, **example.kwargs)
-                raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
+                raw = Optimised(prepared.sparing(compiled), context.cell.device, log, named)
                 raw.note_built()
                 optimised = prepared.adapt(raw)
             captures = self.mode(context.cell.mode).captures
@@ -265,11 +268,11 @@ class Inductor(Backend):
         """Compile only the targets, each alone. The module's own `forward` calls them."""
         targets = surgical.find_targets(module, context.targets)
         outside = surgical.stays_outside(module, targets, inputs)
-        with context.phase("compile"), InductorLog() as log:
+        with context.phase("compile"), naming_kernels(context.for_profile) as named, InductorLog() as log:
             surgical.compile_parts(targets)
             for _ in range(TRIGGERING_CALLS):
                 module(*inputs.args, **inputs.kwargs)
-            return surgical.SurgicalModule(Optimised(module, context.cell.device, log), targets, outside)
+            return surgical.SurgicalModule(Optimised(module, context.cell.device, log, named), targets, outside)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its
@@ -318,8 +321,7 @@ class FromCounters(Compiled):
 
         graphs = counters["stats"]["unique_graphs"]
         broken = [
-            f"graph break: {_title_and_explanation(reason)}"
-            for reason in counters["graph_break"] - self._breaks_by_design
+            f"graph break: {first_sentence(str(reason))}" for reason in counters["graph_break"] - self._breaks_by_design
         ]
         broken += self._log.kept_by_pytorch
         skipped = counters["inductor"]["cudagraph_skips"]
@@ -356,11 +358,19 @@ class FromCounters(Compiled):
 class Optimised(FromCounters, Callables):
     """Runs what torch.compile made. In CUDA-graph modes the next call overwrites its results, so `outputs` clones."""
 
-    def __init__(self, function: Callable[..., object], device: Device, log: InductorLog) -> None:
+    def __init__(
+        self, function: Callable[..., object], device: Device, log: InductorLog, named: NamedKernels | None = None
+    ) -> None:
         super().__init__(function)
         self._device = device
         self._log = log
         self._breaks_by_design = Counter()
+        self._named = named or NamedKernels()
+
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        from bakeoff.backends.torch_profiling import TorchProfiler
+
+        return TorchProfiler(self.run, self._device.is_cuda, self._named.graphs, work=compiler_work(self._named))
 
 
 class OptimisedSteps(FromCounters, Wrapped):
@@ -486,10 +496,3 @@ def compiler_available() -> Availability:
     except InvalidCxxCompiler:
         return Availability("Inductor needs a C++ compiler on the CPU, and none was found: install g++ or set CXX")
     return AVAILABLE
-
-
-def _title_and_explanation(reason: str) -> str:
-    """Return Dynamo's reason in one line: the title, which names the kind of break, and the explanation."""
-    lines = [line.strip() for line in str(reason).splitlines() if line.strip()] or ["unknown"]
-    explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
-    return ": ".join([lines[0], *explained[:1]])[:300]

@@ -42,6 +42,7 @@ from bakeoff.records.schema import Cell, Extent, Placement
 if TYPE_CHECKING:
     import torch
 
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.models.base import Inputs
 
 PROVIDERS = {
@@ -292,8 +293,9 @@ class Sessions:
         self.provider = PROVIDERS[provider]
         self._asked = provider
 
-    def open(self, may_fall_back: bool = True, profile: str = "") -> Any:
-        """Return a session. With `profile`, it writes a profile to a file with that prefix.
+    def open(self, may_fall_back: bool = True, profile: str = "", optimised: str = "") -> Any:
+        """Return a session. With `profile`, it writes a profile to a file with that prefix, and with `optimised` the
+        graph that it runs to that file.
 
         Raise BakeoffError if the provider did not start, since ONNX Runtime would silently go on without it.
         """
@@ -313,6 +315,11 @@ class Sessions:
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile
+        if optimised:
+            options.optimized_model_filepath = optimised
+            options.log_severity_level = 3  # it warns that the file is for this machine alone
+            weights = f"{Path(optimised).name}.data"
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", weights)
         providers = self._with_fallbacks(self._asked)  # with the stream that is current now
         if not may_fall_back:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
@@ -526,6 +533,15 @@ class BoundSession(Compiled):
         if self._placement is None:
             self._placement = self._assignment()
         return self._placement
+
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        from bakeoff.backends.onnx_profiling import SessionProfiler
+
+        return SessionProfiler(
+            lambda profile, optimised: self._sessions.open(profile=profile, optimised=optimised),
+            lambda session: self._binding(self._static or self._last_bound, session),
+            self._exported.path,
+        )
 
     def precision(self) -> Settings:
         kept: Settings = {key: value for key, value in self._options().items() if key == "use_tf32"}

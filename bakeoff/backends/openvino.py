@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +21,8 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.exporting import use_exportable_experts
+from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, noting_modules
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
 from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.models.unwrapping import is_scripted
@@ -117,21 +120,22 @@ class OpenVINO(Backend):
             weight_only.require_nncf()
         hint = PRECISION_HINTS[precision.products]
         experts = use_exportable_experts(module)
-        with context.phase("export"):  # or reading what was exported
+        naming = noting_modules() if context.for_profile else contextlib.nullcontext(Converted())
+        with context.phase("export"), naming as converted:  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
+        properties: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": hint,
+            "INFERENCE_NUM_THREADS": context.threads,
+            **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
+            **self.mode(context.cell.mode).options,
+            **_serving_options(context),
+        }
         with context.phase("compile"):
-            compiled = core.compile_model(
-                model,
-                "CPU",
-                {
-                    "INFERENCE_PRECISION_HINT": hint,
-                    "INFERENCE_NUM_THREADS": context.threads,
-                    **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
-                    **self.mode(context.cell.mode).options,
-                    **_serving_options(context),
-                },
-            )
+            compiled = core.compile_model(model, "CPU", properties)
             request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
+            if context.for_profile:
+                request.counted = core.compile_model(model, "CPU", {**properties, "PERF_COUNT": True})
+                request.modules = converted.modules
         in_force = request.precision()["inference_precision_hint"]
         if in_force != hint:
             raise Unavailable(f"OpenVINO was asked for {hint} and took {in_force}")
@@ -231,6 +235,8 @@ class Request(Compiled):
         self._quantised = quantised
         self._changed = changed
         self._request = compiled.create_infer_request()
+        self.counted: Any = None  # the same with performance counters, if the build will be profiled
+        self.modules: dict[str, str] = {}  # of the nodes of torch's graph, for a profile
         self._is_open = is_open
         self._buffers: dict[int, torch.Tensor] = {}
         self._bound: tuple[torch.Tensor, ...] = ()
@@ -256,6 +262,16 @@ class Request(Compiled):
 
     def instance(self) -> Compiled:
         return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
+
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        return RequestProfiler(self.counted, self._bind_as_here, self.modules)
+
+    def _bind_as_here(self, request: Any) -> None:
+        """Have another request read and write the same memory as this one."""
+        for index, tensor in enumerate(self._bound):
+            request.set_input_tensor(index, _shared(tensor))
+        for index, buffer in self._buffers.items():
+            request.set_output_tensor(index, _shared(buffer))
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""

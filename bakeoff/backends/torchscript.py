@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, memory_format
@@ -19,6 +19,7 @@ from bakeoff.backends.base import (
     Suits,
 )
 from bakeoff.backends.eager import torch_available
+from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -80,25 +81,29 @@ class TorchScript(Backend):
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         tensors, artifact = inputs.tensors(), context.workspace / ARTIFACT
+        kernels: list[Kernel] = []
         if not artifact.exists():
             with context.phase("export"):
                 traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
-                torch.jit.save(torch.jit.freeze(traced.eval()), str(artifact))
+                traced = torch.jit.freeze(traced.eval())
+                kernels = list(_kernels_of(traced.graph.nodes())) if context.for_profile else []
+                torch.jit.save(traced, str(artifact))
                 del traced
         with context.phase("load"):  # in every process, so that all of them run the same
             frozen: Any = torch.jit.load(str(artifact))
         with context.phase("compile"):
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
-        compiled = Traced(frozen)
+        compiled = Traced(frozen, kernels)
         return cuda_graph.capture(compiled, inputs, context) if context.cell.mode == CUDA_GRAPH else compiled
 
 
 class Traced(Compiled):
     """Calls a frozen TorchScript module."""
 
-    def __init__(self, frozen: Any) -> None:
+    def __init__(self, frozen: Any, kernels: Sequence[Kernel] = ()) -> None:
         self._frozen = frozen
+        self._kernels = kernels  # with the modules that they were traced in, which a file does not keep
         self._tensors: tuple[torch.Tensor, ...] = ()
         self._outputs: tuple[torch.Tensor, ...] = ()
 
@@ -114,9 +119,24 @@ class Traced(Compiled):
     def instance(self) -> Compiled:
         return Traced(self._frozen)
 
+    def profiler(self, module: torch.nn.Module) -> Profiler:
+        from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
+
+        return TorchProfiler(self.run, is_on_cuda(module), [self._kernels])
+
     def placement(self) -> Placement:
         nodes = sum(1 for _ in self._frozen.graph.nodes())
         return Placement(extent=Extent.FULL, engines={"torchscript": nodes})
 
     def close(self) -> None:
         self._outputs = ()
+
+
+def _kernels_of(nodes: Iterable[Any]) -> Iterator[Kernel]:
+    """Return the operators of a graph with the module that each was traced in, those of inner blocks too."""
+    for node in nodes:
+        if node.kind() != "prim::Constant":
+            innermost = node.scopeName().rpartition("/")[2]
+            yield Kernel(node.kind(), (within_flat(innermost.removeprefix("__module.")),))
+        for block in node.blocks():
+            yield from _kernels_of(block.nodes())

@@ -19,6 +19,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
 from bakeoff.records.precision import Precision
+from bakeoff.records.profile import CellProfile
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     Accuracy,
@@ -74,6 +75,12 @@ class MeasurePackagedCell(CellJob):
     """Load what `PackageCell` has left, and go on as with `MeasureCell`."""
 
     kind: Literal["measure_packaged"] = "measure_packaged"
+
+
+class ProfileCell(CellJob):
+    """Build one cell and profile calls of it. It waits for no command, and is answered by `Profiled`."""
+
+    kind: Literal["profile"] = "profile"
 
 
 class ComputeReference(Frozen):
@@ -145,6 +152,7 @@ Job = Annotated[
     MeasureCell
     | PackageCell
     | MeasurePackagedCell
+    | ProfileCell
     | ComputeReference
     | FindOpenAxes
     | ExportProgram
@@ -315,6 +323,13 @@ class EagerCall(Frozen):
     host_ms: float  # until the host has handed its work over
 
 
+class Profiled(Frozen):
+    """What calls of a cell consist of."""
+
+    kind: Literal["profiled"] = "profiled"
+    profile: CellProfile
+
+
 class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
@@ -378,6 +393,7 @@ Event = Annotated[
     | TrafficWindow
     | Finished
     | KernelsTraced
+    | Profiled
     | ReferenceComputed
     | AxesFound
     | CeilingsMeasured

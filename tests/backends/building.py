@@ -68,6 +68,7 @@ def built(
     backend: Backend | None = None,
     open_axes: tuple[OpenAxis, ...] = (),
     threads: int | None = None,
+    for_profile: bool = False,
 ) -> Iterator[Built]:
     """Build `cell`, or `model` in its place, bind the first input set, and close twice at the end.
 
@@ -94,6 +95,7 @@ def built(
                 training=training,
                 targets=model.surgical_targets,
                 open_axes=open_axes,
+                for_profile=for_profile,
             )
             before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
             with backend.build(module, sets[0], context) as compiled:

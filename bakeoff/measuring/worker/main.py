@@ -37,13 +37,15 @@ from bakeoff.measuring.messages import (
     PhaseBegun,
     PrecompileHeaders,
     ProbeTorch,
+    ProfileCell,
+    Profiled,
     TorchFacts,
     Tried,
     TryBackend,
     TryImport,
 )
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, open_axes, precision, program, reference
+from bakeoff.measuring.worker import ceilings, open_axes, precision, profiling, program, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
@@ -105,6 +107,9 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             messages.send(connection, Packaged(seconds=worker.building_s))
         case MeasurePackagedCell():
             measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
+        case ProfileCell():
+            worker = WorkerContext.begin(connection, job, assignment.workspace)
+            messages.send(connection, Profiled(profile=profiling.profile(worker)))
         case ComputeReference():
             computed = reference.compute(
                 job,

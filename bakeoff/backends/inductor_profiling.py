@@ -1,0 +1,148 @@
+"""Which modules of the user's model each kernel of Inductor computes for, and where Dynamo left the user's code.
+
+Inductor says of each kernel which nodes of the graph it was made from. A node knows the modules whose forward pass it
+was traced in. Inductor tells it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bakeoff.backends.profiling import Kernel, Modules, in_order, module_path
+from bakeoff.records.profile import CompilerWork, GraphBreak
+
+TOLD_TO = "set_kernel_post_grad_provenance_tracing"
+WRITERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
+"""Modules that hold the function by its name."""
+
+VIEWS = frozenset(
+    re.findall(
+        r"\w+",
+        "view permute reshape expand squeeze unsqueeze slice select split split_with_sizes "
+        "t transpose alias as_strided getitem detach unbind",
+    )
+)
+"""Operators that compute nothing. A kernel works for their modules only if it works for no others."""
+
+
+@dataclass
+class NamedKernels:
+    """The kernels of each graph that Inductor writes, in the order of its code."""
+
+    by_graph: dict[int, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def graphs(self) -> list[list[Kernel]]:
+        return list(self.by_graph.values())
+
+    @property
+    def facts(self) -> list[str]:
+        """Return in sentences what was fused."""
+        kernels = [kernel for graph in self.graphs for kernel in graph]
+        fused = [kernel for kernel in kernels if "fused" in kernel.name]
+        across = sum(len(kernel.modules) > 1 for kernel in fused)
+        if not kernels:
+            return []
+        return [
+            f"Inductor calls {len(kernels)} kernels in {len(self.graphs)} graph(s): {len(fused)} are generated, of "
+            f"which {across} join the work of several modules, and {len(kernels) - len(fused)} are library calls."
+        ]
+
+
+def options_for_names() -> dict[str, Any]:
+    """Return the options of Inductor with which kernels on a CPU appear in a profile under their names."""
+    return {"cpp.enable_kernel_profile": True}
+
+
+@contextlib.contextmanager
+def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path) -> Iterator[NamedKernels]:
+    """Collect the kernels of what is compiled in the block. `clean` makes the user's path of a traced module's.
+
+    Equal graphs are written once for each, and not read from a cache, because then nothing tells of their kernels.
+    """
+    named = NamedKernels()
+    if not wanted:
+        yield named
+        return
+    import torch._functorch.config as functorch
+    import torch._inductor.config as config
+    from torch._inductor.virtualized import V
+
+    def note(nodes: Any, kernel: str, is_extern: bool = False, *_: object, **__: object) -> None:
+        graph = int(getattr(V.graph, "graph_id", 0) or 0)
+        named.by_graph[graph].append(Kernel(kernel, tuple(map(clean, modules_of(nodes, is_extern)))))
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(config.patch({**options_for_names(), "fx_graph_cache": False}))
+        stack.enter_context(functorch.patch(enable_autograd_cache=False))
+        for name in WRITERS:
+            module = importlib.import_module(name)
+            if hasattr(module, TOLD_TO):
+                stack.callback(setattr, module, TOLD_TO, getattr(module, TOLD_TO))
+                setattr(module, TOLD_TO, note)
+        yield named
+
+
+def modules_of(nodes: Any, is_extern: bool) -> Modules:
+    """Return the modules of a kernel's nodes, by what Inductor tells of the kernel."""
+    if is_extern:
+        origin = getattr(nodes, "origin_node", None)
+        return modules_of_origins([origin] if origin is not None else nodes.origins)
+    inner = [node.node for node in nodes if getattr(node, "node", None) is not None]
+    return modules_of_origins(origin for node in inner for origin in node.origins)
+
+
+def modules_of_origins(origins: Iterable[Any]) -> Modules:
+    """Return the modules of nodes of a graph. Views count only where there is nothing else."""
+    found = list(origins)
+    working = [node for node in found if _operator(node) not in VIEWS] or found
+    return in_order(sorted(module_of_node(node) for node in working))
+
+
+def module_of_node(node: Any) -> str:
+    """Return the path of the innermost module that a node was traced in, or an empty text for the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return module_path(str(list(stack.values())[-1][0])) if stack else ""
+
+
+def _operator(node: Any) -> str:
+    target = node.target
+    return str(getattr(target, "__name__", target)).partition(".")[0]
+
+
+def graph_breaks() -> list[GraphBreak]:
+    """Return where Dynamo broke graphs in this process so far, each place once."""
+    from torch._dynamo import utils
+
+    breaks = [
+        GraphBreak(reason=first_sentence(str(each.reason)), place=place_in(each.user_stack))
+        for each in getattr(utils, "graph_break_reasons", [])
+    ]
+    return list(dict.fromkeys(breaks))
+
+
+def first_sentence(reason: str) -> str:
+    """Return Dynamo's reason in one line: its title, and its explanation."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()] or ["unknown"]
+    explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
+    return ": ".join([lines[0], *explained[:1]])[:300]
+
+
+def place_in(stack: Sequence[Any] | None) -> str:
+    """Return the innermost frame as `mine.py, line 12, in forward`, or nothing where there is none."""
+    if not stack:
+        return ""
+    frame = stack[-1]
+    return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+
+
+def compiler_work(named: NamedKernels) -> CompilerWork:
+    """Return what Dynamo and Inductor did in this process so far."""
+    return CompilerWork(breaks=graph_breaks(), facts=named.facts)

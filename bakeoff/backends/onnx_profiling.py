@@ -1,0 +1,221 @@
+"""Which modules of the user's model each node of ONNX Runtime computes for, and its profile of calls.
+
+PyTorch's exporter writes into each node the scopes that it was traced in. ONNX Runtime drops them when it optimises,
+but keeps the names of the values that nodes hand on. So a node of the optimised graph stands for all nodes of the
+exported one that lie between its inputs and its outputs.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bakeoff.backends.profiling import Modules, Profiler, in_order, within_flat
+from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+
+SCOPES = "pkg.torch.onnx.name_scopes"
+
+LAYOUT = frozenset(
+    (
+        "Cast",
+        "Reshape",
+        "Transpose",
+        "ReorderInput",
+        "ReorderOutput",
+        "MemcpyToHost",
+        "MemcpyFromHost",
+        "Expand",
+        "Squeeze",
+        "Unsqueeze",
+    )
+)
+"""Operators that only move or cast values. Those that the exported graph does not have were inserted."""
+
+OPTIMISED = "optimised.onnx"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of an ONNX graph."""
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    module: str | None = None  # path of the module that it was exported from; None: the exporter does not say
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The modules that a node of the optimised graph computes for."""
+
+    modules: Modules
+    kind: Kind = Kind.COMPUTE
+
+
+def nodes_at(path: Path) -> list[Node]:
+    """Return the nodes of an ONNX file, without those of subgraphs."""
+    import onnx
+
+    return [
+        Node(
+            node.name, node.op_type, tuple(filter(None, node.input)), tuple(filter(None, node.output)), _module_of(node)
+        )
+        for node in onnx.load(path, load_external_data=False).graph.node
+    ]
+
+
+def _module_of(node: Any) -> str | None:
+    scopes = next((prop.value for prop in node.metadata_props if prop.key == SCOPES), "")
+    names = ast.literal_eval(scopes) if scopes else []
+    return within_flat(str(names[-2])) if len(names) > 1 else None  # the last name is the node's own
+
+
+def modules_by_node(exported: Sequence[Node]) -> dict[str, str]:
+    """Return the module of each exported node by its name. One without a scope has that of what it reads from."""
+    made_by = {output: node for node in exported for output in node.outputs}
+    found: dict[str, str] = {}
+    for node in exported:  # in topological order
+        module = node.module
+        if module is None:
+            before = [found[made_by[name].name] for name in node.inputs if name in made_by]
+            module = before[0] if before else None
+        if module is None:
+            after = [
+                each.module for each in exported if each.module is not None and set(node.outputs) & set(each.inputs)
+            ]
+            module = after[0] if after else ""
+        found[node.name] = module
+    return found
+
+
+def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
+    """Return the modules of each node of the optimised graph, by its name."""
+    modules = modules_by_node(exported)
+    made_by = {output: node for node in exported for output in node.outputs}
+    makers = {output: node for node in optimised for output in node.outputs}
+    readers: dict[str, list[Node]] = {}
+    for node in optimised:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    owners = {}
+    for node in optimised:
+        known = [name for name in node.outputs if name in made_by]
+        if not known and node.operator in LAYOUT:
+            owners[node.name] = Owner((), Kind.COPY)
+            continue
+        ends = known or _known_after(node, readers, made_by)
+        stops = {name for name in makers if name not in node.outputs}
+        between = _between(ends, stops, made_by)
+        owners[node.name] = Owner(in_order(modules[each.name] for each in between))
+    return owners
+
+
+def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
+    """Return the first values behind a node that the exported graph has, too."""
+    found: list[str] = []
+    waiting, seen = list(node.outputs), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in made_by:
+            found.append(name)
+        else:
+            waiting += [output for reader in readers.get(name, ()) for output in reader.outputs]
+    return found
+
+
+def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node]) -> list[Node]:
+    """Return the exported nodes that make these values from those at which to stop, in the graph's order."""
+    found: dict[str, Node] = {}
+    waiting = list(ends)
+    is_end = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        node = made_by.get(name)
+        if node is None or node.name in found or (name in stops and name not in is_end):
+            continue
+        found[node.name] = node
+        waiting += node.inputs
+    return list(reversed(found.values()))
+
+
+def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
+    """Return the spans of each call in a profile of ONNX Runtime, with the executor's own time between the nodes."""
+    runs = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])
+    nodes = sorted((event for event in events if is_node(event)), key=lambda event: event["ts"])
+    calls = []
+    for run in runs:
+        begun, ended = run["ts"], run["ts"] + run["dur"]
+        spans = [span_of(node, begun, owners) for node in nodes if begun <= node["ts"] < ended]
+        taken = sum(span.lasted_us for span in spans)
+        rest = TracedSpan(
+            name="ONNX Runtime's executor",
+            kind=Kind.FRAMEWORK,
+            begun_us=max((span.begun_us + span.lasted_us for span in spans), default=0.0),
+            lasted_us=max(0.0, run["dur"] - taken),
+        )
+        calls.append([*spans, rest])
+    return calls
+
+
+def is_node(event: Mapping[str, Any]) -> bool:
+    """Return True for the event of a node's kernel."""
+    return event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time")
+
+
+def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
+    """Return a node's event as a span of a call."""
+    name = str(event["name"]).removesuffix("_kernel_time")
+    owner = owners.get(name, Owner(()))
+    return TracedSpan(
+        name=str(event["args"]["op_name"]),
+        modules=owner.modules,
+        kind=owner.kind,
+        begun_us=event["ts"] - begun,
+        lasted_us=event["dur"],
+    )
+
+
+class SessionProfiler(Profiler):
+    """A second session of the same model with ONNX Runtime's own profiler."""
+
+    source = "ONNX Runtime's profile, and the scopes that the exporter writes into nodes"
+
+    def __init__(self, open_session: Callable[[str, str], Any], bind: Callable[[Any], Any], exported: Path) -> None:
+        """`open_session` takes the prefix of the profile and the path of the optimised graph."""
+        self._folder = tempfile.TemporaryDirectory()
+        self._exported = exported
+        self._session = open_session(f"{self._folder.name}/profile", f"{self._folder.name}/{OPTIMISED}")
+        self._binding = bind(self._session)
+        self._owners = self._read_owners()
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+    def calls(self) -> list[list[TracedSpan]]:
+        return calls_in(json.loads(Path(self._session.end_profiling()).read_text()), self._owners)
+
+    def work(self) -> CompilerWork:
+        across = sum(len(owner.modules) > 1 for owner in self._owners.values())
+        inserted = sum(owner.kind is Kind.COPY for owner in self._owners.values())
+        exported = len(nodes_at(self._exported))
+        fact = (
+            f"ONNX Runtime made {len(self._owners)} nodes of the exported graph's {exported}: {across} of them join "
+            f"several modules, and {inserted} were inserted to cast or to change a layout."
+        )
+        return CompilerWork(facts=[fact] if self._owners else [])
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def _read_owners(self) -> dict[str, Owner]:
+        path = Path(self._folder.name, OPTIMISED)
+        return owners_of(nodes_at(self._exported), nodes_at(path)) if path.exists() else {}

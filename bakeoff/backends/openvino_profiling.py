@@ -1,0 +1,155 @@
+"""Which modules of the user's model each node of OpenVINO computes for, and its times of calls.
+
+OpenVINO names a node after the node of torch's graph that it was converted from, such as
+`linear_1/aten.linear.default/Add`. The model that runs tells of each of its nodes which ones it was fused from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bakeoff.backends.inductor_profiling import module_of_node
+from bakeoff.backends.profiling import WARMING_CALLS, Modules, Profiler, in_order, within_flat
+from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+
+MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
+"""Types of layers that cast, or change how values lie in memory."""
+
+
+@dataclass
+class Converted:
+    """The modules of the nodes of torch's graph, by the names that OpenVINO builds its own names from."""
+
+    modules: dict[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def noting_modules() -> Iterator[Converted]:
+    """Note the modules of the graph's nodes when OpenVINO converts an exported program in the block."""
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+
+    converted = Converted()
+    original = getattr(TorchFXPythonDecoder, "from_exported_program", None)
+    if original is None:  # an older release, whose nodes then have no modules
+        yield converted
+        return
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        decoder = original(*arguments, **named)
+        for node in decoder.pt_module.graph.nodes:
+            if node.meta.get("nn_module_stack"):
+                converted.modules[node.name] = within_flat(module_of_node(node))
+        return decoder
+
+    TorchFXPythonDecoder.from_exported_program = staticmethod(noting)
+    try:
+        yield converted
+    finally:
+        TorchFXPythonDecoder.from_exported_program = original
+
+
+@dataclass(frozen=True)
+class RuntimeNode:
+    """A node of the model that runs."""
+
+    name: str
+    kind: str
+    fused_from: tuple[str, ...]
+    inputs: tuple[str, ...]  # names of the nodes that it reads from
+
+
+def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
+    """Return the nodes of the model that runs, in the order in which they are executed."""
+    found = []
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        names = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
+        inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
+        sources = tuple(filter(None, names.split(",")))
+        found.append(RuntimeNode(node.get_friendly_name(), info["layerType"].astype(str), sources, inputs))
+    return found
+
+
+def owners_of(nodes: Sequence[RuntimeNode], modules: Mapping[str, str]) -> dict[str, tuple[Modules, Kind]]:
+    """Return the modules of each node by its name. One that OpenVINO has renamed has those of what it reads from."""
+    owners: dict[str, tuple[Modules, Kind]] = {}
+    for node in nodes:
+        if node.kind in MOVES:
+            owners[node.name] = ((), Kind.COPY)
+            continue
+        sources = node.fused_from or (node.name,)
+        found = in_order(modules[key] for name in sources if (key := name.partition("/")[0]) in modules)
+        if not found:
+            before = (owners[name][0] for name in node.inputs if name in owners)
+            found = next(filter(None, before), ())
+        owners[node.name] = (found, Kind.COMPUTE)
+    return owners
+
+
+Means = Mapping[str, tuple[str, float]]
+"""The type of each node and its mean time in microseconds, by its name."""
+
+
+def means_of(infos: Sequence[Any]) -> Means:
+    """Return the mean times of all calls so far, in the order in which nodes run."""
+    return {info.node_name: (info.node_type, info.real_time.total_seconds() * 1e6) for info in infos}
+
+
+def spans_between(
+    before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, tuple[Modules, Kind]]
+) -> list[TracedSpan]:
+    """Return the mean of the calls that came after the first `calls_before`, from means over all calls.
+
+    OpenVINO tells how long each node took and not when it began: the spans follow in order.
+    """
+    spans: list[TracedSpan] = []
+    reached_us = 0.0
+    for name, (kind_of_layer, mean_us) in after.items():
+        _, mean_before_us = before.get(name, ("", 0.0))
+        lasted_us = (mean_us * calls - mean_before_us * calls_before) / (calls - calls_before)
+        if lasted_us <= 0:
+            continue
+        modules, kind = owners.get(name, ((), Kind.COPY if kind_of_layer in MOVES else Kind.COMPUTE))
+        spans.append(
+            TracedSpan(name=kind_of_layer, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us)
+        )
+        reached_us += lasted_us
+    return spans
+
+
+class RequestProfiler(Profiler):
+    """The same model compiled once more, with OpenVINO's performance counters."""
+
+    source = "OpenVINO's get_profiling_info, in whole microseconds"
+    tells_calls_apart = False
+
+    def __init__(self, compiled: Any, bind: Callable[[Any], None], modules: Mapping[str, str]) -> None:
+        self._request = compiled.create_infer_request()
+        bind(self._request)
+        nodes = runtime_nodes(compiled)
+        self._nodes = [node for node in nodes if node.kind not in ("Const", "Input", "Output")]
+        self._owners = owners_of(nodes, modules)
+        self._calls = 0
+        self._warm: Means = {}
+
+    def run(self) -> None:
+        if self._calls == WARMING_CALLS:
+            self._warm = means_of(self._request.get_profiling_info())
+        self._request.infer(share_outputs=True)
+        self._calls += 1
+
+    def calls(self) -> list[list[TracedSpan]]:
+        means = means_of(self._request.get_profiling_info())
+        return [spans_between(self._warm, min(WARMING_CALLS, self._calls - 1), means, self._calls, self._owners)]
+
+    def work(self) -> CompilerWork:
+        joined = sum(len(node.fused_from) > 1 for node in self._nodes)
+        moves = sum(node.kind in MOVES for node in self._nodes)
+        fact = (
+            f"OpenVINO runs {len(self._nodes)} nodes, of which {joined} were fused from several and {moves} were "
+            "inserted to cast or to change a layout."
+        )
+        return CompilerWork(facts=[fact])

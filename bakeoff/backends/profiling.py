@@ -1,0 +1,132 @@
+"""What a backend tells of a profiled call: which kernel or operator ran when, and for which modules of the user.
+
+A profiled call is never a timed one. The harness times the profiled calls from outside, as it times any call, and says
+what profiling costs.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Self
+
+from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
+
+Modules = tuple[str, ...]
+
+WARMING_CALLS = 3
+"""The first profiled calls, which are left out."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that a compiler has made, or an operator that it calls, with the modules that it computes for."""
+
+    name: str
+    modules: Modules
+
+
+class Profiler(ABC):
+    """A build under its library's profiler. It is a context manager: leaving it ends the profiler."""
+
+    source: str
+    """The library's profiler, in words."""
+    tells_calls_apart: bool = True
+    """False if the library only tells the mean of all calls so far."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Make one profiled call with the inputs that were bound last. It has ended when this returns."""
+
+    @abstractmethod
+    def calls(self) -> list[list[TracedSpan]]:
+        """Return what ran in each call of `run`, or in the mean of those after the first `WARMING_CALLS`.
+
+        The spans of a call do not overlap. This is called once.
+        """
+
+    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+        """Return the parts of one call, as the mean of these calls."""
+        return parts_of(calls)
+
+    def work(self) -> CompilerWork:
+        """Return what else is known of what the compiler did."""
+        return CompilerWork()
+
+    def close(self) -> None:  # noqa: B027 - most profilers hold nothing
+        """End the profiler."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+    """Return the mean of calls: a part for each name, kind and set of modules, in the order in which they ran."""
+    times_us: defaultdict[tuple[str, Modules, Kind], float] = defaultdict(float)
+    runs: defaultdict[tuple[str, Modules, Kind], int] = defaultdict(int)
+    for spans in calls:
+        for span in spans:
+            key = (span.name, span.modules, span.kind)
+            times_us[key] += span.lasted_us
+            runs[key] += 1
+    return [
+        Part(
+            name=name,
+            modules=modules,
+            kind=kind,
+            ms=time_us / len(calls) / 1e3,
+            runs=runs[name, modules, kind] / len(calls),
+        )
+        for (name, modules, kind), time_us in times_us.items()
+    ]
+
+
+def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:
+    """Return for each of the names that ran the place of its kernel, where both run in the same order.
+
+    Something else may have run between them, and some kernels may not have been seen.
+    """
+    places: list[int | None] = [None] * len(ran)
+    for block in SequenceMatcher(None, kernels, ran, autojunk=False).get_matching_blocks():
+        for offset in range(block.size):
+            places[block.b + offset] = block.a + offset
+    return places
+
+
+def operator_name(name: str) -> str:
+    """Return the plain name of an operator, such as `addmm` for `aten::addmm`, `extern_kernels.addmm` or
+    `aoti_torch_cpu_addmm_out`, so that those of a compiler and of a profiler can be compared."""
+    if "fused" in name:
+        return re.sub(r"^graph_\d+_", "", name)
+    if "::" in name:
+        plain = name.rpartition("::")[2]
+    elif name.startswith(("torch.ops.", "extern_kernels.")):
+        plain = name.removeprefix("torch.ops.").split(".")[1]
+    else:
+        plain = re.sub(r"^aoti_torch_(cpu|cuda)_", "", name)
+    return plain.lstrip("_").removesuffix("_out")
+
+
+def module_path(text: str) -> str:
+    """Return the path of a module in the user's model for one of a tracer, such as `L['self'].layers.0`."""
+    path = re.sub(r"\._(modules|parameters|buffers)(?=\[)", "", text.strip())
+    path = re.sub(r"\[\s*['\"]?([^'\"\]]+)['\"]?\s*\]", r".\1", path)
+    path = re.sub(r"^(L|G)\.(self|fn|mod)\b\.?|^L__self__+|^self\b\.?", "", path.lstrip("."))
+    return path.strip(".")
+
+
+def within_flat(path: str) -> str:
+    """Return the path in the user's model of a module of `FlatModule`, which wraps it as its only child."""
+    return path.removeprefix("module").removeprefix(".") if path == "module" or path.startswith("module.") else path
+
+
+def in_order(paths: Iterable[str]) -> Modules:
+    """Return each path once, in the order in which they come."""
+    return tuple(dict.fromkeys(paths))

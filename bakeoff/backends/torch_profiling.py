@@ -1,0 +1,446 @@
+"""Profilers of what runs through torch: eager by hooks around its modules, and compiled code by torch's profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, operator_name
+from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
+
+if TYPE_CHECKING:
+    import torch
+
+CALL = "bakeoff::call"
+SCOPE = "bakeoff::module::"
+
+SPLIT_CALLS = 3
+"""Calls under torch's profiler that tell which operators a module's own time consists of."""
+
+CONTAINERS = (
+    CALL,
+    "## Call CompiledFxGraph",
+    "Torch-Compiled Region",
+    "TorchDynamo Cache Lookup",
+    "Pregraph bytecode",
+    "AOTDispatcher Runtime Wrapper",
+    "CompiledFunction",
+    "forward",
+    "ProfilerStep",
+    "inductor_wrapper_call",
+    "aoti_runtime",
+    "AOTInductorModelRunImpl",
+)
+"""Beginnings of the names of events that only hold others: their own time is the framework's."""
+
+GRAPHS = ("## Call CompiledFxGraph",)
+"""Beginnings of the names of events that are one call of one compiled graph."""
+
+COPIES = frozenset(("copy_", "clone", "contiguous", "to", "_to_copy", "_reshape_copy", "pin_memory", "detach_copy"))
+
+NOT_SEEN = "Python and dispatch"
+WAITS = "GPU idle"
+
+
+@dataclass
+class Event:
+    """One event of torch's profiler, with those that happened inside of it."""
+
+    name: str
+    begun_ns: int
+    ended_ns: int
+    correlation: int
+    inside: list[Event]
+
+    @property
+    def lasted_us(self) -> float:
+        return (self.ended_ns - self.begun_ns) / 1e3
+
+
+@dataclass
+class Trace:
+    """What torch's profiler saw: the host's events as a tree, and what ran on a GPU with the event that launched it."""
+
+    roots: list[Event]
+    on_device: list[tuple[Event, int]]  # and the correlation of its launching operator
+
+    def named(self, prefix: str) -> list[Event]:
+        """Return the outermost host events with names that begin so, in order."""
+        return [event for event in walk(self.roots) if event.name.startswith(prefix)]
+
+
+def walk(events: Sequence[Event]) -> Iterator[Event]:
+    """Return all events of a tree in the order in which they began."""
+    for event in events:
+        yield event
+        yield from walk(event.inside)
+
+
+@contextlib.contextmanager
+def traced(on_cuda: bool) -> Iterator[list[Trace]]:
+    """Trace the block with torch's profiler. The yielded list holds the trace when the block has ended."""
+    from torch.autograd.profiler import profile
+
+    found: list[Trace] = []
+    with profile(use_kineto=True, use_device="cuda" if on_cuda else None) as profiler:
+        yield found
+    assert profiler.kineto_results is not None
+    found.append(trace_of(profiler.kineto_results.events()))
+
+
+def trace_of(events: Sequence[Any]) -> Trace:
+    """Return Kineto's events as a tree: those of the thread that made the calls, and those of the GPU."""
+    host: defaultdict[int, list[Event]] = defaultdict(list)
+    on_device = []
+    for each in events:
+        begun_ns = each.start_ns()
+        event = Event(each.name(), begun_ns, begun_ns + each.duration_ns(), each.correlation_id(), [])
+        if each.device_type().name == "CPU":
+            host[each.start_thread_id()].append(event)
+        elif each.duration_ns() and not each.name().startswith((SCOPE, CALL)):  # Kineto repeats scopes on the GPU
+            on_device.append((event, each.linked_correlation_id()))
+    mine = next((thread for thread in host.values() if any(event.name == CALL for event in thread)), [])
+    on_device.sort(key=lambda pair: pair[0].begun_ns)
+    return Trace(nested(mine), on_device)
+
+
+def nested(events: Sequence[Event]) -> list[Event]:
+    """Return the events of one thread as a tree."""
+    roots: list[Event] = []
+    stack: list[Event] = []
+    for event in sorted(events, key=lambda event: (event.begun_ns, -event.ended_ns)):
+        while stack and event.begun_ns >= stack[-1].ended_ns:
+            stack.pop()
+        (stack[-1].inside if stack else roots).append(event)
+        stack.append(event)
+    return roots
+
+
+def kind_of(name: str) -> Kind:
+    """Return what an operator of torch is for, by its name."""
+    return Kind.COPY if name.rpartition("::")[2] in COPIES or name.startswith("Memcpy") else Kind.COMPUTE
+
+
+def module_paths(module: torch.nn.Module) -> dict[int, str]:
+    """Return the path of each module by its identity."""
+    return {id(child): path for path, child in module.named_modules()}
+
+
+def is_on_cuda(module: torch.nn.Module) -> bool:
+    """Return True if some tensor of the module is on a GPU."""
+    return any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
+
+
+@contextlib.contextmanager
+def around_modules(
+    module: torch.nn.Module, enter: Callable[[str], None], leave: Callable[[str], None]
+) -> Iterator[None]:
+    """Call `enter` and `leave` around the forward pass of each module, with its path.
+
+    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    paths = module_paths(module)
+
+    def before(child: torch.nn.Module, *_: object) -> None:
+        if (path := paths.get(id(child))) is not None:
+            enter(path)
+
+    def after(child: torch.nn.Module, *_: object) -> None:
+        if (path := paths.get(id(child))) is not None:
+            leave(path)
+
+    hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class ModuleProfiler(Profiler):
+    """Times the modules of an eager model on the CPU by hooks, and splits their own times as torch's profiler sees it.
+
+    Hooks cost a microsecond for a module, and a profiler several for each operator. So times come from the hooks.
+    """
+
+    source = "hooks around the modules; the operators in them by torch.profiler"
+
+    def __init__(self, run: Callable[[], None], module: torch.nn.Module) -> None:
+        self._run, self._module = run, module
+        self._calls: list[list[tuple[str, bool, int]]] = []
+
+    def run(self) -> None:
+        events: list[tuple[str, bool, int]] = []
+        now_ns = time.perf_counter_ns
+        with around_modules(
+            self._module,
+            lambda path: events.append((path, True, now_ns())),
+            lambda path: events.append((path, False, now_ns())),
+        ):
+            events.append(("", True, now_ns()))
+            self._run()
+            events.append(("", False, now_ns()))
+        self._calls.append(events)
+
+    def calls(self) -> list[list[TracedSpan]]:
+        return [own_times(events) for events in self._calls]
+
+    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+        shares = self._shares_of_operators()
+        parts: list[Part] = []
+        for whole in super().parts(calls):
+            for (name, kind), (share, runs) in shares.get(
+                whole.modules[0], {(NOT_SEEN, Kind.FRAMEWORK): (1.0, 1.0)}
+            ).items():
+                parts.append(Part(name=name, modules=whole.modules, kind=kind, ms=whole.ms * share, runs=runs))
+        return parts
+
+    def _shares_of_operators(self) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:
+        """Return of each module the share of its own time that each operator takes, and how often that runs in a call.
+
+        What no operator takes is Python, and torch's dispatch.
+        """
+        from torch.autograd.profiler import record_function
+
+        with traced(on_cuda=False) as traces, scopes_around(self._module):
+            for _ in range(SPLIT_CALLS):
+                with record_function(CALL):
+                    self._run()
+        return shares_in(traces[0])
+
+
+def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
+    """Return when each module ran itself, and not one of its children, from what entered and left in order."""
+    spans: list[TracedSpan] = []
+    stack: list[str] = []
+    first_ns = last_ns = events[0][2]
+    for path, enters, now_ns in events:
+        if stack and now_ns > last_ns:
+            begun_us, lasted_us = (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3
+            spans.append(TracedSpan(name=stack[-1], modules=(stack[-1],), begun_us=begun_us, lasted_us=lasted_us))
+        if enters:
+            stack.append(path)
+        else:
+            stack.pop()
+        last_ns = now_ns
+    return spans
+
+
+def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:
+    """Return of each module the share of its own time that each of its operators takes, with the operator's runs."""
+    own_us: defaultdict[str, float] = defaultdict(float)
+    taken_us: defaultdict[str, defaultdict[tuple[str, Kind], list[float]]] = defaultdict(lambda: defaultdict(list))
+    calls = trace.named(CALL)
+    for event in walk(calls):
+        if not event.name.startswith((SCOPE, CALL)):
+            continue
+        path = event.name.removeprefix(SCOPE) if event.name.startswith(SCOPE) else ""
+        own_us[path] += event.lasted_us
+        for child in event.inside:
+            if child.name.startswith(SCOPE):
+                own_us[path] -= child.lasted_us
+            else:
+                taken_us[path][child.name, kind_of(child.name)].append(child.lasted_us)
+    shares: dict[str, dict[tuple[str, Kind], tuple[float, float]]] = {}
+    for path, whole_us in own_us.items():
+        found = {
+            key: (min(1.0, sum(times) / max(whole_us, 1e-9)), len(times) / len(calls))
+            for key, times in taken_us[path].items()
+        }
+        rest = max(0.0, 1.0 - sum(share for share, _ in found.values()))
+        shares[path] = {**found, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
+    return shares
+
+
+class TorchProfiler(Profiler):
+    """Traces calls with torch's profiler, and finds the modules of each operator or GPU kernel.
+
+    `kernels` has those of each compiled graph in the order of its code. Without any, hooks around the modules name the
+    owners: that is how eager is traced on a GPU.
+    """
+
+    source = "torch.profiler"
+
+    def __init__(
+        self,
+        run: Callable[[], None],
+        on_cuda: bool,
+        kernels: Sequence[Sequence[Kernel]] = (),
+        module: torch.nn.Module | None = None,
+        work: CompilerWork | None = None,
+    ) -> None:
+        self._run, self._on_cuda, self._kernels, self._module = run, on_cuda, kernels, module
+        self._work = work or CompilerWork()
+        self._stack = contextlib.ExitStack()
+        self._traces: list[Trace] | None = None
+
+    def run(self) -> None:
+        from torch.autograd.profiler import record_function
+
+        if self._traces is None:
+            self._traces = self._stack.enter_context(traced(self._on_cuda))
+            if self._module is not None:
+                self._stack.enter_context(scopes_around(self._module))
+        with record_function(CALL):
+            self._run()
+            self._synchronise()
+
+    def calls(self) -> list[list[TracedSpan]]:
+        assert self._traces is not None
+        self._stack.close()
+        trace = self._traces[0]
+        calls = trace.named(CALL)
+        if self._on_cuda:
+            return [self._on_device(trace, call) for call in calls]
+        return [self._on_host(call) for call in calls]
+
+    def work(self) -> CompilerWork:
+        return self._work
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _synchronise(self) -> None:
+        if self._on_cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _on_host(self, call: Event) -> list[TracedSpan]:
+        operators = self._with_owners(call)
+        spans = [span_of(event, call, modules) for event, modules in operators if event.lasted_us > 0 or modules]
+        return with_framework(spans, call.lasted_us)
+
+    def _on_device(self, trace: Trace, call: Event) -> list[TracedSpan]:
+        """Return what ran on the GPU in a call, and where the GPU waited."""
+        owners: dict[int, tuple[str, Modules]] = {}
+        for event, modules in self._with_owners(call):
+            for below in walk([event]):
+                owners[below.correlation] = (event.name, modules)
+        ran = [pair for pair in trace.on_device if call.begun_ns <= pair[0].begun_ns < call.ended_ns]
+        by_name = self._modules_by_name([event.name for event, _ in ran])
+        spans, reached_ns = [], call.begun_ns
+        for (event, linked), named in zip(ran, by_name, strict=True):
+            _, modules = owners.get(linked, ("", ()))
+            begun_ns = max(event.begun_ns, reached_ns)  # kernels of several streams may overlap
+            if event.ended_ns <= begun_ns:
+                continue
+            shown = Event(event.name, begun_ns, event.ended_ns, 0, [])
+            spans.append(span_of(shown, call, named or modules))
+            reached_ns = event.ended_ns
+        return with_framework(spans, call.lasted_us, WAITS, Kind.WAITING)
+
+    def _modules_by_name(self, ran: Sequence[str]) -> list[Modules]:
+        """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
+        kernels = [kernel for graph in self._kernels for kernel in graph]
+        places = aligned([kernel.name for kernel in kernels], ran)
+        known = {kernel.name: kernel.modules for kernel in kernels}
+        return [
+            known.get(name, ()) if place is None else kernels[place].modules
+            for name, place in zip(ran, places, strict=True)
+        ]
+
+    def _with_owners(self, call: Event) -> list[tuple[Event, Modules]]:
+        """Return the outermost operators of a call, with the modules that they compute for."""
+        if self._module is not None:
+            return list(owned_by_scope(call, ()))
+        found: list[tuple[Event, Modules]] = []
+        for run in graph_runs(call):
+            names = [operator_name(event.name) for event in run]
+            found += zip(run, self._best_owners(names), strict=True)
+        return found
+
+    def _best_owners(self, ran: Sequence[str]) -> list[Modules]:
+        """Return the modules of the operators of one graph, by the graph whose kernels they fit best."""
+        best: list[Modules] = [()] * len(ran)
+        most = 0
+        for kernels in self._kernels:
+            places = aligned([operator_name(kernel.name) for kernel in kernels], ran)
+            fitting = sum(place is not None for place in places)
+            if fitting > most:
+                most = fitting
+                best = [() if place is None else kernels[place].modules for place in places]
+        return best
+
+
+@contextlib.contextmanager
+def scopes_around(module: torch.nn.Module) -> Iterator[None]:
+    """Mark each module's forward pass in the trace."""
+    from torch.autograd.profiler import record_function
+
+    scopes: list[Any] = []
+
+    def enter(path: str) -> None:
+        scopes.append(record_function(SCOPE + path))
+        scopes[-1].__enter__()
+
+    with around_modules(module, enter, lambda path: scopes.pop().__exit__(None, None, None)):
+        yield
+
+
+def is_container(event: Event) -> bool:
+    """Return True for an event that only holds others."""
+    return event.name.startswith(CONTAINERS)
+
+
+def owned_by_scope(event: Event, modules: Modules) -> Iterator[tuple[Event, Modules]]:
+    """Return the outermost operators in an event, with the module whose scope they are in."""
+    for child in event.inside:
+        if child.name.startswith(SCOPE):
+            yield from owned_by_scope(child, (child.name.removeprefix(SCOPE),))
+        elif is_container(child):
+            yield from owned_by_scope(child, modules)
+        else:
+            yield child, modules
+
+
+def graph_runs(call: Event) -> list[list[Event]]:
+    """Return the outermost operators of a call, those of each run of a compiled graph together."""
+    runs: list[list[Event]] = []
+    loose: list[Event] = []
+
+    def descend(event: Event, into: list[Event]) -> None:
+        for child in event.inside:
+            if child.name.startswith(GRAPHS):
+                run: list[Event] = []
+                descend(child, run)
+                runs.append(run)
+            elif is_container(child):
+                descend(child, into)
+            else:
+                into.append(child)
+
+    descend(call, loose)
+    return [run for run in (*runs, loose) if run]
+
+
+def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
+    """Return the event as a span of its call."""
+    begun_us = (event.begun_ns - call.begun_ns) / 1e3
+    name = re.sub(r"^(aten::|graph_\d+_(?=cpp_))", "", event.name)
+    return TracedSpan(
+        name=name, modules=modules, kind=kind_of(event.name), begun_us=begun_us, lasted_us=event.lasted_us
+    )
+
+
+def with_framework(
+    spans: Sequence[TracedSpan], call_us: float, name: str = NOT_SEEN, kind: Kind = Kind.FRAMEWORK
+) -> list[TracedSpan]:
+    """Return the spans of a call in order, with spans of the framework's own between them."""
+    found: list[TracedSpan] = []
+    reached_us = 0.0
+    for span in sorted(spans, key=lambda span: span.begun_us):
+        if span.begun_us > reached_us:
+            found.append(TracedSpan(name=name, kind=kind, begun_us=reached_us, lasted_us=span.begun_us - reached_us))
+        found.append(span)
+        reached_us = max(reached_us, span.begun_us + span.lasted_us)
+    if call_us > reached_us:
+        found.append(TracedSpan(name=name, kind=kind, begun_us=reached_us, lasted_us=call_us - reached_us))
+    return found

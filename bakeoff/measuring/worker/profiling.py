@@ -1,0 +1,117 @@
+"""Profiles a cell: it is built with kernels that keep the names of modules, and called with and without a profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bakeoff.backends.base import Compiled
+from bakeoff.backends.profiling import WARMING_CALLS, Profiler
+from bakeoff.backends.vector_instructions import trust_vector_instructions
+from bakeoff.measuring.worker import sampling
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
+from bakeoff.models.base import Inputs
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.profile import CellProfile, CompilerWork
+
+CALLS_S = 0.6
+"""Seconds of calls without the profiler, and about as many with it."""
+MIN_CALLS, MAX_CALLS = 8, 100
+"""Profiled calls that are not left out."""
+MIN_CHOSEN = 2
+"""Calls that the mean is of."""
+
+
+def profile(worker: WorkerContext) -> CellProfile:
+    """Build the worker's cell, profile calls of it, and return what they consist of.
+
+    Raises Unsupported where the backend has no profiler.
+    """
+    worker = replace(worker, phases=AnnouncedPhases(worker.connection))
+    module, sets = worker.model()
+    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
+        trust_vector_instructions(checks.answers)
+    classes = {path: type(child).__name__ for path, child in module.named_modules()}
+    given = worker.to_build_with(sets)
+    with worker.running():
+        context = replace(worker.context(given), for_profile=True)
+        with worker.backend.build(module, given[0], context) as compiled:
+            compiled.bind(sets[0])
+            with worker.phases.announced("warm-up"):
+                sampling.call_until_final(compiled, sets[:1], worker.clock)
+                plain_ns = unprofiled_calls(compiled, sets[0], worker.clock)
+                call_ns = statistics.fmean(plain_ns[place] for place in undisturbed(plain_ns))
+            profiler = compiled.profiler(module)
+            if profiler is None:
+                raise Unsupported(f"{worker.backend.name} has no profiler that Bakeoff knows")
+            with worker.phases.announced("profile"), profiler:
+                walls_ns = profiled_calls(profiler, worker.clock, call_ns)
+                calls = profiler.calls()
+                warm = range(WARMING_CALLS, len(walls_ns))
+                chosen = undisturbed(walls_ns, warm) if profiler.tells_calls_apart else list(warm)
+                spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
+                parts = profiler.parts(spans)
+                work = profiler.work()
+            return CellProfile(
+                label=worker.cell.label,
+                cell_id=worker.cell.id,
+                source=profiler.source,
+                call_ms=call_ns / 1e6,
+                profiled_ms=statistics.fmean(walls_ns[place] for place in chosen) / 1e6,
+                calls=len(chosen),
+                parts=[part for part in parts if part.ms > 0],
+                spans=spans[len(spans) // 2],
+                classes=classes,
+                work=with_placement(work, compiled, worker.threads),
+            )
+
+
+def unprofiled_calls(compiled: Compiled, inputs: Inputs, clock: Clock) -> list[int]:
+    """Return the latencies of calls without the profiler, after as many that warm up."""
+    sampling.burst(compiled, [inputs], clock, CALLS_S / 4, WARMING_CALLS)
+    return sampling.burst(compiled, [inputs], clock, CALLS_S, MIN_CALLS)
+
+
+def profiled_calls(profiler: Profiler, clock: Clock, call_ns: float) -> list[int]:
+    """Make profiled calls, and return how long each took."""
+    wanted = max(MIN_CALLS, min(MAX_CALLS, int(CALLS_S * 1e9 / call_ns)))
+    walls_ns = []
+    for _ in range(WARMING_CALLS + wanted):
+        clock.synchronise()
+        begun_ns = clock.now_ns()
+        profiler.run()
+        clock.synchronise()
+        walls_ns.append(clock.now_ns() - begun_ns)
+    return walls_ns
+
+
+def undisturbed(walls_ns: Sequence[int], among: Sequence[int] | None = None) -> list[int]:
+    """Return the places of the fastest quarter of calls, in order. Something else may have held up the others.
+
+    `among` are the places that count, by default all of them.
+    """
+    by_time = sorted(range(len(walls_ns)) if among is None else among, key=lambda place: walls_ns[place])
+    return sorted(by_time[: max(MIN_CHOSEN, len(by_time) // 4)])
+
+
+def with_placement(work: CompilerWork, compiled: Compiled, threads: int) -> CompilerWork:
+    """Return what the compiler did, with what left it for another engine and the threads that the cell may use."""
+    placement = compiled.placement()
+    fallbacks = placement.fallbacks if placement else []
+    broken = {each.reason for each in work.breaks}
+    left = [each for each in fallbacks if each.removeprefix("graph break: ") not in broken]
+    facts = [*work.facts, *(f"Left to another engine: {each}." for each in left), f"It may use {threads} thread(s)."]
+    return work.model_copy(update={"facts": facts})
+
+
+class AnnouncedPhases(Phases):
+    """Announces phases and times none of them: nothing here is measured for a record."""
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        with self.announced(name):
+            yield

@@ -1,0 +1,262 @@
+"""Profilers name the modules of the user's model that each kernel works for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
+from bakeoff.backends.onnx_profiling import Node, Owner
+from bakeoff.backends.openvino_profiling import RuntimeNode
+from bakeoff.backends.profiling import WARMING_CALLS, aligned, module_path, operator_name, parts_of, within_flat
+from bakeoff.backends.torch_profiling import Event, nested, own_times, with_framework
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.profile import Kind, Part, TracedSpan
+from bakeoff.records.schema import Cell
+from tests.backends.building import built
+
+WIDTH = 32
+
+
+class ManySteps(nn.Module):
+    """Takes 200 small steps, of which each is an operator of its own, and a sine that no compiler folds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(100):
+            x = torch.sin(x) + 0.001
+        return x
+
+
+class Planted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), ManySteps(), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) * 2.0
+
+
+def planted() -> LoadedModel:
+    torch.manual_seed(0)
+    return LoadedModel(Planted().eval(), tuple(Inputs((torch.randn(8, WIDTH),)) for _ in range(2)))
+
+
+def profiled(backend: str, workspace: Path) -> list[Part]:
+    """Return the parts of profiled calls of the planted model, on one thread."""
+    torch.set_num_threads(1)
+    with built(Cell(model="mlp", backend=backend), workspace, planted(), threads=1, for_profile=True) as made:
+        made.call_again()
+        profiler = made.compiled.profiler(made.module)
+        assert profiler is not None
+        with profiler:
+            for _ in range(WARMING_CALLS + 15):
+                profiler.run()
+            calls = profiler.calls()
+            fastest = min(calls[WARMING_CALLS:] or calls, key=lambda spans: sum(span.lasted_us for span in spans))
+            return profiler.parts([fastest])
+
+
+@pytest.fixture
+def one_thread() -> object:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def times_by_modules(parts: list[Part]) -> Counter[tuple[str, ...]]:
+    times: Counter[tuple[str, ...]] = Counter()
+    for part in parts:
+        times[part.modules] += part.ms
+    return times
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["eager", "torchscript", "onnx"],
+)
+def test_the_planted_module_is_named(backend: str, tmp_path: Path, one_thread: None) -> None:
+    parts = profiled(backend, tmp_path)
+    times = times_by_modules(parts)
+    known = {name for name, _ in Planted().named_modules()}
+    assert {name for modules in times for name in modules} <= known
+    owned = {modules: ms for modules, ms in times.items() if modules}
+    slow = sum(ms for modules, ms in owned.items() if "layers.2" in modules)
+    assert slow / sum(owned.values()) >= 0.8
+    assert any("layers.0" in modules for modules in owned) and any("layers.3" in modules for modules in owned)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["openvino", "inductor", "aotinductor"])
+def test_what_a_compiler_fuses_names_all_its_modules(backend: str, tmp_path: Path, one_thread: None) -> None:
+    parts = profiled(backend, tmp_path)
+    assert any("layers.2" in part.modules and len(part.modules) > 1 for part in parts)
+    assert {"layers.3"} <= {name for part in parts for name in part.modules}
+
+
+def test_eager_rows_sum_to_the_call_and_name_the_operators(tmp_path: Path, one_thread: None) -> None:
+    parts = profiled("eager", tmp_path)
+    slow = {part.name: part for part in parts if part.modules == ("layers.2",)}
+    assert slow["aten::sin"].runs == 100 and slow["aten::add"].runs == 100
+    assert slow["Python and dispatch"].kind is Kind.FRAMEWORK
+    assert all(part.ms >= 0 for part in parts)
+
+
+def breaking(x: Tensor) -> Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+def test_a_graph_break_is_named_by_file_and_line() -> None:
+    torch._dynamo.reset()
+    torch.compile(breaking, backend="eager")(torch.ones(2))
+    line = breaking.__code__.co_firstlineno + 2
+    places = [each.place for each in inductor_profiling.graph_breaks()]
+    assert f"test_profiling.py, line {line}, in breaking" in places
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("traced", "path"),
+    [
+        ("L['self'].layers.0.norm", "layers.0.norm"),
+        ("L['self']._modules['layers']._modules['0']", "layers.0"),
+        ("L['self'].layers[3]", "layers.3"),
+        ("L['self']", ""),
+        ("module.layers.0", "module.layers.0"),
+    ],
+)
+def test_paths_of_tracers_become_those_of_the_model(traced: str, path: str) -> None:
+    assert module_path(traced) == path
+
+
+def test_the_wrapper_of_flat_arguments_is_no_module_of_the_user() -> None:
+    assert [within_flat(path) for path in ("module", "module.layers.0", "modules.0")] == ["", "layers.0", "modules.0"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["aten::addmm", "extern_kernels.addmm", "torch.ops.aten.addmm.default", "aoti_torch_cpu_addmm_out"],
+)
+def test_names_of_one_operator_agree(name: str) -> None:
+    assert operator_name(name) == "addmm"
+    assert operator_name("graph_0_cpp_fused_add_1") == operator_name("cpp_fused_add_1") == "cpp_fused_add_1"
+
+
+def test_kernels_are_found_in_order_among_what_else_ran() -> None:
+    assert aligned(["addmm", "gelu", "addmm"], ["empty", "addmm", "empty", "gelu", "addmm"]) == [None, 0, None, 1, 2]
+    assert aligned([], ["addmm"]) == [None]
+
+
+def test_own_times_leave_out_the_children() -> None:
+    events = [("", True, 0), ("a", True, 1000), ("a.b", True, 3000), ("a.b", False, 7000), ("a", False, 8000)]
+    spans = own_times([*events, ("", False, 10000)])
+    times = Counter[str]()
+    for span in spans:
+        times[span.name] += span.lasted_us
+    assert times == {"": 3.0, "a": 3.0, "a.b": 4.0}
+
+
+def test_events_nest_by_their_times() -> None:
+    outer, inner, after = (
+        Event(name, *ends, 0, []) for name, ends in zip("oia", [(0, 9), (1, 4), (9, 12)], strict=True)
+    )
+    assert [event.name for event in nested([after, inner, outer])] == ["o", "a"]
+    assert outer.inside == [inner]
+
+
+def test_gaps_are_the_frameworks() -> None:
+    spans = [TracedSpan(name="k", modules=("a",), begun_us=2, lasted_us=3)]
+    whole = with_framework(spans, 10)
+    assert [(span.kind, span.begun_us, span.lasted_us) for span in whole] == [
+        (Kind.FRAMEWORK, 0, 2),
+        (Kind.COMPUTE, 2, 3),
+        (Kind.FRAMEWORK, 5, 5),
+    ]
+    assert sum(part.ms for part in parts_of([whole, whole])) == pytest.approx(0.01)
+
+
+def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
+    exported = [
+        Node("norm", "LayerNormalization", ("x",), ("n",), "norm"),
+        Node("matmul", "MatMul", ("n", "w"), ("m",), "linear"),
+        Node("bias", "Add", ("m", "b"), ("l",), "linear"),
+        Node("relu", "Relu", ("l",), ("r",), "act"),
+        Node("split", "Split", ("r",), ("s",)),
+    ]
+    optimised = [
+        Node("norm", "LayerNormalization", ("x",), ("n",)),
+        Node("reorder", "Reshape", ("n",), ("flat",)),
+        Node("fused", "FusedGemm", ("flat", "w", "b"), ("flat_out",)),
+        Node("back", "Reshape", ("flat_out",), ("r",)),
+        Node("split", "Split", ("r",), ("s",)),
+    ]
+    owners = onnx_profiling.owners_of(exported, optimised)
+    assert owners["norm"] == Owner(("norm",))
+    assert owners["reorder"] == Owner((), Kind.COPY)
+    assert owners["fused"] == Owner(("linear", "act"))
+    assert owners["split"] == Owner(("act",))  # the exporter does not say: that of what it reads from
+
+
+def test_calls_of_onnx_runtime_hold_the_executors_own_time() -> None:
+    node = {"cat": "Node", "name": "norm_kernel_time", "ts": 12, "dur": 5, "args": {"op_name": "Norm"}}
+    run = {"cat": "Session", "name": "model_run", "ts": 10, "dur": 9}
+    (spans,) = onnx_profiling.calls_in([node, run], {"norm": Owner(("a",))})
+    assert [(span.name, span.modules, span.lasted_us) for span in spans] == [
+        ("Norm", ("a",), 5),
+        ("ONNX Runtime's executor", (), 4),
+    ]
+
+
+def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
+    nodes = [
+        RuntimeNode("linear/aten.linear.default/Add", "FullyConnected", ("linear/x/Add", "gelu/x/Gelu"), ()),
+        RuntimeNode("Multiply_12", "Subgraph", ("Multiply_12",), ("linear/aten.linear.default/Add",)),
+        RuntimeNode("a_f32_bf16_b", "Reorder", (), ()),
+    ]
+    owners = openvino_profiling.owners_of(nodes, {"linear": "up", "gelu": "act"})
+    assert list(owners.values()) == [
+        (("up", "act"), Kind.COMPUTE),
+        (("up", "act"), Kind.COMPUTE),
+        ((), Kind.COPY),
+    ]
+
+
+def test_means_of_openvino_leave_out_the_first_calls() -> None:
+    spans = openvino_profiling.spans_between(
+        {"a": ("MVN", 100.0)}, 1, {"a": ("MVN", 30.0)}, 8, {"a": (("n",), Kind.COMPUTE)}
+    )
+    assert [(span.name, span.modules, span.lasted_us) for span in spans] == [("MVN", ("n",), 20.0)]
+
+
+def test_views_give_a_kernel_no_modules_beside_those_that_compute() -> None:
+    def node(operator: str, path: str) -> SimpleNamespace:
+        return SimpleNamespace(target=SimpleNamespace(__name__=operator), meta={"nn_module_stack": {"k": (path, None)}})
+
+    add, view = node("add.Tensor", "L['self'].norm"), node("view.default", "L['self'].linear")
+    assert inductor_profiling.modules_of_origins([add, view]) == ("norm",)
+    assert inductor_profiling.modules_of_origins([view]) == ("linear",)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["eager", "eager/cuda-graph", "inductor", "inductor/cuda-graph", "torchscript"])
+def test_kernels_on_a_gpu_have_the_modules_that_launched_them(backend: str, tmp_path: Path) -> None:
+    name, _, mode = backend.partition("/")
+    cell = Cell(model="mlp", backend=name, mode=mode or "default", device="cuda")
+    with built(cell, tmp_path, planted(), for_profile=True) as made:
+        made.call_again()
+        profiler = made.compiled.profiler(made.module)
+        assert profiler is not None
+        with profiler:
+            for _ in range(5):
+                profiler.run()
+            parts = profiler.parts(profiler.calls()[2:])
+    kernels = [part for part in parts if part.kind is Kind.COMPUTE]
+    owned = sum(part.ms for part in kernels if part.modules)
+    assert owned >= 0.9 * sum(part.ms for part in kernels)
+    assert any("layers.2" in part.modules for part in kernels)
