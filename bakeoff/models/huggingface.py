@@ -108,7 +108,7 @@ class HuggingFace(Family):
 
         with naming_torchvision(self.name):
             known = getattr(transformers, self.architecture, None)
-        is_known = inspect.isclass(known) and issubclass(known, transformers.PreTrainedModel)
+            is_known = inspect.isclass(known) and issubclass(known, transformers.PreTrainedModel)
         if not is_known and "auto_map" in self.config:
             raise UsageError(
                 f"{self.name}: {self.architecture} is code of the folder, which Bakeoff never runs: {FACTORY_INSTEAD}"
@@ -137,10 +137,11 @@ class HuggingFace(Family):
 
     def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
         """Load the folder's weights, or draw random ones on `device` in `dtype`."""
-        import transformers
-        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+        with naming_torchvision(self.name):
+            import transformers
+            from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-        from bakeoff.models import generation_huggingface as graphs
+            from bakeoff.models import generation_huggingface as graphs
 
         ALL_EXPERTS_FUNCTIONS.register("dense", graphs.dense_experts)
         with _seeded_on(device, seed):
@@ -221,10 +222,12 @@ class HuggingFace(Family):
 
 def describe(folder: str) -> Facts:
     """Return the whole configuration in the folder, and the class of its type that generates text, or nothing."""
-    transformers = import_library("transformers", f"hf:{folder}")
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    model = f"hf:{folder}"
+    transformers = import_library("transformers", model)
+    with naming_torchvision(model):
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return {
         "config": json.loads(config.to_json_string(use_diff=False)),
         "generates": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ""),

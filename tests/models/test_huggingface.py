@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from bakeoff import models
+from bakeoff.models import huggingface
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.records.errors import UsageError
 
@@ -259,5 +260,6 @@ def test_a_torchvision_of_another_torch_is_named_with_its_remedy(bert: str, monk
     lazy.__spec__ = transformers.__spec__
     monkeypatch.setitem(sys.modules, "transformers", lazy)
     said = r"operator torchvision::nms does not exist\): pip install .*--no-deps torchvision"
-    with pytest.raises(UsageError, match=said):
-        load(bert, batch=1)
+    for ask in (lambda: load(bert, batch=1), lambda: huggingface.describe(bert.removeprefix("hf:"))):
+        with pytest.raises(UsageError, match=said):
+            ask()
