@@ -16,7 +16,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
-.PHONY: help bench test fast lint types pytest schema clean
+.PHONY: help bench test fast lint types pytest schema docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a ch
 	$(BIN)/python -c "from bakeoff.records.report_file import json_schema; print(json_schema(), end='')" > schema.new
 	mv schema.new bakeoff/records/report.schema.json
 
+docs: $(VENV)/bin/python ## build the site of the documentation, with the API reference, into site/
+	$(PIP) "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29"
+	$(BIN)/mkdocs build --strict
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
@@ -71,4 +75,4 @@ $(VENV)/.ready-triton: constraints.txt | $(VENV)/bin/python
 		$(TRITON) && touch $@ || echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

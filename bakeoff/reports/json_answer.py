@@ -34,19 +34,28 @@ class ContestAnswer(Frozen):
 
     contest_id: str
     title: str
-    outcome: Certainty  # "open": measuring ended before it was decided; "doubted": the first doubt could change it
-    winner: str | None  # None without a sure or likely winner
-    tied: list[str]  # labels that share the first place, if there are several
-    open: list[str]  # labels that may still prove as fast as the best one
-    latency_ms: float | None  # of the winner, or of the first of those that tie
+    outcome: Certainty
+    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
+    winner: str | None
+    """Label of the winner, or None without a sure or likely one."""
+    tied: list[str]
+    """Labels that share the first place, if there are several."""
+    open: list[str]
+    """Labels that may still prove as fast as the best one."""
+    latency_ms: float | None
+    """Median latency of the winner, or of the first of those that tie."""
     latency_ci95_ms: Interval | None
     baseline: str | None
-    speedup: Ratio | None  # over the baseline
+    speedup: Ratio | None
+    """How many times faster the best one is than the baseline, eager."""
     runner_up: str | None
-    lead: Ratio | None  # over the runner-up
+    lead: Ratio | None
+    """How many times faster the best one is than the runner-up."""
     doubts: list[str]
-    without_numbers: dict[str, str]  # why, by label
-    under_load: LoadAnswer | None = None  # where that was asked for
+    without_numbers: dict[str, str]
+    """Why a cell has no numbers, by label."""
+    under_load: LoadAnswer | None = None
+    """Who carries most under load, where that was asked for."""
 
 
 class BackendAnswer(Frozen):
@@ -120,9 +129,12 @@ class Answer(Frozen):
     complete: bool
     contests: list[ContestAnswer]
     suites: list[SuiteAnswer]
-    mixes: list[MixAnswer]  # one for each file of recorded calls with several sizes
-    about_models: list[str]  # what the models do beside computing outputs from their inputs
-    paths: dict[str, str]  # "folder", and the files in it by their names
+    mixes: list[MixAnswer]
+    """One for each file of recorded calls with several sizes."""
+    about_models: list[str]
+    """What models do beside computing outputs from their inputs."""
+    paths: dict[str, str]
+    """The run's `folder`, and the files in it by their names."""
 
 
 def answer_of(judgement: Judgement, folder: Path) -> Answer:

@@ -109,6 +109,7 @@ def to_cell(judgement: Judgement) -> str:
         .render(
             palette=palette,
             sections=[CellSection(contest, palette, report) for contest in contests],
+            mixes=[mix.answer(each) for each in judgement.mixes],
             absent=sentences.cannot_run_here(judgement),
             incomplete=machine.what_is_missing(report),
             summary=machine.summary(report),
