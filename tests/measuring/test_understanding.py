@@ -22,6 +22,7 @@ from bakeoff.measuring.worker.understanding import (
     call,
     decided_by_rounding,
     decisions_of,
+    leaves_more_behind,
     lost_to_rounding,
     understand,
 )
@@ -368,6 +369,21 @@ def test_a_trace_tells_what_it_froze_but_not_the_sizes_that_it_read() -> None:
     with noting_frozen_choices() as frozen:
         torch.jit.trace(Model(by_size), sets[0].args, check_trace=False)
     assert frozen.among(deciding(by_size).decisions) == ()
+
+
+OUTSIDE_OF_IT: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize(("holds", "grows"), [(0, False), (1, False), (100, True)])
+def test_a_list_outside_of_the_module_is_found_if_it_grows(holds: int, grows: bool) -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        OUTSIDE_OF_IT.append(m.linear(x).detach())
+        del OUTSIDE_OF_IT[: len(OUTSIDE_OF_IT) - holds]
+        return m.linear(x).relu()
+
+    model = Model(forward).eval()
+    assert leaves_more_behind(model, inputs()[0], AlikeCalls(model, ModelTraits())) == grows
+    OUTSIDE_OF_IT.clear()
 
 
 @pytest.mark.parametrize("given", [torch.ones(4, 8), torch.zeros(4, 8)])

@@ -250,7 +250,15 @@ def as_it_is(
 
     from bakeoff.backends.calling import flatten_outputs
     from bakeoff.measuring.worker import global_settings
-    from bakeoff.measuring.worker.understanding import AlikeCalls, call, copied, decisions_of, understand
+    from bakeoff.measuring.worker.understanding import (
+        OUTSIDE,
+        AlikeCalls,
+        call,
+        copied,
+        decisions_of,
+        leaves_more_behind,
+        understand,
+    )
     from bakeoff.measuring.worker.value_reads import ReadingWatch
 
     cell = known.cell
@@ -274,6 +282,9 @@ def as_it_is(
                 counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
                     call(module, given[0])
+            held = watch.kept(tensor for one in given for tensor in one.tensors())
+            if held and traits == NO_TRAITS and leaves_more_behind(module, sets[0], calls):
+                traits = traits.model_copy(update={"grows": (OUTSIDE,)})
             deciding = decisions_of(watch, module, sets, calls)
             if not traits.state:
                 known.probes = deciding.probes

@@ -211,6 +211,20 @@ def _kept_buffers(
     return tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
 
 
+OUTSIDE = "what the code holds outside of the module"
+
+
+def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
+    """Return True if each of two calls leaves tensors behind, and the second one those of the first one, too."""
+    watches = []
+    for _ in range(2):
+        given = calls.given(inputs)
+        with ReadingWatch(given.tensors()) as watch:
+            call(module, given)
+        watches.append((watch, given))
+    return all(watch.kept(given.tensors()) for watch, given in watches)
+
+
 def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out lengths where what is in the list or dict is named, too."""
     whole = [name.removesuffix(LENGTH) for name in changed if name.endswith(LENGTH)]

@@ -89,6 +89,11 @@ class ReadingWatch(TorchFunctionMode):
         for tensor in tensors:
             self._from_inputs[tensor] = True
 
+    def kept(self, inputs: Iterable[torch.Tensor]) -> int:
+        """Return how many tensors that were made from these inputs are still alive, because something holds them."""
+        given = {id(tensor) for tensor in inputs}
+        return sum(id(tensor) not in given for tensor in self._from_inputs)
+
     @property
     def way(self) -> str:
         """Return a hash of the functions that were called with their weights, in order: another one is another way."""
