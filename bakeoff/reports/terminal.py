@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -173,7 +173,8 @@ class LiveTable:
             in_flight = [line for line in lines if line.is_in_flight]
             recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
             lines = (in_flight + recent)[:room]
-        return [line.columns(self._clock_s()) for line in lines]
+        leading = _leading(self._lines.values())
+        return [line.columns(self._clock_s(), line.cell.id in leading) for line in lines]
 
     def _counts(self) -> str:
         ended = [line.record for line in self._lines.values() if line.record]
@@ -205,8 +206,8 @@ class _Line:
     def is_in_flight(self) -> bool:
         return bool(self.phase) and self.record is None
 
-    def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
-        """Return the cell, its phase or end, the time it has taken, its median and its reason."""
+    def columns(self, now_s: float, leads: bool) -> tuple[Text, Text, Text, Text, Text]:
+        """Return the cell, its phase or end, the time it has taken, its median, and its reason or that it leads."""
         median = f"{number_format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
             state, elapsed_s, reason = (
@@ -216,16 +217,31 @@ class _Line:
             )
             style = _STYLES[self.record.status]
         else:
-            state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
+            state, style = one_line(self.phase) or "waiting", "" if self.phase else "dim"
+            reason = "leads so far" if leads else ""
             elapsed_s = now_s - self.began_s if self.phase else 0.0
         elapsed = f"{elapsed_s:.0f} s" if elapsed_s >= 0.5 else ""
         return (
             Text(_describe(self.cell)),
             Text(state, style=style),
             Text(elapsed),
-            Text(median),
+            Text(median, style="bold" if leads else ""),
             Text(reason, style="dim"),
         )
+
+
+def _leading(lines: Iterable[_Line]) -> set[str]:
+    """Return the id of the cell with the lowest median in each contest that goes on, where there is another one."""
+    contests: dict[str, list[_Line]] = {}
+    for line in lines:
+        if line.record is None or line.record.status is Status.OK:
+            contests.setdefault(line.cell.contest_id, []).append(line)
+    found = set()
+    for contest in contests.values():
+        measured = {line.cell.id: line.median_ms for line in contest if line.median_ms is not None}
+        if len(measured) > 1 and any(line.is_in_flight for line in contest):
+            found.add(min(measured, key=lambda cell_id: measured[cell_id]))
+    return found
 
 
 _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}

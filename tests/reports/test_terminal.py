@@ -114,6 +114,31 @@ def test_a_terminal_shows_phase_elapsed_and_median() -> None:
     assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error, 0:14, about 0:46 left"
 
 
+def test_a_terminal_shows_which_cell_leads_from_the_first_round_on() -> None:
+    console, file = terminal()
+    clock = Clock()
+    elsewhere = cell("inductor", device="cuda")
+
+    def leading() -> list[str]:
+        clock.now_s += 1
+        table.tick()
+        return [line.split()[3] for line in last_picture(file) if "leads so far" in line]
+
+    with LiveTable(console, clock_s=clock) as table:
+        table.planned([cell(), cell("onnx"), elsewhere])
+        for one in (cell(), cell("onnx"), elsewhere):
+            table.phase(one, "measure")
+        table.measured(cell(), 2.0)
+        table.measured(elsewhere, 0.5)
+        assert leading() == [], "nothing is compared yet"
+        table.measured(cell("onnx"), 1.0)
+        assert leading() == ["onnx"]
+        table.measured(cell("onnx"), 3.0)
+        assert leading() == ["eager"]
+        table.ended(failed(cell(), Status.INCORRECT, "wrong"))
+        assert leading() == [], "what is wrong does not lead"
+
+
 def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
     console, file = terminal()
     clock = Clock()
