@@ -24,13 +24,12 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.commands import run as runs
-from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.fit import fit_records
 from bakeoff.measuring.controller import build_cache, build_folder
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
-from bakeoff.records.schema import Ratio
+from bakeoff.records.schema import Ratio, Record, Status
 
 MODELS = "mlp,conv,transformer,rope,attention,transformer_lm,matmul_chain,mixed_ops,attention_block,fused_add_relu_mul"
 BACKENDS = "eager,inductor,inductor/cuda-graph,onnx,onnx/cuda-graph,aotinductor/single-threaded,aotinductor/cuda-graph"
@@ -45,13 +44,13 @@ def building_apart() -> Iterator[None]:
         yield
 
 
-def measured(request: Request, is_shared: bool) -> tuple[list[ContestJudgement], float]:
-    """Return what a run from an empty cache says, and the seconds that it took."""
+def measured(request: Request, is_shared: bool) -> tuple[list[Record], float]:
+    """Return the records of a run from an empty cache that ended well, and the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if is_shared else building_apart():
         os.environ["BAKEOFF_CACHE_DIR"] = str(Path(folder, "builds"))
         begun_s = time.monotonic()
         report, _ = runs.run(request, Path(folder, "run"), "benchmarks/sharing.py", Silent())
-        return list(judge(report).contests), time.monotonic() - begun_s
+        return [each for each in report.records if each.status is Status.OK], time.monotonic() - begun_s
 
 
 def main() -> None:
@@ -71,30 +70,26 @@ def main() -> None:
             precision=config.split([options.precision]),
         )
         (shared, shared_s), (apart, apart_s) = (measured(request, is_shared) for is_shared in (True, False))
-        for contest, other in zip(shared, apart, strict=True):
-            for line in lines(contest, other):
-                say(f"| {model} | {line} |")
+        for line in lines(shared, apart):
+            say(f"| {model} | {line} |")
         say(f"| {model} | all cells: {shared_s:.0f} s shared, {apart_s:.0f} s apart | | | | | |")
 
 
-def lines(shared: ContestJudgement, apart: ContestJudgement) -> Iterator[str]:
+def lines(shared: list[Record], apart: list[Record]) -> Iterator[str]:
     """Yield the columns for each cell that started from another one's build."""
-    cells = {cell.label: cell for cell in apart.cells}
-    for cell in shared.cells:
-        builder = next((phase.shared_with for phase in cell.record.phases if phase.shared_with), "")
-        if builder and cells[cell.label].record.latency:
-            ratios = [spelled(contest.ratio(builder, cell.label)) for contest in (shared, apart)]
-            builds = [f"{each.record.build_s:.1f}" for each in (cell, cells[cell.label])]
-            yield " | ".join([cell.label, builder, *ratios, *builds])
+    fits = [fit_records(shared), fit_records(apart)]
+    others = {record.cell.label: record for record in apart}
+    for record in shared:
+        label = record.cell.label
+        builder = next((phase.shared_with for phase in record.phases if phase.shared_with), "")
+        if builder and builder in others and label in others:
+            ratios = [spelled(fit.ratio(label, builder)) for fit in fits]
+            yield " | ".join([label, builder, *ratios, f"{record.build_s:.1f}", f"{others[label].build_s:.1f}"])
 
 
-def spelled(ratio: Ratio | None) -> str:
-    interval = ratio.ci95 if ratio else None
-    return (
-        ""
-        if ratio is None
-        else f"{ratio.value:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")
-    )
+def spelled(ratio: Ratio) -> str:
+    interval = f" [{ratio.ci95.low:.3f}, {ratio.ci95.high:.3f}]" if ratio.ci95 else ""
+    return f"{ratio.value:.3f}{interval}"
 
 
 def say(line: str) -> None:
