@@ -163,7 +163,7 @@ class BuildContext:
     """The cell's own folder. Files written here count as its artefact. The folder is empty in the cell's first process.
     Later processes find what the first one left, and a backend starts from that if it can."""
     threads: int  # intra-operator threads, the same for every backend of a contest
-    calibration: tuple[Inputs, ...] = ()  # input sets, for precisions that need their ranges; not the last of the model
+    calibration: tuple[Inputs, ...] = ()  # for precisions that need ranges: the user's, or all input sets but the last
     training: Training | None = None
     """None for inference. For a training task it holds the call, `step(*args, **kwargs)`, to run or compile as a whole
     or in parts (`backends.eager.Steps`). Its `module` is the one given to `build`; `restore` resets everything."""

@@ -146,6 +146,13 @@ class LoadedModel:
     bolder_inputs: Callable[[tuple[str, ...]], tuple[Inputs, ...]] | None = None
     """Makes input sets in which such kinds of values differ, too, as the model may not take (`models.input_sets`)."""
 
+    calibrate: Callable[[], Sequence[Inputs]] | None = None
+    """Returns inputs that int8 may fix its ranges with. It is called only for that precision (`models.calibration`)."""
+    calibrates_with: str = ""
+    """Where these inputs come from, such as `calibrate() in net.py`."""
+    calibration: tuple[Inputs, ...] = ()
+    """What `calibrate` returned, without what is among `inputs`."""
+
     def understood(self, traits: ModelTraits) -> LoadedModel:
         """Return the model with these traits, and with the input sets that belong to them."""
         if self.bolder_inputs is None or not traits.changed_kinds:

@@ -85,6 +85,7 @@ class WithInputs(Family):
         return self._family.resolve(self._own(dimensions))
 
     def _with_inputs(self, model: LoadedModel, dimensions: Sizes) -> LoadedModel:
+        from bakeoff.models.calibration import second_half
         from bakeoff.models.user import input_sets, input_sets_of
 
         calls = calls_in(self.file, str(dimensions[CALL]))
@@ -93,7 +94,11 @@ class WithInputs(Family):
         # what a family knows of its own inputs does not hold for these
         sets = input_sets_of(str(self.file), calls)
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
-        return replace(model, inputs=sets, bolder_inputs=bolder, spared_bytes=0, work=None)
+        model = replace(model, inputs=sets, bolder_inputs=bolder, spared_bytes=0, work=None)
+        if model.calibrate is not None or len(calls) < 2:
+            return model
+        recorded = f"the recorded calls in {self.file}"
+        return replace(model, calibrate=partial(second_half, sets), calibrates_with=recorded)
 
 
 def table_of(file: Path) -> list[SizeInFile]:

@@ -19,6 +19,8 @@ The factory is a top-level function of the file that returns `(module, example_i
   tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
 - Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
   inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
+- If the file has a function `calibrate`, it returns or yields the inputs of further calls, each in one of these forms.
+  int8 fixes its ranges with them. Its parameters are some of the factory's.
 - With `--inputs FILE` they are those in the file, and the factory may return the module alone.
 - Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
   model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
@@ -31,14 +33,15 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
@@ -78,13 +81,20 @@ class UserModel(Family):
         self.description = docstring.splitlines()[0]
         self.dimensions = _dimensions(self.name, function)
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
+        self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
         with seeded(seed):
-            returned = getattr(self._import(), self.factory)(**arguments)
-        return with_own_inputs(self.name, *_unpack(self.name, returned))
+            imported = self._import()
+            returned = getattr(imported, self.factory)(**arguments)
+        model = with_own_inputs(self.name, *_unpack(self.name, returned))
+        if self.calibrate_takes is None:
+            return model
+        taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
+        calibrate = partial(_calibration, self.name, partial(imported.calibrate, **taken), seed)
+        return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
 
     @property
     def root(self) -> Path:
@@ -359,6 +369,33 @@ def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
     return tuple(named)
 
 
+MAX_CALIBRATION = 512
+"""So many calls of `calibrate` are used. Further ones are not asked for."""
+
+
+def _parameters_of_calibrate(model: str, tree: ast.Module, known: Collection[str]) -> frozenset[str] | None:
+    """Return which of the factory's parameters the file's function `calibrate` takes, or None without such a function.
+
+    Raise UsageError for a parameter that it needs and the factory has not.
+    """
+    function = _functions(tree).get("calibrate")
+    if function is None:
+        return None
+    parameters = {parameter.arg: default for parameter, default in _parameters(function)}
+    if missing := [name for name, default in parameters.items() if name not in known and default is None]:
+        raise unknown(f"parameter of calibrate() for {model}", missing[0], known, "calibrate takes the factory's")
+    return frozenset(parameters) & frozenset(known)
+
+
+def _calibration(model: str, calibrate: Callable[[], Any], seed: int) -> list[Inputs]:
+    """Return the calls that a user's `calibrate` returns or yields: each is as the example inputs of a factory are."""
+    with seeded((seed + 1) % 2**32):  # random data are others than the factory's
+        calls = list(islice(iter(calibrate()), MAX_CALIBRATION))
+    if not calls:
+        raise UsageError(f"{model}: calibrate() returned nothing: expected the inputs of several calls")
+    return [_inputs(f"calibrate() of {model}", call) for call in calls]
+
+
 MAX_CALLS = 16
 """So many example calls of a factory are sets of inputs. Further ones are not asked for."""
 
@@ -380,7 +417,11 @@ def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
     """
     sets = tuple(_inputs(model, call) for call in calls)
     for number, one in enumerate(sets[1:], 1):
-        _require_alike(model, number, one, sets[0])
+        if problem := difference_of(one, sets[0]):
+            raise UsageError(
+                f"{model}: example call {number} {problem}: calls may differ in the values of tensors only. "
+                "For several sizes, give the factory a dimension, and set it to stream:LOW:HIGH"
+            )
     return sets if len(sets) > 1 else input_sets(sets[0])
 
 
@@ -394,8 +435,8 @@ def _calls(example: object) -> list[Call]:
     return first_ones if all(isinstance(each, Call) for each in first_ones) else []
 
 
-def _require_alike(model: str, number: int, call: Inputs, first: Inputs) -> None:
-    """Raise UsageError if a call differs from the first one by more than the values of its tensors."""
+def difference_of(call: Inputs, first: Inputs) -> str:
+    """Return how a call differs from the first one by more than the values of its tensors, or an empty text."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -410,11 +451,7 @@ def _require_alike(model: str, number: int, call: Inputs, first: Inputs) -> None
             problem = problem or f"has a tensor of shape {tuple(one.shape)} for {tuple(other.shape)}"
         elif (one.dtype, one.layout) != (other.dtype, other.layout):
             problem = problem or f"has a tensor of {one.dtype}, {one.layout} for {other.dtype}, {other.layout}"
-    if problem:
-        raise UsageError(
-            f"{model}: example call {number} {problem}: calls may differ in the values of tensors only. "
-            "For several sizes, give the factory a dimension, and set it to stream:LOW:HIGH"
-        )
+    return problem
 
 
 def _inputs(model: str, example: object) -> Inputs:

@@ -12,10 +12,12 @@ from bakeoff import models
 from bakeoff.measuring.worker import precision
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
+from bakeoff.models.calibration import with_calibration
 from bakeoff.models.generation import Generating
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ def _load_one_size(cell: Cell) -> LoadedModel:
         raise UsageError(
             f"{cell.model} gives a module alone: return (nn.Module, example inputs), or name --inputs FILE"
         )
-    return completed(model, cell.seed)
+    model = completed(model, cell.seed)
+    return with_calibration(model) if cell.precision is Precision.INT8 and cell.task not in GENERATION else model
 
 
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
@@ -103,6 +106,14 @@ def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) ->
 
     moved: torch.nn.Module = module._apply(cast)  # type: ignore[no-untyped-call]
     return moved
+
+
+def calibration_of(model: LoadedModel, cell: Cell) -> tuple[Inputs, ...]:
+    """Return the model's calibration data on the cell's device in its precision. There may be none."""
+    wanted = precision.dtype_of(cell.precision)
+    return tuple(
+        one.map(lambda tensor: tensor.detach().to(cell.device, type_in(tensor, wanted))) for one in model.calibration
+    )
 
 
 def shown_to_builds(sets: tuple[Inputs, ...], cell: Cell) -> tuple[Inputs, ...]:

@@ -19,6 +19,7 @@ from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
+    calibration_of,
     gradients,
     is_cast,
     load,
@@ -269,10 +270,12 @@ def as_it_is(
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
-    found = fingerprint(module, sets, model.code) if wants_fingerprint else ""
+    calibration = calibration_of(model, cell)
+    found = fingerprint(module, (*sets, *calibration), model.code) if wants_fingerprint else ""
     known.announce("call")
     sample = eager_call = None
-    with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):
+    shown = calibration or shown_to_builds(sets, cell)
+    with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)):
         if cell.task == INFERENCE:
             understood = understand(module, sets)
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)

@@ -24,7 +24,15 @@ from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
-from bakeoff.measuring.worker.loading import gradients, load, move_to_device, saved_inputs, shown_to_builds, training_of
+from bakeoff.measuring.worker.loading import (
+    calibration_of,
+    gradients,
+    load,
+    move_to_device,
+    saved_inputs,
+    shown_to_builds,
+    training_of,
+)
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
@@ -54,6 +62,7 @@ class WorkerContext:
     traits: ModelTraits
     calls: AlikeCalls
     training: Training | None = None
+    calibration: tuple[Inputs, ...] = ()  # data of the user's own, which are not judged
     frozen_choices: tuple[Decision, ...] = ()  # that a trace made while the cell was built
     targets: tuple[str, ...] = ()
     parameters: int | None = None  # None in a process that never sees the module
@@ -114,6 +123,7 @@ class WorkerContext:
             precision.apply(self.cell.precision)
             self.threads = put_in_force(self.traits)
             module, sets = move_to_device(model, self.cell)
+            self.calibration = calibration_of(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
             rounds = self.cell.precision
             can_write = rounds.is_weight_only or not rounds.is_quantised
@@ -168,7 +178,7 @@ class WorkerContext:
             self.phases,
             self.artifact,
             self.threads,
-            shown_to_builds(sets, self.cell),
+            self.calibration or shown_to_builds(sets, self.cell),
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,

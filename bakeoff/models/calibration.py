@@ -1,0 +1,53 @@
+"""The data that int8 fixes its ranges with: given by the user where possible, and never what a build is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.user import difference_of, input_sets
+from bakeoff.records.errors import UsageError
+
+OWN = (
+    "is calibrated for int8 with its own input sets, all but the last one: a function `calibrate` in its file, or "
+    "several recorded calls, would be data that nothing is judged by"
+)
+
+
+def with_calibration(model: LoadedModel) -> LoadedModel:
+    """Return the model with its calibration data, and with input sets that are not among them.
+
+    Recorded calls are shared out: some are judged, and the others calibrate. Data of the user's own that equal an input
+    set are left out. Raise UsageError if nothing is left.
+    """
+    if model.calibrate is None:
+        return replace(model, forms=(*model.forms, OWN))
+    given = tuple(model.calibrate())
+    for number, one in enumerate(given):
+        if problem := difference_of(one, model.inputs[0]):
+            raise UsageError(f"{model.calibrates_with}: call {number} {problem} of the call that is judged")
+    judged = tuple(one for one in model.inputs if not any(one is other for other in given))
+    kept = tuple(one for one in given if not any(_is_equal(one, other) for other in judged))
+    if not kept:
+        raise UsageError(f"{model.calibrates_with}: every call is also judged, and nothing is left to calibrate with")
+    left_out = len(given) - len(kept)
+    also = f", without {left_out} that are judged" if left_out else ", none of which is judged"
+    told = f"is calibrated for int8 with {len(kept)} calls from {model.calibrates_with}{also}"
+    model = replace(model, inputs=judged, calibration=kept, forms=(*model.forms, told))
+    if len(judged) > 1:
+        return model
+    return replace(model, inputs=input_sets(judged[0]), bolder_inputs=partial(input_sets, judged[0]))
+
+
+def second_half(sets: Sequence[Inputs]) -> Sequence[Inputs]:
+    """Return the recorded calls that calibrate. The others, of which there is one more if the number is odd, judge."""
+    return sets[(len(sets) + 1) // 2 :]
+
+
+def _is_equal(one: Inputs, other: Inputs) -> bool:
+    import torch
+
+    pairs = list(zip(one.tensors(), other.tensors(), strict=False))
+    return all(ours.shape == theirs.shape and torch.equal(ours, theirs) for ours, theirs in pairs)
