@@ -459,12 +459,18 @@ def export_artifact(
         str | None, typer.Argument(help="Id or label of a cell, or the beginning of a contest's id for its winner")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
+    format: Annotated[
+        str, typer.Option(help="folder: load.py and what bakeoff.load reads; triton: a model repository")
+    ] = "folder",
 ) -> int:
     """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""
     from bakeoff.shipping import export
 
-    record, script = export.export(run, label, out)
-    say(f"Exported {record.cell.label}. To check and to measure it: python {shlex.quote(str(script))}")
+    if format not in list(export.Format):
+        raise unknown("format", format, export.Format)
+    kind = export.Format(format)
+    record, start = export.export(run, label, out, kind)
+    say(f"Exported {record.cell.label}. {kind.next_step(start)}")
     return 0
 
 

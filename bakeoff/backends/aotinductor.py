@@ -36,7 +36,7 @@ from bakeoff.backends.inductor import (
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
-from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, Threads, template
+from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.profile import CompilerWork
@@ -141,6 +141,7 @@ class AOTInductor(AheadOfTime):
             ("torch", "numpy"),
             ("import torch._inductor",),
             loader="bakeoff.backends.loaded.torch_programs:load_aotinductor",
+            triton=TritonBackend("python", is_script=True),
             threads_of_modes={SINGLE_THREADED: Threads.TURNS},
             note=COMPILED_HERE,
         )

@@ -61,7 +61,7 @@ def export_onnx(
             module.write_open(path)
         else:
             module.write(path, *tensors)
-        return _model_at(path)
+        return model_at(path)
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad(), naming_the_form(module):
         flat = FlatModule(module, inputs)
@@ -162,10 +162,11 @@ def exported_before(folder: Path) -> OnnxModel | None:
     Return None in the first process, which finds the folder empty.
     """
     path = next((folder / name for name in (QUANTISED, EXPORTED) if (folder / name).exists()), None)
-    return None if path is None else _model_at(path)
+    return None if path is None else model_at(path)
 
 
-def _model_at(path: Path) -> OnnxModel:
+def model_at(path: Path) -> OnnxModel:
+    """Return the model in a file, with its names."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph

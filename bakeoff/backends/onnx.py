@@ -30,9 +30,9 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.eager import torch_available
-from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
+from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, model_at, use_exportable_experts
 from bakeoff.backends.ranges import highest, lowest
-from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
+from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
@@ -170,13 +170,19 @@ class Onnx(Backend):
     def runtime(self, device: Device) -> Runtime:
         if not device.is_cuda:
             return Runtime(
-                ARTIFACTS, ("onnxruntime", "numpy"), ("import onnxruntime",), loader=LOADER, holds_quantised=True
+                ARTIFACTS,
+                ("onnxruntime", "numpy"),
+                ("import onnxruntime",),
+                loader=LOADER,
+                triton=TRITON,
+                holds_quantised=True,
             )
         return Runtime(
             ARTIFACTS,
             ("onnxruntime-gpu", "torch", "onnx", "numpy"),
             ("import onnxruntime", "from onnx import TensorProto"),
             loader=LOADER,
+            triton=TRITON,
             threads=Threads.TURNS,  # a session has one stream
             holds_quantised=True,
         )
@@ -224,6 +230,14 @@ class Onnx(Backend):
             for _ in range(CAPTURING_CALLS if graph else 1):
                 bound.run()
         return bound
+
+
+def _names_in(path: Path) -> Names:
+    exported = model_at(path)
+    return exported.input_names, exported.output_names
+
+
+TRITON = TritonBackend("onnxruntime", names=_names_in, threads="intra_op_thread_count")
 
 
 def _provider(cell: Cell) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import onnx_quantising, weight_only
@@ -24,7 +25,7 @@ from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, noting_modules
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
-from bakeoff.backends.standalone import Runtime, ScriptPart, template
+from bakeoff.backends.standalone import Names, Runtime, ScriptPart, TritonBackend, template
 from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
@@ -101,7 +102,9 @@ class OpenVINO(Backend):
     def runtime(self, device: Device) -> Runtime:
         files = ("int8.onnx", "model.xml", "model.onnx")
         loader = "bakeoff.backends.loaded.openvino:load"
-        return Runtime(files, ("openvino", "numpy"), ("import openvino",), loader=loader, holds_quantised=True)
+        return Runtime(
+            files, ("openvino", "numpy"), ("import openvino",), loader=loader, triton=TRITON, holds_quantised=True
+        )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import openvino
@@ -142,6 +145,16 @@ class OpenVINO(Backend):
         if precision is Precision.INT8 and not request.int8_layers():
             raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
         return request
+
+
+def _names_in(path: Path) -> Names:
+    import openvino
+
+    model = openvino.Core().read_model(path)
+    return [port.any_name for port in model.inputs], [port.any_name for port in model.outputs]
+
+
+TRITON = TritonBackend("openvino", names=_names_in, threads="INFERENCE_NUM_THREADS")
 
 
 def _serving_options(context: BuildContext) -> dict[str, str | int]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,24 @@ class Threads(StrEnum):
     ANY = "any number of threads may call it at the same time"
     TURNS = "any thread may call it, and calls wait for each other"
     ONE = "only the thread that loaded it may call it"
+
+
+Names = tuple[Sequence[str], Sequence[str]]
+"""The names of the inputs and of the outputs."""
+
+
+@dataclass(frozen=True)
+class TritonBackend:
+    """How Triton Inference Server runs an artefact."""
+
+    name: str
+    """The server's own backend."""
+    names: Callable[[Path], Names] | None = None
+    """Reads the names from the artefact. None stands for `INPUT__0` and so on."""
+    threads: str = ""
+    """The parameter with the number of an instance's threads."""
+    is_script: bool = False
+    """True if a script `model.py` beside the artefact loads it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,8 @@ class Runtime:
     """Which threads may call it once it is loaded by `bakeoff.load`."""
     threads_of_modes: Mapping[str, Threads] = field(default_factory=dict)
     """The same for modes that differ, by their names. Calls of a mode that captures them in a graph take turns."""
+    triton: TritonBackend | None = None
+    """How Triton Inference Server runs it, or None if it cannot."""
     note: str = PORTABLE
     """Where it loads, in a sentence for the reader."""
     holds_quantised: bool = False

@@ -20,7 +20,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
-from bakeoff.backends.standalone import Runtime, ScriptPart, template
+from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend, template
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -70,7 +70,10 @@ class TorchScript(Backend):
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
-            (ARTIFACT,), ("torch", "numpy"), loader="bakeoff.backends.loaded.torch_programs:load_torchscript"
+            (ARTIFACT,),
+            ("torch", "numpy"),
+            loader="bakeoff.backends.loaded.torch_programs:load_torchscript",
+            triton=TritonBackend("pytorch", threads="INTRA_OP_THREAD_COUNT"),
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

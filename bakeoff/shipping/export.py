@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import ValidationError
 
 from bakeoff import backends
 from bakeoff.backends.standalone import Runtime, Threads
@@ -26,13 +28,28 @@ from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import ExportProgram, Packaged
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import INFERENCE, Frozen, Record, Report, Status
+from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import script_models, script_parts
+from bakeoff.shipping import script_models, script_parts, triton_server
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT
+from bakeoff.shipping.sample_facts import Sample
 
 WIDTH = 120
+
+
+class Format(StrEnum):
+    """What `bakeoff export` writes."""
+
+    FOLDER = "folder"
+    TRITON = "triton"
+
+    def next_step(self, file: Path) -> str:
+        """Return what to do with the file to start with."""
+        if self is Format.TRITON:
+            return f"To serve it: tritonserver --model-repository {shlex.quote(str(file.parents[1]))}"
+        return f"To check and to measure it: python {shlex.quote(str(file))}"
+
 
 COMMON_IMPORTS = (
     "import gc",
@@ -41,40 +58,6 @@ COMMON_IMPORTS = (
     "from time import perf_counter_ns",
     "import numpy",
 )
-
-
-class SampleOutput(Frozen):
-    """An output, as eager gave it."""
-
-    shape: tuple[int, ...]
-    type: str = Field(pattern=r"^\w+$")  # torch's name
-    allowed: float  # the largest RMSE that passes for right
-
-    @property
-    def numpy_type(self) -> str:
-        """Return NumPy's name of the type. Raw words stand for bfloat16, which NumPy lacks."""
-        return {"bfloat16": "uint16"}.get(self.type, self.type)
-
-
-class Sample(Frozen):
-    """What a contest's sample holds."""
-
-    inputs: tuple[str, ...]  # torch's names of their types
-    input_shapes: tuple[tuple[int, ...], ...] = ()
-    outputs: tuple[SampleOutput, ...]
-    call: dict[str, JsonValue] = Field(default_factory=dict)  # its form: `bakeoff.records.call_form`
-    compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
-
-    @classmethod
-    def read(cls, path: Path) -> Sample:
-        import numpy
-
-        with numpy.load(path) as arrays:
-            facts = json.loads(str(arrays["facts"]))
-            whole = not any(name.startswith("places_") for name in arrays.files)
-            finite = all(numpy.isfinite(arrays[f"output_{number}"]).all() for number in range(len(facts["outputs"])))
-            shapes = tuple(arrays[f"input_{number}"].shape for number in range(len(facts["inputs"])))
-            return cls(**facts, input_shapes=shapes, compares_all=whole and bool(finite))
 
 
 def choose(report: Report, name: str | None) -> Record:
@@ -98,8 +81,8 @@ def choose(report: Report, name: str | None) -> Record:
     return next(cell.record for cell in contest.ranked if cell.label == contest.winner)
 
 
-def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
-    """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the script to start.
+def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLDER) -> tuple[Record, Path]:
+    """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the file to start with.
 
     Raises UsageError where the folder exists and is not empty, or where there is nothing to export.
     """
@@ -107,6 +90,8 @@ def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
     run = path if path.is_dir() else path.parent
     record = choose(report, name)
     runtime = _runtime_of(record)
+    if format is Format.TRITON:
+        triton_server.require(record, runtime, backends.create(record.cell.backend).mode(record.cell.mode).captures)
     sample_file = Store(run).sample(record.cell.contest_id)
     try:
         sample = Sample.read(sample_file)
@@ -120,16 +105,28 @@ def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
         folder.mkdir()
         artifact = _bring(record, runtime, run, folder)
         shutil.copyfile(sample_file, folder / "sample.npz")
-        write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
-        versions = requirements(report, record, runtime)
-        write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
-        described = description(report, record, runtime, sample, artifact)
-        write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
-        write_atomically(folder / "README.md", readme(report, record, runtime, artifact))
+        start = _WRITERS[format](report, record, runtime, sample, folder, artifact)
         if out.exists():
             out.rmdir()
         folder.rename(out)
-    return record, out / "load.py"
+    return record, out / start
+
+
+def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:
+    """Write what loads the artefact: a script, and what `bakeoff.load` reads. Return the script's name."""
+    write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
+    versions = requirements(report, record, runtime)
+    write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
+    described = description(report, record, runtime, sample, artifact)
+    write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
+    write_atomically(folder / "README.md", readme(report, record, runtime, artifact))
+    return "load.py"
+
+
+_WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str], str]] = {
+    Format.FOLDER: _write_folder,
+    Format.TRITON: triton_server.write,
+}
 
 
 def _runtime_of(record: Record) -> Runtime:

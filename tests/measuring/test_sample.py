@@ -12,7 +12,7 @@ from bakeoff.backends.calling import sampled
 from bakeoff.measuring.worker.sample import Sample, allowed_rmse
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
-from bakeoff.shipping.export import Sample as Read
+from bakeoff.shipping.sample_facts import Sample as Read
 
 
 def test_a_sample_is_read_without_torch_and_bfloat16_is_kept_as_words(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.shipping import export
-from bakeoff.shipping.export import Sample, SampleOutput
+from bakeoff.shipping.sample_facts import Sample, SampleOutput
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.shipping.conftest import BUILDING, SMALL

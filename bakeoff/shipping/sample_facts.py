@@ -1,0 +1,44 @@
+"""What a contest's sample holds, read without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
+from bakeoff.records.schema import Frozen
+
+
+class SampleOutput(Frozen):
+    """An output, as eager gave it."""
+
+    shape: tuple[int, ...]
+    type: str = Field(pattern=r"^\w+$")  # torch's name
+    allowed: float  # the largest RMSE that passes for right
+
+    @property
+    def numpy_type(self) -> str:
+        """Return NumPy's name of the type. Raw words stand for bfloat16, which NumPy lacks."""
+        return {"bfloat16": "uint16"}.get(self.type, self.type)
+
+
+class Sample(Frozen):
+    """What a contest's sample holds."""
+
+    inputs: tuple[str, ...]  # torch's names of their types
+    input_shapes: tuple[tuple[int, ...], ...] = ()
+    outputs: tuple[SampleOutput, ...]
+    call: dict[str, JsonValue] = Field(default_factory=dict)  # its form: `bakeoff.records.call_form`
+    compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
+
+    @classmethod
+    def read(cls, path: Path) -> Sample:
+        import numpy
+
+        with numpy.load(path) as arrays:
+            facts = json.loads(str(arrays["facts"]))
+            whole = not any(name.startswith("places_") for name in arrays.files)
+            finite = all(numpy.isfinite(arrays[f"output_{number}"]).all() for number in range(len(facts["outputs"])))
+            shapes = tuple(arrays[f"input_{number}"].shape for number in range(len(facts["inputs"])))
+            return cls(**facts, input_shapes=shapes, compares_all=whole and bool(finite))
