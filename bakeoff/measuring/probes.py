@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from typing import TypeVar
 
+from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
@@ -15,12 +18,17 @@ PROBE_LIMIT_S = 300.0
 Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured)
 
 
-def launchers_for(request: Request) -> Launchers:
-    """Return the launchers of a run. Raises UsageError for an environment without an interpreter."""
+@contextlib.contextmanager
+def launchers_for(request: Request) -> Iterator[Launchers]:
+    """Yield the launchers of a run, whose workers use its allocator.
+
+    Raises UsageError for an environment without an interpreter, and for an allocator that is not here.
+    """
     for name, python in request.env.items():
         if shutil.which(python) is None:
             raise UsageError(f"--env {name}={python}: there is no such interpreter")
-    return Launchers(request.start_method, pythons=request.env)
+    with malloc.in_force(request.malloc), Launchers(request.start_method, pythons=request.env) as launchers:
+        yield launchers
 
 
 def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:

@@ -30,6 +30,7 @@ ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
 
 Schedule = Literal["interleaved", "sequential"]
 StartMethod = Literal["auto", "forkserver", "spawn"]
+Malloc = Literal["", "glibc", "glibc-tuned", "jemalloc", "tcmalloc"]
 Names = tuple[str, ...]
 
 
@@ -170,6 +171,15 @@ class Request(Frozen):
     start_method: Annotated[
         StartMethod, Option(("--start-method",), "auto, forkserver or spawn", in_record_command=True)
     ] = "auto"
+    malloc: Annotated[
+        Malloc,
+        Option(
+            ("--malloc",),
+            "The allocator that cells start with: glibc, glibc-tuned (which keeps memory), jemalloc or tcmalloc",
+            default="as the environment says",
+            in_record_command=True,
+        ),
+    ] = ""
     strict: Annotated[
         bool,
         Option(

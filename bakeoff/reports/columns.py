@@ -187,7 +187,14 @@ def _throughput() -> list[Column[CellJudgement]]:
         Column("throughput", samples_per_s, "samples/s", number_format.rate, surfaces=Surface.ALL,
                terminal_heading="samples/s",
                terminal_width=124, details=group, csv="throughput_samples_per_s"),
+        Column("slowest and fastest block", _THROUGHPUT(lambda it: it.range_per_s.low if it.range_per_s else None),
+               "calls/s", text=_of_blocks, details=group),
     ]  # fmt: skip
+
+
+def _of_blocks(row: CellJudgement) -> str:
+    ends = row.record.throughput.range_per_s if row.record.throughput else None
+    return f"{number_format.rate(ends.low)} to {number_format.rate(ends.high)}" if ends else NONE
 
 
 def _floor() -> list[Column[CellJudgement]]:
@@ -302,6 +309,11 @@ def _build() -> list[Column[CellJudgement]]:
     def build_s(row: CellJudgement) -> float | None:
         return row.record.build_s if row.record.phases else None
 
+    def builds_s(row: CellJudgement) -> list[float]:
+        """Return the seconds of each build from empty caches, if there are several."""
+        found = [process.build_s for process in row.record.processes if not process.warm]
+        return found if len(found) > 1 else []
+
     def first_answer_s(row: CellJudgement) -> float | None:
         return None if row.record.first_call_s is None else row.record.build_s + row.record.first_call_s
 
@@ -310,6 +322,8 @@ def _build() -> list[Column[CellJudgement]]:
         Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),
+        Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
+               text=lambda row: _shortest_to_longest(builds_s(row)), details="Costs"),
         Column("build, cold", build_s, "s", number_format.seconds, surfaces=Surface.STARTS),
         Column("first answer, cold", first_answer_s, "s", number_format.seconds, surfaces=Surface.STARTS),
         Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds, surfaces=Surface.STARTS,
@@ -318,6 +332,13 @@ def _build() -> list[Column[CellJudgement]]:
                surfaces=Surface.STARTS,
                csv="warm_first_answer_s"),
     ]  # fmt: skip
+
+
+def _shortest_to_longest(builds_s: Sequence[float]) -> str:
+    if not builds_s:
+        return NONE
+    ends = f"{number_format.seconds(min(builds_s))} to {number_format.seconds(max(builds_s))}"
+    return f"{ends}, of {len(builds_s)}"
 
 
 def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:

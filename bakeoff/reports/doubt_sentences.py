@@ -52,9 +52,6 @@ from bakeoff.records.doubts import (
 from bakeoff.records.schema import Extent, Status
 from bakeoff.reports.words import first, listed, percent
 
-KEEPING_MEMORY = "MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=1073741824"
-"""The variables with which glibc gives back no memory below 1 GiB. Source: mallopt(3)."""
-
 EFFECTS = {
     Effect.WINNER: "What could change the winner",
     Effect.NUMBER: "What could change the winner's numbers",
@@ -146,7 +143,7 @@ def doubt(doubt: Doubt) -> str:
             pages = ", ".join(f"{label} {count:,.0f}" for label, count in doubt.pages.items())
             return (
                 "each call gets memory from the kernel that the C library had given back after the last one (pages: "
-                f"{pages}). It may be much faster with {KEEPING_MEMORY}: measure and serve with them"
+                f"{pages}). It may be much faster with --malloc glibc-tuned: measure and serve with it"
             )
         case ClockFell():
             return (

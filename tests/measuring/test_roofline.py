@@ -323,6 +323,23 @@ def test_ceilings_of_a_busy_machine_are_measured_again_and_the_highest_count(mon
     assert [level.bytes_per_s for level in found.levels] == [5.0, 5.0, 2.0], "what is smaller is as fast"
 
 
+def test_on_a_cpu_that_stays_busy_one_thread_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(*_: object) -> Ceilings:
+        rate = 7.0 if torch.get_num_threads() == 1 else 2.0
+        return Ceilings(flops_per_s=rate, bytes_per_s=rate, levels=[MemoryLevel(working_set_bytes=1, bytes_per_s=rate)])
+
+    waited_ns = iter(range(0, 10**15, 10**12))
+    monkeypatch.setattr(ceilings, "_measure", once)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = ceilings.measure(CPU, Precision.FP32, waited_ns=lambda: next(waited_ns))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert (found.flops_per_s, found.bytes_per_s, found.are_of_busy_machine) == (21.0, 21.0, True)
+
+
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
-from bakeoff.records.schema import Energy, Extent, Placement, Stage, Status, WarmUp
+from bakeoff.records.schema import Energy, Extent, Interval, Placement, Stage, Status, Throughput, WarmUp
 from bakeoff.reports.page import comparison_to_page, to_page
 from tests.reports.samples import (
     accuracy,
@@ -125,7 +125,15 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
         versions={"onnxruntime": "1.31.1"},
         doubts=[noted("warm-up never became steady")],
         warm_up=WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
-        energy=Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
+        energy=Energy(
+            joules_per_call=0.0123,
+            idle_w=70.0,
+            calls=1000,
+            seconds=1.0,
+            source="NVML",
+            ci95=Interval(low=0.012, high=0.0126),
+        ),
+        throughput=Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
     )
     lost = failed(
         cell("inductor"), Status.CRASH, "died in load", died_in="load", signal=11, log_tail="Segmentation fault"
@@ -133,7 +141,8 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
     read = Page(to_page(judged([measured, lost]))).reads()
     for known in (
         "first call, warm start", "process 3, warm", "slowest over fastest", "backward 0.2500 ms",
-        "throughput 900 calls/s", "energy per call 12.3 mJ (NVML)", "warm-up 120 calls (0.60 s, no trend)",
+        "throughput 900 calls/s", "energy per call 12.3 [12,", "slowest and fastest block 850 to 910",
+        "warm-up 120 calls (0.60 s, no trend)",
         "mean 1.0", "p99.9 n/a", "peak resident 900 MiB", "outputs right", "relative RMSE 1.3e-07 (allclose)",
         "tolerances relative 0.0001, absolute 1e-05", "placement partial (gelu)", "engines TensorRT 1",
         "read from a profile", "cudnn_allow_tf32 false", "threads 16", "onnxruntime 1.31.1",

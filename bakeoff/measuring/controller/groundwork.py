@@ -205,7 +205,7 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
     assert isinstance(event, CeilingsMeasured)
     if event.ceilings.are_of_busy_machine:
         store.note(
-            f"the machine was busy while its ceilings {where} were measured, up to three times: they may be too low, "
-            "and so floors too long and shares of them too large"
+            f"the machine was busy while its ceilings {where} were measured, even when repeated: floors are rough, and "
+            "on a CPU rather too short"
         )
     store.save_ceilings(cell.device, precision, event.ceilings)

@@ -100,7 +100,8 @@ def measure(
 ) -> Ceilings:
     """Measure the best rates of products and of memory, with torch's threads and switches as they are.
 
-    Other load takes from every rate: while threads waited for a core, all is measured again, and the best counts.
+    Other load takes from every rate: while threads waited for a core, all is measured again, and the best counts. If
+    that does not help on a CPU, one thread is measured, which nothing keeps waiting for long, and counts for each.
     `sizes` and `sets` take the place of the products and working sets that suit the device. Raises Unsupported where
     torch has no such product on it.
     """
@@ -113,7 +114,26 @@ def measure(
         seconds, after_ns = time.perf_counter() - begun_s, waited_ns()
         wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
         found.append(measured.model_copy(update={"wait_share": wait_share}))
-    return best_of(found)
+    best = best_of(found)
+    if best.are_of_busy_machine and not device.is_cuda:
+        return best_of([best, _of_one_thread_each(clock, device, precision, sizes, sets)])
+    return best
+
+
+def _of_one_thread_each(
+    clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]
+) -> Ceilings:
+    """Return the rates of one thread, times the number of threads. No program is faster, but memory may be slower."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        one = _measure(clock, device, precision, sizes, sets)
+    finally:
+        torch.set_num_threads(threads)
+    levels = [level.model_copy(update={"bytes_per_s": threads * level.bytes_per_s}) for level in one.levels]
+    return one.model_copy(update={"flops_per_s": threads * one.flops_per_s, "levels": levels, "wait_share": math.inf})
 
 
 def best_of(found: Sequence[Ceilings]) -> Ceilings:

@@ -1,0 +1,58 @@
+"""The memory allocator that workers start with. A deployment can start with the same one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+
+from bakeoff.planning.request import Malloc
+from bakeoff.records.errors import UsageError
+
+KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "1073741824"}
+"""The variables with which glibc gives back no memory below 1 GiB. Source: mallopt(3)."""
+
+LIBRARIES = {
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc2"),
+    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+}
+"""The library to preload, and the package of Debian and Ubuntu that has it."""
+
+
+def variables_of(malloc: Malloc) -> Mapping[str, str]:
+    """Return the variables that choose an allocator when a process starts. Raises UsageError where it is not here."""
+    if malloc == "glibc-tuned":
+        return KEEPING_MEMORY
+    if malloc not in LIBRARIES:
+        return {}
+    library, package = LIBRARIES[malloc]
+    if not sys.platform.startswith("linux"):
+        raise UsageError(f"--malloc {malloc} needs Linux, and this is {sys.platform}")
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        raise UsageError(f"--malloc {malloc}: {library} is not here ({error}): apt-get install {package}") from None
+    return {"LD_PRELOAD": library}
+
+
+@contextlib.contextmanager
+def in_force(malloc: Malloc) -> Iterator[None]:
+    """Have every process that is started in the block use this allocator. An empty name leaves the user's variables."""
+    if not malloc:
+        yield
+        return
+    before = {name: value for name, value in os.environ.items() if name == "LD_PRELOAD" or name.startswith("MALLOC_")}
+    chosen = variables_of(malloc)
+    _replace(before, chosen)
+    try:
+        yield
+    finally:
+        _replace(chosen, before)
+
+
+def _replace(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    for name in old:
+        os.environ.pop(name, None)
+    os.environ.update(new)

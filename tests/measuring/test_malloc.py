@@ -1,0 +1,66 @@
+"""The allocator that workers start with: as variables of the processes that a run starts, and of no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bakeoff.measuring import isolation, malloc
+from bakeoff.planning.request import Malloc
+from bakeoff.records.errors import UsageError
+
+FREED_AND_TAKEN = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+def take():
+    taken = libc.malloc(50_000_000)
+    ctypes.memset(taken, 1, 50_000_000)
+    libc.free(taken)
+take(), take()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+take()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def at_start() -> dict[str, str]:
+    """Return what decides the allocator of processes that are started now."""
+    variables = isolation.allowed_variables(os.environ)
+    return {name: value for name, value in variables.items() if name.startswith(("LD_PRELOAD", "MALLOC_"))}
+
+
+def test_processes_that_a_run_starts_get_the_allocator_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    monkeypatch.setitem(malloc.LIBRARIES, "jemalloc", ("libc.so.6", "libc6"))  # it is there for certain
+    expected: dict[Malloc, dict[str, str]] = {
+        "": {"MALLOC_ARENA_MAX": "2"},
+        "glibc": {},
+        "glibc-tuned": dict(malloc.KEEPING_MEMORY),
+        "jemalloc": {"LD_PRELOAD": "libc.so.6"},
+    }
+    for name, variables in expected.items():
+        with malloc.in_force(name):
+            assert at_start() == variables
+        assert at_start() == {"MALLOC_ARENA_MAX": "2"}
+
+
+def test_a_library_that_is_not_here_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(malloc.LIBRARIES, "tcmalloc", ("libnowhere.so.9", "libnowhere9"))
+    with pytest.raises(UsageError, match=r"^--malloc tcmalloc: libnowhere.so.9 is not here .*: apt-get install libn"):
+        malloc.variables_of("tcmalloc")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
+def test_a_tuned_glibc_keeps_what_is_freed() -> None:
+    faults: dict[Malloc, int] = {}
+    names: tuple[Malloc, ...] = ("glibc", "glibc-tuned")
+    for name in names:
+        with malloc.in_force(name):
+            done = subprocess.run([sys.executable, "-c", FREED_AND_TAKEN], capture_output=True, text=True, check=True)
+        faults[name] = int(done.stdout)
+    assert faults["glibc"] > 100 * max(1, faults["glibc-tuned"])
