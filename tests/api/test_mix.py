@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 import bakeoff
@@ -135,3 +136,22 @@ def test_contests_without_recorded_calls_make_no_mix() -> None:
     assert judge(report(records)).mixes == ()
     one = [measured("eager", "8x4", 1.0)]
     assert judge(report(one)).mixes == ()
+
+
+@pytest.mark.slow
+def test_what_a_program_asked_for_is_measured_and_judged_as_one(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    with bakeoff.record(module) as calls:
+        for rows in (2, 2, 2, 32):
+            module(torch.randn(rows, 16))
+    brief = {"min_time": 0.05, "processes": 3, "progress": False}
+    result = bakeoff.compare(module, calls, backends="eager,onnx", devices="cpu", out=tmp_path / "run", **brief)  # type: ignore[arg-type]
+    (mix,) = result.answer.mixes
+    assert [(size.name, size.calls) for size in mix.sizes] == [("2x16", 3), ("32x16", 1)]
+    means = {row.label: row.mean_ms for row in mix.rows}
+    for row in mix.rows:
+        small, large = row.latency_ms["2x16"], row.latency_ms["32x16"]
+        assert small and large and means[row.label] == pytest.approx(0.75 * small + 0.25 * large, rel=1e-3)
+    assert set(means) == {"eager", "onnx"} and len(result.contests) == 2
+    if mix.winner:
+        assert result.winner == mix.winner and result.speedup is not None
