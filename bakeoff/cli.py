@@ -460,7 +460,10 @@ def export_artifact(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
     format: Annotated[
-        str, typer.Option(help="folder: load.py and what bakeoff.load reads; triton: a model repository")
+        str,
+        typer.Option(
+            help="folder: load.py and what bakeoff.load reads; triton: a model repository; cpp: a program for CMake"
+        ),
     ] = "folder",
 ) -> int:
     """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""

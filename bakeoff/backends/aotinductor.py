@@ -142,6 +142,7 @@ class AOTInductor(AheadOfTime):
             ("import torch._inductor",),
             loader="bakeoff.backends.loaded.torch_programs:load_aotinductor",
             triton=TritonBackend("python", is_script=True),
+            has_cpp=True,
             threads_of_modes={SINGLE_THREADED: Threads.TURNS},
             note=COMPILED_HERE,
         )

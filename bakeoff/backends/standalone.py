@@ -58,6 +58,8 @@ class Runtime:
     """The same for modes that differ, by their names. Calls of a mode that captures them in a graph take turns."""
     triton: TritonBackend | None = None
     """How Triton Inference Server runs it, or None if it cannot."""
+    has_cpp: bool = False
+    """True if it is a package of AOTInductor, which torch loads in C++, too."""
     note: str = PORTABLE
     """Where it loads, in a sentence for the reader."""
     holds_quantised: bool = False

@@ -31,7 +31,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import script_models, script_parts, triton_server
+from bakeoff.shipping import cpp_program, script_models, script_parts, triton_server
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT
 from bakeoff.shipping.sample_facts import Sample
 
@@ -43,11 +43,14 @@ class Format(StrEnum):
 
     FOLDER = "folder"
     TRITON = "triton"
+    CPP = "cpp"
 
     def next_step(self, file: Path) -> str:
         """Return what to do with the file to start with."""
         if self is Format.TRITON:
             return f"To serve it: tritonserver --model-repository {shlex.quote(str(file.parents[1]))}"
+        if self is Format.CPP:
+            return f"To build and to measure it: see {shlex.quote(str(file.with_name('README.md')))}"
         return f"To check and to measure it: python {shlex.quote(str(file))}"
 
 
@@ -90,8 +93,11 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
     run = path if path.is_dir() else path.parent
     record = choose(report, name)
     runtime = _runtime_of(record)
+    captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     if format is Format.TRITON:
-        triton_server.require(record, runtime, backends.create(record.cell.backend).mode(record.cell.mode).captures)
+        triton_server.require(record, runtime, captures)
+    elif format is Format.CPP:
+        cpp_program.require(record, runtime, captures)
     sample_file = Store(run).sample(record.cell.contest_id)
     try:
         sample = Sample.read(sample_file)
@@ -126,6 +132,7 @@ def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Samp
 _WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str], str]] = {
     Format.FOLDER: _write_folder,
     Format.TRITON: triton_server.write,
+    Format.CPP: cpp_program.write,
 }
 
 

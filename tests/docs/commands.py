@@ -49,6 +49,7 @@ NOT_RUN = {
     r"--preset zoo-small": "measures 53 models; tests/scaling/test_pool.py measures side by side",
     r"--preset serving": "takes minutes; tests/measuring/test_load_run.py puts cells under load",
     r"^tritonserver |--format triton": "nothing here is a server; tests/shipping/test_triton_server.py exports for one",
+    r"--format cpp": "needs CMake; tests/shipping/test_cpp_program.py builds the program",
     r"^python -m pytest -m container": "is the test that it names",
 }
 """Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""

@@ -30,10 +30,14 @@ from bakeoff.backends.standalone import Threads
 from bakeoff.backends.torchscript import TorchScript
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.models.base import Inputs
+from bakeoff.records import report_file
 from bakeoff.records.device import CPU
+from bakeoff.records.schema import Status
 from bakeoff.shipping import export
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT, ShippedModel
-from tests.shipping.conftest import BUILDING
+from tests.shipping.conftest import BUILDING, SMALL
+from tests.shipping.test_export import COMPILING, ON_CUDA
+from tests.support.measuring import by_label, measure
 
 WITHOUT_TORCH = """
 import sys, time
@@ -371,3 +375,76 @@ def test_a_wrong_output_is_told(
     assert bakeoff_shipped.main([str(folder)]) == 1
     assert "output 0 is wrong: its RMSE is 0.001" in capsys.readouterr().out
     assert bakeoff_shipped.main([str(tmp_path)]) == 2
+
+
+# --- compilers of torch, and CUDA
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", COMPILING)
+def test_what_a_compiler_made_is_called_like_the_model(tmp_path: Path, label: str) -> None:
+    report_file.write_json(measure(tmp_path / "run", label, set=SMALL), tmp_path / "run")
+    export.export(tmp_path / "run", None, tmp_path / "export")
+    fast = bakeoff.load(tmp_path / "export")
+    given, expected = sample_of(tmp_path / "export")
+    assert bakeoff_shipped.check(fast)
+    np.testing.assert_allclose(fast(given), expected, atol=1e-5)
+    first = fast(input=torch.from_numpy(given))
+    fast(torch.zeros(4, 64))
+    np.testing.assert_allclose(first.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ON_CUDA)
+def test_tensors_on_cuda_stay_there_and_are_ready_on_the_callers_stream(tmp_path: Path, label: str) -> None:
+    report = measure(tmp_path / "run", label, devices=["cuda"], set=SMALL)
+    if (record := by_label(report)[label]).status is Status.UNAVAILABLE:
+        pytest.skip(record.reason)
+    report_file.write_json(report, tmp_path / "run")
+    export.export(tmp_path / "run", label, tmp_path / "export")
+    fast = bakeoff.load(tmp_path / "export")
+    given, expected = sample_of(tmp_path / "export")
+    assert bakeoff_shipped.check(fast)
+    stream, ready = torch.cuda.Stream(), torch.from_numpy(given).cuda()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # what follows must wait for the input of this stream
+        late = ready.clone()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            answers = [fast(late), fast(late * 0), fast(late)]
+            spare = torch.full_like(late, float("nan"))  # takes memory that is free, if there is any
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        sums = [answer + 0 for answer in answers]
+    stream.synchronize()
+    assert spare.isnan().all()
+    assert all(answer.is_cuda for answer in answers)
+    for answer in (sums[0], sums[2]):
+        np.testing.assert_allclose(answer.cpu().numpy(), expected, atol=1e-4)
+    assert not torch.allclose(sums[0], sums[1])
+    np.testing.assert_allclose(fast(given), expected, atol=1e-4)  # arrays go to the device and come back
+    on_host = fast(torch.from_numpy(given))
+    assert on_host.device.type == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ["torchscript", "aotinductor/cuda-graph", "onnx"])
+def test_threads_with_streams_of_their_own_get_their_own_answers(tmp_path: Path, label: str) -> None:
+    report = measure(tmp_path / "run", label, devices=["cuda"], set=SMALL)
+    if (record := by_label(report)[label]).status is Status.UNAVAILABLE:
+        pytest.skip(record.reason)
+    report_file.write_json(report, tmp_path / "run")
+    export.export(tmp_path / "run", label, tmp_path / "export")
+    fast = bakeoff.load(tmp_path / "export")
+    given = torch.from_numpy(sample_of(tmp_path / "export")[0]).cuda()
+    inputs = [given * (number + 1) for number in range(4)]
+    wanted = [fast(each) for each in inputs]
+    torch.cuda.synchronize()
+
+    def calls(number: int) -> bool:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return all(torch.allclose(fast(inputs[number]), wanted[number], atol=1e-4) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(calls, range(4)))
