@@ -218,12 +218,13 @@ class TakeLoad(Frozen):
 
 
 class Finish(Frozen):
-    """Check once more, and end. It is answered by `Finished`, and on a GPU `in_full` by `KernelsTraced` after it."""
+    """Check once more, and end. It is answered by `Finished`, and `with_trace` by `KernelsTraced` after it."""
 
     kind: Literal["finish"] = "finish"
-    in_full: bool  # measure device time, stages and kernels, too
+    in_full: bool  # measure device time and stages, too
     with_throughput: bool = False
     with_energy: bool = False
+    with_trace: bool = False  # of the kernels on a GPU
 
 
 Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]

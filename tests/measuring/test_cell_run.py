@@ -101,19 +101,23 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
-def test_a_cell_that_is_surely_beaten_has_energy_only_if_that_was_asked_for(tmp_path: Path, asked_for: bool) -> None:
+def test_a_cell_that_is_surely_beaten_has_energy_and_a_trace_only_if_energy_was_asked_for(
+    tmp_path: Path, asked_for: bool
+) -> None:
     scripts = {"eager": Script(level_ms=5.0), "null": Script(), "null/double": Script(level_ms=2.0)}
-    run = run_contest(tmp_path, scripts, replace(plan_of(3), races=False, energy_of_all=asked_for))
+    plan = replace(plan_of(3), races=False, energy_of_all=asked_for)
+    run = run_contest(tmp_path, scripts, plan, device=Device("cuda"))
     assert {len(record.processes) for record in run.records.values()} == {3}
-    found = {label: record.energy is not None for label, record in run.records.items()}
-    assert found == {"eager": True, "null": True, "null/double": asked_for}
+    for name in ("energy", "kernel_times"):
+        found = {label: getattr(record, name) is not None for label, record in run.records.items()}
+        assert found == {"eager": True, "null": True, "null/double": asked_for}
 
 
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])
 def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
     tmp_path: Path, ending: Ending | None, known: bool
 ) -> None:
-    script = Script(endings={(0, "trace"): ending} if ending else {})
+    script = Script(endings={(1, "trace"): ending} if ending else {})
     run = run_contest(tmp_path, {"null": script}, plan_of(2), device=Device("cuda"))
     record = run.records["null"]
     assert (record.status, len(record.processes)) == (Status.OK, 2)

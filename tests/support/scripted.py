@@ -232,7 +232,7 @@ class ScriptedWorker:
                 energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
-            if command.in_full and self._job.cell.device.is_cuda:
+            if command.with_trace:
                 self._say("trace", KernelsTraced(times=KERNELS))
 
     def _throughput(self) -> Throughput:

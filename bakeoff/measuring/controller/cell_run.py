@@ -428,20 +428,23 @@ class CellRun:
     def finish(self, has_time: bool = True, may_win: bool = True) -> None:
         """Check once more, and let the process go.
 
-        Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
-        its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
+        Only the first process measures throughput and device time, where they are wanted and it has time. Only its
+        memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
         A throughput that its latency contradicts is measured again in the next process.
-        Energy takes two seconds, so the second process measures it, and only that of a cell that `may_win`.
+        Energy and the trace of kernels take seconds, so the second process takes them, of a cell that `may_win`.
         """
         live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
         wants_more = has_time and not sampling.latency_only
         done = len(so_far.processes) if so_far else 0
         with_energy = wants_more and may_win and done == min(1, sampling.processes - 1)
         in_full = wants_more and so_far is None
+        with_trace = with_energy and self.cell.device.is_cuda
         with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
-        live.worker.send(Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy))
+        live.worker.send(
+            Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy, with_trace=with_trace)
+        )
         finished = self._await(live, Finished)
-        kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
+        kernel_times = self._kernels(live) if with_trace else None
         self._end_worker()
         assert live.ready is not None
         found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)

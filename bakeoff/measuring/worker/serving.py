@@ -115,7 +115,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         stages=stages,
     )
     messages.send(connection, finished)
-    if isinstance(command, Finish) and command.in_full and worker.cell.device.is_cuda:
+    if isinstance(command, Finish) and command.with_trace:
         messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
 
 
