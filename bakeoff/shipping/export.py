@@ -222,11 +222,10 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
     """Return what `bakeoff.load` must know of the artefact, and of the call that it was made for."""
     part = script_parts.part_of(record)
     settings = script_parts.common_settings(report, record, part)
-    cell, mode = record.cell, backends.create(record.cell.backend).mode(record.cell.mode)
+    cell = record.cell
     names = sample.call.get("names")
     names = names if isinstance(names, list) else [f"input_{number}" for number in range(len(sample.inputs))]
     inputs = zip(names, sample.inputs, sample.input_shapes, strict=True)
-    threads = Threads.TURNS if mode.captures else runtime.threads
     return {
         "format": FORMAT,
         "label": cell.label,
@@ -235,7 +234,7 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
         "file": artifact,
         "loader": runtime.loader,
         "libraries": runtime.libraries,
-        "thread_safety": runtime.threads_of_modes.get(cell.mode, threads),
+        "thread_safety": _thread_safety(record, runtime),
         "settings": {
             **{name: settings[name] for name in ("threads", "tf32", "graph", "channels_last")},
             "options": {},
@@ -250,6 +249,12 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
         ],
         "call": sample.call,
     }
+
+
+def _thread_safety(record: Record, runtime: Runtime) -> Threads:
+    """Return which threads may call what `bakeoff.load` makes of the folder."""
+    captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
+    return runtime.threads_of_modes.get(record.cell.mode, Threads.TURNS if captures else runtime.threads)
 
 
 def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> str:
@@ -324,6 +329,7 @@ def readme(report: Report, record: Record, runtime: Runtime, artifact: str) -> s
             **script_parts.common_settings(report, record, script_parts.part_of(record)),
             "artifact": artifact,
             "portability": runtime.note,
+            "thread_safety": _thread_safety(record, runtime),
             "facts": {
                 "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
                 "Error": _error(record),
