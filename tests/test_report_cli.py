@@ -72,7 +72,7 @@ def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureF
     assert call(folder, "--calls", 100_000) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "= onnx over 100,000 calls from a cold start: onnx wins, 1.8" in said
-    assert "Over 100,000 calls, against eager:" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "Over 100,000 calls, against eager:" in (folder / "details.md").read_text(encoding="utf-8")
     assert call(folder) == 0  # the number is kept
     assert "onnx wins, 1.8" in " ".join(capsys.readouterr().out.split())
 

@@ -10,7 +10,7 @@ from bakeoff.judging.certainty import Certainty, Effect, certainty_of
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubts import Doubt, RequirementMissed
-from bakeoff.judging.find_doubts import doubts_of
+from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.pareto import Front, front_of
@@ -152,6 +152,18 @@ class ContestJudgement:
         return [cell for cell in self.cells if cell.rank is not None]
 
     @property
+    def shown(self) -> list[CellJudgement]:
+        """Return the cells of tables and charts: all but those that are left out."""
+        left_out = set(map(id, self.left_out))
+        return [each for each in self.cells if id(each) not in left_out]
+
+    @property
+    def left_out(self) -> list[CellJudgement]:
+        """Return the cells that cannot run here or that `best` left out, and that nobody named, unless all are such."""
+        found = [each for each in self.cells if each.record.status in TOLD_ONCE and not each.record.asked_by_name]
+        return found if len(found) < len(self.cells) else []
+
+    @property
     def unranked(self) -> list[CellJudgement]:
         return [cell for cell in self.cells if cell.rank is None]
 
@@ -209,7 +221,7 @@ def judge_contest(
         front=front_of(ranking.ranked),
         fit=ranking.fit,
         calls=calls,
-        load=judge_load(records, price_per_hour),
+        load=judge_load(records, price_per_hour, _label(ranking.baseline)),
         run_id=run_id,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -128,6 +128,7 @@ class LoadedCell:
     points: tuple[RatePoint, ...]
     rate: float | None  # requests per second, in every scenario
     price_per_million: float | None
+    speedup: Ratio | None = None  # over the baseline of the contest
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ class LoadJudgement:
         return [cell for cell in self.cells if cell.rank is not None]
 
 
-def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -> LoadJudgement | None:
+def judge_load(
+    records: Sequence[Record], price_per_hour: float | None = None, baseline: str | None = None
+) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was."""
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
@@ -161,8 +164,13 @@ def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
     sharing = [*order[:1], *(label for label, _ in itertools.takewhile(_is_not_faster, leads))]
     behind = [lead for label, lead in leads if label not in sharing]
+    over = baseline if baseline in order else None
+    ranks = {label: 1 if label in sharing else place for place, label in enumerate(order, 1)}
     cells = [
-        _loaded_cell(label, loads[label], fitted, 1 if label in sharing else 1 + order.index(label), price_per_hour)
+        replace(
+            _loaded_cell(label, loads[label], fitted, ranks[label], price_per_hour),
+            speedup=fitted.ratio(label, over) if over else None,
+        )
         for label in order
     ]
     others = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.ranking import BASELINE
@@ -28,7 +28,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import floor, number_format, sentences
+from bakeoff.reports import floor, headline, number_format, sentences
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Ends, Surface
@@ -58,7 +58,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
-        Column("rank", lambda row: row.rank, surfaces=Surface.ALL, terminal_heading="#", csv="rank"),
+        Column("rank", lambda row: row.rank, surfaces=Surface.ALL | Surface.SHORT, terminal_heading="#", csv="rank"),
         BACKEND,
         Column("model", lambda row: row.cell.model, csv="model"),
         *(_dimension(name) for name in dimensions),
@@ -95,31 +95,23 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
     """Return the columns of the table of winners, which has a row for each contest."""
     name_of = dict(zip(map(id, contests), sentences.names(contests), strict=True))
 
-    def latency_ms(contest: ContestJudgement) -> float | None:
-        return contest.best.latency.median_ms if contest.best and contest.best.latency else None
-
-    def speedup(contest: ContestJudgement) -> float | None:
-        best = contest.best
-        return best.speedup.value if best and best.speedup and not best.is_baseline else None
-
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("fastest", sentences.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("latency", latency_ms, write=lambda value_ms: f"{number_format.milliseconds(value_ms)} ms",
-               surfaces=Surface.ALL),
-        Column("speed-up", speedup, surfaces=Surface.ALL,
-               text=lambda contest: NONE if (found := speedup(contest)) is None
-               else f"{number_format.ratio(found)}x {one_line(contest.baseline or '')}"),
-        Column("how sure", sentences.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
-               is_bad=lambda contest: contest.certainty in UNSURE),
+        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
+        Column("speed-up", lambda contest: found.value if (found := headline_of(contest).speedup) else None,
+               text=headline.speedup, surfaces=Surface.ALL),
+        Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
+               is_bad=headline.is_unsure),
     ]  # fmt: skip
 
 
-UNSURE = (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
-
-
 BACKEND = Column[CellJudgement](
-    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL | Surface.STARTS
+    "backend",
+    lambda row: row.label,
+    write=one_line,
+    is_text=True,
+    surfaces=Surface.ALL | Surface.STARTS | Surface.SHORT,
 )
 
 STATUS = Column[CellJudgement](
@@ -128,7 +120,8 @@ STATUS = Column[CellJudgement](
     text=lambda row: number_format.ending(row.record),
     note=lambda row: row.record.reason,
     is_text=True,
-    surfaces=Surface.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
+    surfaces=Surface.MARKDOWN
+    | Surface.SHORT,  # the page tells it beside the name of the backend, the terminal below its table
     csv="status",
 )
 
@@ -157,7 +150,7 @@ def _latency() -> list[Column[CellJudgement]]:
 
     return [
         Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
-               interval=median_ends, surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
+               interval=median_ends, surfaces=Surface.ALL | Surface.SHORT, terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
         Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
         Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", number_format.milliseconds,
@@ -181,7 +174,7 @@ def _throughput() -> list[Column[CellJudgement]]:
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
     return [
-        Column("throughput", calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL,
+        Column("throughput", calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL | Surface.SHORT,
                terminal_heading="calls/s",
                terminal_width=WIDE, details=group, csv="throughput_calls_per_s"),
         Column("throughput", samples_per_s, "samples/s", number_format.rate, surfaces=Surface.ALL,
@@ -228,7 +221,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
 
     return [
         Column("speed-up", lambda row: row.speedup.value if row.speedup else None, f"x {one_line(baselines, 20)}",
-               number_format.ratio, interval=ends, surfaces=Surface.ALL,
+               number_format.ratio, interval=ends, surfaces=Surface.ALL | Surface.SHORT,
                terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
                "speedup_ci95_high")),
         Column("paired", lambda row: row.speedup.paired if row.speedup else None, csv="speedup_paired"),
@@ -319,7 +312,8 @@ def _build() -> list[Column[CellJudgement]]:
 
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
-        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, csv="build_s"),
+        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL | Surface.SHORT,
+               csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
@@ -368,7 +362,7 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
         Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
                note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "",
-               surfaces=Surface.ALL,
+               surfaces=Surface.ALL | Surface.SHORT,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
@@ -399,7 +393,8 @@ def _accuracy() -> list[Column[CellJudgement]]:
     return [
         Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=number_format.error, note=rule,
                is_bad=is_bad,
-               surfaces=Surface.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
+               surfaces=Surface.ALL | Surface.SHORT, terminal_heading="relat. error", details=group,
+               csv="relative_rmse"),
         Column("outputs", _ACCURACY(lambda it: it.rule), text=lambda row: "wrong" if is_bad(row) else "right",
                details=group,
                csv="accuracy_rule"),

@@ -12,9 +12,9 @@ from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, load, mix, suite_report, traits
+from bakeoff.reports import doubt_sentences, headline, load, mix, suite_report, traits
 
-FILES = ("report.json", "report.md", "report.html", "cells.csv")
+FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
 
 
 class LoadAnswer(Frozen):
@@ -34,6 +34,8 @@ class ContestAnswer(Frozen):
 
     contest_id: str
     title: str
+    headline: str
+    """The answer to what was asked, in one line."""
     outcome: Certainty
     """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
     winner: str | None
@@ -155,6 +157,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     return ContestAnswer(
         contest_id=contest.contest_id,
         title=contest.title,
+        headline=headline.line(contest),
         outcome=contest.certainty,
         winner=contest.winner,
         tied=list(contest.tied),

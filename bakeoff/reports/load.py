@@ -122,6 +122,11 @@ def verdict(load: LoadJudgement) -> str:
     return f"under load {told}{rest}."
 
 
+def carried(load: LoadJudgement, value: float) -> str:
+    """Return `410 requests/s at p99 < 20 ms`, or the median latency of a scenario that has no rate."""
+    return f"{_value(load, value)}{_condition(load)}"
+
+
 def settings(chosen: ServingSettings) -> str:
     """Return `2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT`."""
     parts = [f"{_counted(chosen.instances, 'instance')} x {_counted(chosen.threads, 'thread')}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import spell_ms
-from bakeoff.reports import machine, number_format, sentences
+from bakeoff.reports import headline, machine, number_format
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
@@ -42,7 +42,7 @@ def answer(question: Question) -> str:
         times = question.offers[1].latency.median_ms / first.latency.median_ms
         said = (
             f"{first.machine} is the fastest: {spell_ms(first.latency.median_ms)} with "
-            f"{sentences.candidates(first.contest)}, {number_format.ratio(times)}x {question.offers[1].machine}"
+            f"{headline.candidates(first.contest)}, {number_format.ratio(times)}x {question.offers[1].machine}"
         )
     cheapest = question.cheapest
     if cheapest is None or cheapest.price_per_million is None:
@@ -60,7 +60,7 @@ def _row(offer: Offer) -> list[str]:
     return [
         escape(offer.machine),
         str(offer.contest.cell.device),
-        escape(f"{sentences.candidates(offer.contest)} ({sentences.certainty(offer.contest)})"),
+        escape(f"{headline.candidates(offer.contest)} ({headline.certainty(offer.contest)})"),
         number_format.median(offer.latency),
         NONE if rate is None else number_format.rate(rate),
         NONE if joules is None else f"{joules:.3g}",

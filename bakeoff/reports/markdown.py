@@ -1,4 +1,4 @@
-"""Makes Markdown of a report, for GitHub: the winners first, then each contest, then how it was measured."""
+"""Makes Markdown of all that a report has, for GitHub: the winners, then each contest, then how it was measured."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FIGURE_CAPTIONS = {
 
 
 def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str:
-    """Return the whole report. `figures` are files under `figures/` beside it; those that are SVG are embedded."""
+    """Return `details.md`. `figures` are files under `figures/` beside it; those that are SVG are embedded."""
     report, contests = judgement.report, judgement.contests
     others = {
         "Figures": _figures(figures),
@@ -101,19 +101,23 @@ def _head(judgement: Judgement) -> str:
         f"**{incomplete}**" if incomplete else "",
         *map(_suite, judgement.suites),
         *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
-        _answers(contests) if contests else "No cell has ended yet.",
+        answers_table(contests) if contests else "No cell has ended yet.",
         "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests)),
-        f"<sub>{escape(absent)}</sub>" if absent else "",
+        escape(absent),
+        details("Why they cannot", "\n".join(f"- {escape(reason)}" for reason in sentences.why_not(judgement)))
+        if absent
+        else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _answers(contests: Sequence[ContestJudgement]) -> str:
-    """Return the table of winners; the name of a contest leads to its section."""
+def answers_table(contests: Sequence[ContestJudgement], linked: int | None = None) -> str:
+    """Return the table of winners. The names of the first `linked` contests, or of all, lead to their sections."""
     columns = shown_in(Surface.MARKDOWN, answers_of(contests), contests)
     rows = [[_written(column, contest) for column in columns] for contest in contests]
-    linked = [[f"[{name}](#{_anchor(number)})", *others] for number, (name, *others) in enumerate(rows, 1)]
-    return table([_heading(column) for column in columns], linked, _alignment(columns))
+    for number, row in enumerate(rows[:linked], 1):
+        row[0] = f"[{row[0]}](#{anchor(number)})"
+    return table([_heading(column) for column in columns], rows, _alignment(columns))
 
 
 def _suite(suite: Suite) -> str:
@@ -131,7 +135,7 @@ def _suite(suite: Suite) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _anchor(number: int) -> str:
+def anchor(number: int) -> str:
     return f"contest-{number}"
 
 
@@ -139,7 +143,7 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
     """Return links to all sections if there are several contests."""
     if len(contests) < 2:
         return ""
-    links = [f"[{escape(name)}](#{_anchor(number)})" for number, name in enumerate(sentences.names(contests), 1)]
+    links = [f"[{escape(name)}](#{anchor(number)})" for number, name in enumerate(sentences.names(contests), 1)]
     links += [f"[{heading}](#{heading.lower().replace(' ', '-')})" for heading in others]
     return f"Contents: {' · '.join(links)}"
 
@@ -152,7 +156,7 @@ def _table_over_sizes(told: TableOverSizes[Any]) -> str:
 def _contest(contest: ContestJudgement, number: int) -> str:
     nominal = machine.tensor_core_rates(contest)
     parts = [
-        f'## <a id="{_anchor(number)}"></a>{escape(contest.title)}',
+        f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         f"**{escape(sentences.finding(contest))}.**",
         _contest_table(contest),
         _load(contest),
@@ -183,14 +187,14 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> str:
 
 
 def _contest_table(contest: ContestJudgement) -> str:
-    return table_of(shown_in(Surface.MARKDOWN, columns_of([contest]), contest.cells), contest.cells)
+    return table_of(shown_in(Surface.MARKDOWN, columns_of([contest]), contest.shown), contest.shown)
 
 
-def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
-    """Return these columns of these rows as a table."""
+def table_of(columns: Sequence[Column[T]], rows: Sequence[T], notes: bool = True) -> str:
+    """Return these columns of these rows as a table, with the notes beside numbers where they are wanted."""
     return table(
         [_heading(column) for column in columns],
-        [[_written(column, row) for column in columns] for row in rows],
+        [[_written(column, row, notes) for column in columns] for row in rows],
         _alignment(columns),
     )
 
@@ -205,12 +209,12 @@ def _heading(column: Column[T]) -> str:
     return f"{escape(column.heading)}{unit}{' [95 %]' if column.interval else ''}"
 
 
-def _written(column: Column[T], row: T) -> str:
+def _written(column: Column[T], row: T, notes: bool = True) -> str:
     """Return `1.85 [1.80, 1.90] (a note)`, or `crash: a note` in a column of text; what is bad is set in bold."""
     if (text := column.text_of(row)) == NONE:
         return text
     text = f"**{escape(text)}**" if column.is_bad_of(row) else escape(text)
-    note = escape(column.note_of(row), REASON_LIMIT)
+    note = escape(column.note_of(row), REASON_LIMIT) if notes or column.is_text else ""
     if column.is_text:
         return f"{text}: {note}" if note else text
     return " ".join(part for part in (text, column.interval_of(row), note and f"({note})") if part)
@@ -297,7 +301,7 @@ def _generation(contest: ContestJudgement) -> str:
     if not contest.generation:
         return ""
     told = "\n".join(f"- {escape(sentence)}" for sentence in generation.sentences(contest))
-    return "\n\n".join(["### Whole generations", told, *map(_cost_table, generation.tables(contest))])
+    return "\n\n".join(["### Whole generations", told, *map(written_table, generation.tables(contest))])
 
 
 def _load(contest: ContestJudgement) -> str:
@@ -305,7 +309,7 @@ def _load(contest: ContestJudgement) -> str:
     if not contest.load:
         return ""
     told = "\n".join(f"- {escape(sentence)}" for sentence in load.sentences(contest))
-    return "\n\n".join(["### Under load", told, *map(_cost_table, load.tables(contest))])
+    return "\n\n".join(["### Under load", told, *map(written_table, load.tables(contest))])
 
 
 def _lifetime(contest: ContestJudgement) -> str:
@@ -316,12 +320,12 @@ def _lifetime(contest: ContestJudgement) -> str:
     told = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
     title, body = (
         "What a deployment costs over its life",
-        "\n\n".join([cost_report.NOTE, told, *map(_cost_table, tables)]),
+        "\n\n".join([cost_report.NOTE, told, *map(written_table, tables)]),
     )
     return f"### {title}\n\n{body}" if contest.calls else details(title, body)  # it was asked for
 
 
-def _cost_table(costs: Table) -> str:
+def written_table(costs: Table) -> str:
     headings = [escape(name) for name in (*costs.text_columns, *costs.number_columns)]
     rows = [[text if text == NONE else escape(text) for text in row] for row in costs.rows]
     body = table(headings, rows, "l" * len(costs.text_columns) + "r" * len(costs.number_columns))
@@ -335,13 +339,13 @@ def _figures(figures: Sequence[Path | str]) -> str:
     of_suites = [path for path in pictures if path.stem in _SHOWN_OF_SUITES]
     first = of_suites or [path for path in pictures if path.stem in _SHOWN_FIGURES]
     others = [path for path in pictures if path not in first]
-    parts = [*map(_picture, first)]
+    parts = [*map(picture, first)]
     if others:
-        parts.append(details("All the others", "\n\n".join(map(_picture, others))))
+        parts.append(details("All the others", "\n\n".join(map(picture, others))))
     return "\n\n".join(parts)
 
 
-def _picture(path: Path) -> str:
+def picture(path: Path) -> str:
     return f"![{_caption(path.stem)}](figures/{path.name})"
 
 
@@ -359,7 +363,7 @@ def _failures(records: Iterable[Record]) -> str:
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
         text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
-        parts.append(details(f"{record.cell.id}: {number_format.ending(record)}", _fenced(text)))
+        parts.append(details(f"{record.cell.id}: {number_format.ending(record)}", fenced(text)))
     return "\n\n".join(parts)
 
 
@@ -368,13 +372,13 @@ def _reproduce(report: Report) -> str:
         f"# {one_line(record.cell.id)}\n{visible(record.command)}" for record in report.records if record.command
     ]
     text = "\n\n".join([*([f"# everything\n{visible(report.command)}"] if report.command else []), *commands])
-    return details("Commands", _fenced(text, "sh")) if text else ""
+    return details("Commands", fenced(text, "sh")) if text else ""
 
 
 def _method(report: Report) -> str:
     lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method_notes(report))]
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
-    return "\n\n".join(["\n".join(lines), details("Request", _fenced(request, "json"))])
+    return "\n\n".join(["\n".join(lines), details("Request", fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
@@ -395,7 +399,7 @@ def details(summary: str, body: str) -> str:
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
-def _fenced(text: str, language: str = "text") -> str:
+def fenced(text: str, language: str = "text") -> str:
     """Return a code block. Its fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

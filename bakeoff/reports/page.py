@@ -123,8 +123,8 @@ class CellSection:
     def __init__(self, contest: ContestJudgement, palette: Palette, report: Report) -> None:
         self.title = contest.title
         self.finding = f"{sentences.finding(contest)}."
-        self.rows = contest.cells
-        self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.cells)
+        self.rows = contest.shown
+        self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.shown)
         self.told = doubt_sentences.doubts(contest)
         self.pictures = [Picture(chart, palette) for chart in charts.of_contest(contest, palette, report)[:1]]
 
@@ -161,9 +161,9 @@ class Section:
         self.name = name
         self.title = contest.title
         self.anchor = f"contest-{number}"
-        self.rows = contest.cells
+        self.rows = contest.shown
         self._columns = columns_of([contest])
-        self.columns = shown_in(Surface.PAGE, self._columns, contest.cells)
+        self.columns = shown_in(Surface.PAGE, self._columns, contest.shown)
         calls = contest.calls or USUAL_CALLS
         self.pictures = [
             Picture(chart, palette, f"{self.anchor}-{chart.name}-calls", calls)

@@ -8,25 +8,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.environments import Difference
 from bakeoff.judging.find_doubts import CANNOT_RUN
+from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import one_line, spell_ms
-from bakeoff.reports import doubt_sentences, machine, number_format
-from bakeoff.reports.number_format import NONE
+from bakeoff.reports import doubt_sentences, headline, machine, number_format
 from bakeoff.reports.words import first, listed, percent
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
-
-ABSENCE_LIMIT = 80
-"""Longest reason why a backend cannot run, in characters. The table of cells has the whole reason."""
 
 
 def title(judgement: Judgement) -> str:
@@ -83,14 +80,15 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 def finding(contest: ContestJudgement) -> str:
     """Say who wins, how fast that is, and how much faster than eager and the runner-up."""
     best = contest.best
+    how_sure = headline.certainty(contest, of_single_calls(contest))
     if best is None or best.latency is None:
-        return certainty(contest)
+        return how_sure
     if contest.certainty is Certainty.ALONE:
-        return f"{certainty(contest)}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
+        return f"{how_sure}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
     others = [label for label in (contest.baseline, contest.runner_up) if label not in contest.candidates]
     ratios = _as_fast_as(contest, list(dict.fromkeys(others)))
     if contest.certainty in (Certainty.SURE, Certainty.DOUBTED):
-        doubted = f", {certainty(contest)}" if contest.certainty is Certainty.DOUBTED else ""
+        doubted = f", {how_sure}" if contest.certainty is Certainty.DOUBTED else ""
         return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
     sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
     medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
@@ -98,57 +96,47 @@ def finding(contest: ContestJudgement) -> str:
     return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
 
 
-def candidates(contest: ContestJudgement) -> str:
-    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
-    return listed(first(contest.candidates), "or") if contest.candidates else NONE
-
-
-def certainty(contest: ContestJudgement) -> str:
-    """Say in a few words how sure the answer of a contest is: `sure`, `tie`, `but the machine was busy`."""
-    match contest.certainty:
-        case Certainty.NOTHING:
-            return f"nothing could be ranked ({_endings(contest)})"
-        case Certainty.ALONE:
-            return f"only {contest.candidates[0]} could be ranked"
-        case Certainty.DOUBTED:
-            weightiest = contest.doubts_by_effect[Effect.WINNER][0]
-            return f"but {doubt_sentences.brief(weightiest)}"
-        case Certainty.OPEN:
-            return "undecided"
-    return contest.certainty.value
-
-
 def outcome(contest: ContestJudgement) -> str:
     """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
-    best = contest.best
-    if best is None or best.latency is None:
-        return f"{contest.title}: {certainty(contest)}"
-    over = (
-        f", {number_format.ratio(best.speedup.value)}x {contest.baseline}"
-        if best.speedup and not best.is_baseline
-        else ""
-    )
-    return f"{contest.title}: {candidates(contest)}, {spell_ms(best.latency.median_ms)}{over}, {certainty(contest)}"
+    return f"{contest.title}: {headline.line(contest)}"
 
 
 def cannot_run_here(judgement: Judgement) -> str:
-    """Say which backends cannot run on this machine, or some of the contests, and what `best` left out, or nothing."""
-    told = ("Cannot run here", _absent(judgement, CANNOT_RUN)), ("Left out", _absent(judgement, (Status.LEFT_OUT,)))
-    return " ".join(f"{what}: {cells}." for what, cells in told if cells)
+    """Say how many backends, and which, cannot run here, and what `best` left out and why. Or nothing.
+
+    A backend that was named keeps its row, with its reason, and is not counted.
+    """
+    shown = {cell.label for contest in judgement.contests for cell in contest.shown}
+    absent = dict.fromkeys(cell.label for cell in _left_out(judgement, CANNOT_RUN))
+    by_kind = {
+        "cannot run here": [label for label in absent if label not in shown],
+        "cannot run some of the contests": [label for label in absent if label in shown],
+    }
+    told = [
+        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} {kind}: {', '.join(labels)}."
+        for kind, labels in by_kind.items()
+        if labels
+    ]
+    spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))
+    return " ".join([*told, *([f"Left out: {spared}."] if spared else [])])
 
 
-def _absent(judgement: Judgement, statuses: Sequence[Status]) -> str:
-    """Return the cells that ended like this, with the contests where others with their label did not, and why."""
-    records = judgement.report.records
-    can_run = {record.cell.label for record in records if record.status not in statuses}
-    found: dict[str, list[str]] = {}
-    for contest, name in zip(judgement.contests, names(judgement.contests), strict=True):
-        for cell in contest.cells:
-            if cell.record.status in statuses:
-                reason = one_line(cell.record.reason, ABSENCE_LIMIT) or cell.record.status.value
-                where = f" on {name}" if cell.label in can_run else ""
-                found.setdefault(reason, []).append(f"{cell.label}{where}")
-    return "; ".join(f"{', '.join(dict.fromkeys(labels))} ({reason})" for reason, labels in found.items())
+def why_not(judgement: Judgement) -> list[str]:
+    """Say why each backend that cannot run here cannot, each reason once."""
+    return [f"{labels}: {reason}" for reason, labels in _reasons(_left_out(judgement, CANNOT_RUN))]
+
+
+def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudgement]:
+    cells = [cell for contest in judgement.contests for cell in contest.left_out]
+    return [cell for cell in cells if cell.record.status in statuses]
+
+
+def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
+    """Return each reason with the labels of its cells."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        found.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None
+    return [(reason, ", ".join(labels)) for reason, labels in found.items()]
 
 
 def pays(contest: ContestJudgement) -> str:
@@ -170,12 +158,19 @@ def pays(contest: ContestJudgement) -> str:
 
 def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
     """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
+    best, command = contest.best, export_command(contest, folder or "FOLDER")
+    if not command or best is None:
+        return ""
+    kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
+    return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
+
+
+def export_command(contest: ContestJudgement, folder: str) -> str:
+    """Return the command that makes a folder of the winner, or nothing where no artefact of it is kept."""
     best = contest.best
     if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
         return ""  # nothing exports a dynamic build
-    kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
-    command = f"bakeoff export {shlex.quote(folder or 'FOLDER')} {best.cell.id}"
-    return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
+    return f"bakeoff export {shlex.quote(folder)} {best.cell.id}"
 
 
 def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
@@ -355,15 +350,6 @@ def _build(record: Record) -> str:
     settle_s = sum(phase.seconds for phase in record.phases if phase.name == SETTLE)
     further = f", and {settle_s:.1f} s of calls until it was final" if settle_s else ""
     return f"{record.build_s:.1f} s{further}"
-
-
-def _endings(contest: ContestJudgement) -> str:
-    """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
-    counts: dict[str, int] = {}
-    for cell in contest.cells:
-        ending = "not as required" if cell.unmet else cell.record.status.value
-        counts[ending] = counts.get(ending, 0) + 1
-    return ", ".join(f"{count} {ending}" for ending, count in counts.items())
 
 
 def _standing(cell: CellJudgement) -> Standing:

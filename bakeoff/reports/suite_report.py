@@ -13,8 +13,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import one_line
-from bakeoff.reports import doubt_sentences, number_format, sentences, words
-from bakeoff.reports.columns import UNSURE
+from bakeoff.reports import doubt_sentences, headline, number_format, sentences, words
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface
@@ -174,9 +173,9 @@ def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     return [
         Column("model", lambda contest: names[contest.contest_id], is_text=True, surfaces=Surface.ALL),
         *map(_map_column, suite.labels),
-        Column("fastest", sentences.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("how sure", sentences.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
-               is_bad=lambda contest: contest.certainty in UNSURE),
+        Column("fastest", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
+               is_bad=headline.is_unsure),
     ]  # fmt: skip
 
 

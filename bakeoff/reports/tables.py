@@ -22,7 +22,12 @@ class Surface(Flag):
     MARKDOWN = auto()
     PAGE = auto()
     STARTS = auto()  # the table of cold and warm starts
+    SHORT = auto()  # the table of the short report
     ALL = TERMINAL | MARKDOWN | PAGE
+
+
+WIDEST = 1000.0
+"""An interval whose upper end is over so many times the lower one tells only that the value is not known."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Column(Generic[T]):
     def interval_of(self, row: T) -> str:
         """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
         ends = self.interval(row) if self.interval else None
+        if ends and 0 < ends[0] * WIDEST < ends[1]:
+            return "[unknown]"
         return f"[{self.write(ends[0])},\u00a0{self.write(ends[1])}]" if ends and ends[0] < ends[1] else ""
 
     def note_of(self, row: T) -> str:

@@ -272,13 +272,13 @@ def print_report(judgement: Judgement, console: Console) -> None:
 
 
 def print_answers(judgement: Judgement, console: Console) -> None:
-    """Print a line for each suite, one for each contest, and one for each contest under load."""
+    """Print a line for each suite and for each contest under load, and last one for each contest: its answer."""
     for suite in judgement.suites:
         console.print(Text(suite_report.answer(suite)), highlight=False, soft_wrap=True)
-    _print_winners(judgement, console)
     for contest, name in zip(judgement.contests, sentences.names(judgement.contests), strict=True):
         if contest.load:
-            console.print(Text(one_line(f"{name}: {load.verdict(contest.load)}"), "bold"), soft_wrap=True)
+            console.print(Text(one_line(f"{name}: {load.verdict(contest.load)}")), soft_wrap=True)
+    _print_winners(judgement, console)
 
 
 def _print_winners(judgement: Judgement, console: Console) -> None:
@@ -350,8 +350,8 @@ def _texts(table: TextTable) -> Table:
 def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     """Return the labels of the cells that failed, by how they ended and why."""
     endings: dict[tuple[str, str], list[str]] = {}
-    for row in contest.cells:
-        if row.record.status is not Status.OK and row.record.status not in TOLD_ONCE:
+    for row in contest.shown:
+        if row.record.status is not Status.OK:
             endings.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
     return endings
 
@@ -365,7 +365,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
 
     A `~` before a name says that the cell ran elsewhere, wholly or in part.
     """
-    rows = [row for row in contest.cells if row.record.status not in TOLD_ONCE]  # they are told once for the run
+    rows = [row for row in contest.shown if row.record.status not in TOLD_ONCE]  # the reasons stand below
     columns = shown_in(Surface.TERMINAL, columns_of([contest]), rows)
     columns = [column for column in columns if width >= column.terminal_width]
     table = Table(

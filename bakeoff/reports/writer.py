@@ -15,6 +15,7 @@ from bakeoff.reports.csv_files import csv_text, suite_tables, sweep_tables, to_c
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.sentences import with_verdicts
+from bakeoff.reports.short_markdown import DETAILS_MD, to_short_markdown
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
@@ -24,7 +25,8 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 
 
 def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
-    """Write `cells.csv`, the tables of suites and sweeps, `report.html`, `figures/` and `report.md` into `folder`.
+    """Write `cells.csv`, the tables of suites and sweeps, `report.html`, `figures/`, `details.md` and `report.md` into
+    `folder`.
 
     Return the files by their names within `folder`, such as `figures/latency.svg`.
     """
@@ -39,7 +41,8 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     if figures:
         drawn = charts.draw(judgement, folder / "figures")
         written |= {f"figures/{path.name}": path for path in drawn}
-    written["report.md"] = write_atomically(folder / "report.md", to_markdown(judgement, figures=drawn))
+    written[DETAILS_MD] = write_atomically(folder / DETAILS_MD, to_markdown(judgement, figures=drawn))
+    written["report.md"] = write_atomically(folder / "report.md", to_short_markdown(judgement, folder, drawn))
     return written
 
 

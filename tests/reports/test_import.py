@@ -42,7 +42,7 @@ def test_a_report_renders_where_there_is_no_torch(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     for name in ("report.json", "cells.csv"):
         assert (tmp_path / "rendered" / name).read_bytes() == (tmp_path / "measured" / name).read_bytes()
-    assert "](figures/samples.svg)" in (tmp_path / "rendered" / "report.md").read_text(encoding="utf-8")
+    assert "](figures/samples.svg)" in (tmp_path / "rendered" / "details.md").read_text(encoding="utf-8")
 
 
 def test_the_harness_can_import_the_writer_without_matplotlib() -> None:

@@ -39,7 +39,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status
-from bakeoff.reports import doubt_sentences, sentences
+from bakeoff.reports import doubt_sentences, headline, sentences
 from tests.reports.samples import cell, constant, failed, lived, noted, ok, once, over_processes, report
 
 
@@ -178,12 +178,12 @@ def test_when_building_the_winner_pays_is_told_against_eager_or_else_the_runner_
 
 def test_the_answer_of_a_contest_is_its_candidates_and_how_sure_that_is() -> None:
     tie = judged(once(1.0, "onnx"), once(1.01, "inductor"), once(2.0, "eager"))
-    assert (sentences.candidates(tie), sentences.certainty(tie)) == ("onnx or inductor", "undecided")
+    assert (headline.candidates(tie), headline.certainty(tie)) == ("onnx or inductor", "undecided")
     assert sentences.outcome(tie) == "conv on cpu, fp32: onnx or inductor, 1.000 ms, 2.00x eager, undecided"
     many = judged(*(once(1.0 + number / 1000, f"b{number}") for number in range(6)))
-    assert sentences.candidates(many) == "b0, b1, b2 or 3 others"
+    assert headline.candidates(many) == "b0, b1, b2 or 3 others"
     nothing = judged(failed(cell("onnx"), Status.CRASH, "signal 11"))
-    assert (sentences.candidates(nothing), sentences.certainty(nothing)) == ("-", "nothing could be ranked (1 crash)")
+    assert (headline.candidates(nothing), headline.certainty(nothing)) == ("-", "nothing could be ranked (1 crash)")
 
 
 def test_a_title_says_what_was_compared_on_what() -> None:
@@ -208,7 +208,7 @@ def test_contests_are_named_by_what_differs_between_them() -> None:
     assert named(*sizes, cell(dimensions={"size": 32})) == ["mlp, batch 1", "mlp, batch 2", "conv"]
 
 
-def test_what_cannot_run_here_is_one_sentence_for_the_whole_run() -> None:
+def test_what_cannot_run_here_is_counted_once_for_the_whole_run() -> None:
     def absent(backend: str, reason: str, **more: object) -> Record:
         return failed(cell(backend, **more), Status.UNAVAILABLE, reason)
 
@@ -222,7 +222,10 @@ def test_what_cannot_run_here_is_one_sentence_for_the_whole_run() -> None:
         ),
     ]
     told = sentences.cannot_run_here(judge(report(records)))
-    assert told == "Cannot run here: tensorrt, triton (no GPU); onnx on fp16 (no fp16)."
+    assert told == "2 backends cannot run here: tensorrt, triton. 1 backend cannot run some of the contests: onnx."
+    assert sentences.why_not(judge(report(records))) == ["tensorrt, triton: no GPU", "onnx: no fp16"]
+    named = [record.model_copy(update={"asked_by_name": True}) for record in records]
+    assert sentences.cannot_run_here(judge(report(named))) == ""
     assert sentences.cannot_run_here(judge(report(records[:2]))) == ""
 
 

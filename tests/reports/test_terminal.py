@@ -250,7 +250,8 @@ def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
 
 
 def test_the_last_thing_that_is_said_is_a_line_for_each_contest() -> None:
-    *_, absent, conv, mlp = printed(judged([*conv_on_cpu(), *mlp_on_cuda()])).rstrip().splitlines()
-    assert absent == "Cannot run here: tensorrt on conv, cpu, fp32 (no CUDA device on this machine)."
+    missing = failed(cell("iree", dimensions=conv_on_cpu()[0].cell.dimensions), Status.UNAVAILABLE, "no iree")
+    *_, absent, conv, mlp = printed(judged([*conv_on_cpu(), missing, *mlp_on_cuda()])).rstrip().splitlines()
+    assert absent == "1 backend cannot run here: iree."
     assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  but measured in too few processes"
     assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  undecided"

@@ -16,7 +16,7 @@ SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"
 def test_every_file_is_written_and_pictures_are_embedded_by_their_relative_path(tmp_path: Path) -> None:
     made = report([ok(cell(), bursts(1.0))])
     written = write(made, tmp_path / "new" / "run")
-    texts = ["report.json", "cells.csv", "report.html", "report.md"]
+    texts = ["report.json", "cells.csv", "report.html", "details.md", "report.md"]
     assert [name for name in written if not name.startswith("figures/")] == texts
     assert "figures/latency.svg" in written
     assert all(path == tmp_path / "new" / "run" / name and path.is_file() for name, path in written.items())

@@ -20,10 +20,10 @@ _OTHER_PHASE = "#777777"
 
 def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
-    longest_s = max((_total_s(cell) for cell in contest.cells), default=0.0)
+    longest_s = max((_total_s(cell) for cell in contest.shown), default=0.0)
     if longest_s <= 0:
         return None
-    found = {phase.name for cell in contest.cells for phase in cell.record.phases_until_first_answer}
+    found = {phase.name for cell in contest.shown for phase in cell.record.phases_until_first_answer}
     names = [phase for phase in _PHASES if phase in found]
     return Chart(
         name="phases",
@@ -32,8 +32,8 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
         caption="Time until the first answer in s: export, compile, load, capture and first call, from empty caches",
         x=Axis("time (s)", 0.0, longest_s),
         y=None,
-        marks=tuple(mark for place, cell in enumerate(contest.cells) for mark in _stack(place, cell, palette)),
-        rows=tuple(map(name, contest.cells)),
+        marks=tuple(mark for place, cell in enumerate(contest.shown) for mark in _stack(place, cell, palette)),
+        rows=tuple(map(name, contest.shown)),
         colours=(
             *((phase.replace("_", " "), _PHASES[phase]) for phase in names),
             *([("other", _OTHER_PHASE)] if found - set(names) else []),

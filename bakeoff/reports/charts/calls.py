@@ -23,7 +23,7 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
     if not distributions.by_label:
         return None
     marks = []
-    for place, cell in enumerate(contest.cells):
+    for place, cell in enumerate(contest.shown):
         hill = distributions.by_label.get(cell.label)
         if hill is None:
             marks.append(lost_cell(place, cell, palette))
@@ -43,13 +43,13 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
         x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, distributions.is_log, pad=0.04),
         y=None,
         marks=tuple(marks),
-        rows=tuple(map(name, contest.cells)),
+        rows=tuple(map(name, contest.shown)),
     )
 
 
 def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw a line for each process: its bursts over time. There is none if no process has more than two bursts."""
-    turns = {place: taken for place, cell in enumerate(contest.cells) if (taken := cell.turns)}
+    turns = {place: taken for place, cell in enumerate(contest.shown) if (taken := cell.turns)}
     everything = [turn for taken in turns.values() for process in taken for turn in process]
     if not any(len(process) > 2 for taken in turns.values() for process in taken):
         return None
@@ -57,7 +57,7 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     start_s, end_s = min(turn.at_s for turn in everything), max(turn.at_s for turn in everything)
     x = axis_around("time since the run began (s)", [start_s, max(end_s, start_s + 1e-3)], is_log=False, pad=0.02)
     marks: list[Mark] = []
-    for place, cell in enumerate(contest.cells):
+    for place, cell in enumerate(contest.shown):
         if place not in turns:
             marks.append(lost_cell(place, cell, palette))
             continue
@@ -65,7 +65,7 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
         for number, process in enumerate(turns[place], 1):
             shapes = _process(process, place + BAR_Y, reach)
             marks.append(Mark(shapes, f"{cell.label}, process {number}: {_range(process)}", palette(cell.label)))
-    labelled = {contest.cells[place].label: taken for place, taken in turns.items()}
+    labelled = {contest.shown[place].label: taken for place, taken in turns.items()}
     return Chart(
         name="drift",
         subject=contest.title,
@@ -75,7 +75,7 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
         x=x,
         y=None,
         marks=tuple(marks),
-        rows=tuple(map(name, contest.cells)),
+        rows=tuple(map(name, contest.shown)),
     )
 
 

@@ -32,7 +32,7 @@ LOG_FROM_RATIO = 6.0
 
 def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw medians as bars from zero, or as dots on a logarithmic axis; hollow if the cell was wrong."""
-    measured = [cell.latency for cell in contest.cells if cell.latency]
+    measured = [cell.latency for cell in contest.shown if cell.latency]
     if not measured:
         return None
     medians_ms = [found.median_ms for found in measured]
@@ -44,8 +44,8 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
         caption="Median latency in ms, with its 95 % interval",
         x=Axis("median latency (ms), 95 % interval", min(medians_ms) / 1.3 if is_log else 0.0, max(medians_ms), is_log),
         y=None,
-        marks=tuple(_median(place, cell, palette, is_log) for place, cell in enumerate(contest.cells)),
-        rows=tuple(map(name, contest.cells)),
+        marks=tuple(_median(place, cell, palette, is_log) for place, cell in enumerate(contest.shown)),
+        rows=tuple(map(name, contest.shown)),
     )
 
 
@@ -54,14 +54,14 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
     if not findings.has_ratio(contest):
         return None
     baseline = contest.baseline
-    ratios = [cell.speedup for cell in contest.cells]
+    ratios = [cell.speedup for cell in contest.shown]
     values = [1.0, *(value for ratio in ratios if ratio for value in (ratio.value, *ends(ratio)))]
     low, high = min(values), max(values)
     is_log = high > LOG_FROM_RATIO * low > 0
     left = low / 1.15 if is_log else max(0.0, low - 0.08 * (high - low) - 0.02)
     marks = [
         _ratio(place, cell, ratio, palette) if ratio else lost_cell(place, cell, palette)
-        for place, (cell, ratio) in enumerate(zip(contest.cells, ratios, strict=True))
+        for place, (cell, ratio) in enumerate(zip(contest.shown, ratios, strict=True))
     ]
     return Chart(
         name="speedup",
@@ -71,8 +71,8 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
         "faster nor slower",
         x=Axis(f"speed-up over {baseline} (x), 95 % interval", left, high, is_log),
         y=None,
-        marks=(vertical_line(1.0, 0.0, len(contest.cells)), *marks),
-        rows=tuple(map(name, contest.cells)),
+        marks=(vertical_line(1.0, 0.0, len(contest.shown)), *marks),
+        rows=tuple(map(name, contest.shown)),
     )
 
 

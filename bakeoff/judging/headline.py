@@ -1,0 +1,140 @@
+"""What answers the question that a contest was asked: a latency, a rate, tokens, or the cost of many calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.contest import ContestJudgement, Generation
+from bakeoff.judging.doubts import Doubt, OfRecords
+from bakeoff.judging.load import LoadDoubt, LoadJudgement
+from bakeoff.records.doubts import FrozenChoices, Growing, Unchecked
+from bakeoff.records.schema import Ratio
+
+
+class Question(StrEnum):
+    """What was asked. The value of the answer is in the unit named here."""
+
+    LATENCY = "ms"
+    LOAD = "requests/s or ms"
+    GENERATION = "tokens/s"
+    CALLS = "s"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Who is best at what was asked, how good that is, how much better than the baseline, and how surely."""
+
+    question: Question
+    candidates: tuple[str, ...]  # the best first, then those that may prove as good
+    certainty: Certainty
+    value: float | None = None  # of the first candidate
+    speedup: Ratio | None = None  # over the baseline; None for the baseline itself, and where there is none
+    baseline: str | None = None
+    doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED
+
+
+def headline_of(contest: ContestJudgement) -> Headline:
+    """Return the answer to what the contest was asked."""
+    if contest.load and contest.load.ranked:
+        return _of_load(contest, contest.load)
+    if contest.generation and contest.generation.cells:
+        return _of_generation(contest, contest.generation)
+    if contest.calls and (found := _of_calls(contest, contest.calls)):
+        return found
+    return of_single_calls(contest)
+
+
+def of_single_calls(contest: ContestJudgement) -> Headline:
+    """Return the answer to which build answers a call fastest, whatever was asked."""
+    best = contest.best
+    return Headline(
+        Question.LATENCY,
+        tuple(contest.candidates),
+        contest.certainty,
+        best.latency.median_ms if best and best.latency else None,
+        best.speedup if best and not best.is_baseline else None,
+        contest.baseline,
+        contest.doubts_by_effect[Effect.WINNER][0] if contest.certainty is Certainty.DOUBTED else None,
+    )
+
+
+def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
+    """Return a doubt that keeps a build from being a sure winner, whatever was asked."""
+    kinds = (Unchecked, FrozenChoices, Growing)
+    about = [each for each in contest.doubts if isinstance(each, OfRecords) and label in each.labels]
+    return next((each for each in about if isinstance(each.doubt, kinds)), None)
+
+
+def _doubt_of_latency(contest: ContestJudgement, label: str) -> Doubt | None:
+    """Return such a doubt, or the one that keeps the fastest build of single calls from being a sure winner."""
+    is_first = contest.best is not None and contest.best.label == label
+    of_calls = contest.doubts_by_effect[Effect.WINNER] if is_first and contest.certainty is Certainty.DOUBTED else ()
+    return next(iter(of_calls), _doubt_about(contest, label))
+
+
+def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
+    best = load.ranked[0]
+    doubt = _doubt_about(contest, best.label) or next((each for each in load.doubts if each.label == best.label), None)
+    if load.is_open:
+        certainty = Certainty.OPEN
+    elif load.tied:
+        certainty = Certainty.TIE
+    elif len(load.ranked) == 1:
+        certainty = Certainty.ALONE
+    else:
+        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    return Headline(
+        Question.LOAD,
+        load.tied or (best.label,),
+        certainty,
+        best.value,
+        best.speedup if best.label != contest.baseline else None,
+        contest.baseline,
+        doubt if certainty is Certainty.DOUBTED else None,
+    )
+
+
+def _of_generation(contest: ContestJudgement, generation: Generation) -> Headline:
+    best, tied = generation.cells[0], tuple(generation.tied)
+    doubt = _doubt_of_latency(contest, best.label)
+    if len(tied) > 1:
+        certainty = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
+    elif len(generation.cells) == 1:
+        certainty = Certainty.ALONE
+    else:
+        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    return Headline(
+        Question.GENERATION,
+        tied,
+        certainty,
+        best.tokens_per_s,
+        best.speedup if best.label != generation.baseline else None,
+        generation.baseline,
+        doubt if certainty is Certainty.DOUBTED else None,
+    )
+
+
+def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
+    """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
+    cheapest = contest.costs.cheapest(calls, "cold", contest.contenders)
+    if cheapest is None:
+        return None
+    label, doubt = cheapest.line.label, _doubt_of_latency(contest, cheapest.line.label)
+    if cheapest.rivals:
+        certainty = Certainty.OPEN
+    elif len(contest.ranked) == 1:
+        certainty = Certainty.ALONE
+    else:
+        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    over = contest.costs.outcome(label, contest.baseline, calls, "cold") if contest.baseline else None
+    return Headline(
+        Question.CALLS,
+        (label, *(line.label for line in cheapest.rivals)),
+        certainty,
+        cheapest.line.total_s(calls),
+        over.steady.model_copy(update={"value": over.total_speedup, "ci95": over.total_speedup_ci95}) if over else None,
+        contest.baseline,
+        doubt if certainty is Certainty.DOUBTED else None,
+    )

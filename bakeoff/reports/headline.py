@@ -1,0 +1,120 @@
+"""The first line of an answer in words: who, how good, how much better than eager, and how surely."""
+
+from __future__ import annotations
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.headline import Headline, Question, headline_of
+from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.records.schema import Interval, Ratio
+from bakeoff.records.text import one_line
+from bakeoff.reports import doubt_sentences, load, number_format
+from bakeoff.reports.number_format import NONE
+from bakeoff.reports.words import first, listed
+
+WIDE = 1.5
+"""An interval whose ends are further apart than so many times is told instead of the value between them."""
+
+MOST_TIMES = 1000.0
+"""A speed-up whose interval reaches further than this is told by its lower end alone."""
+
+
+def candidates(contest: ContestJudgement) -> str:
+    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
+    found = headline_of(contest).candidates
+    return listed(first(found), "or") if found else NONE
+
+
+def value(contest: ContestJudgement) -> str:
+    """Return how good the best one is: `0.0343 ms`, `15,177 requests/s at p99 < 5 ms`, `1.2 s for 1,000 calls`."""
+    asked = headline_of(contest)
+    if asked.value is None:
+        return NONE
+    match asked.question:
+        case Question.LATENCY:
+            return f"{number_format.milliseconds(asked.value)} ms"
+        case Question.LOAD:
+            assert contest.load is not None
+            return load.carried(contest.load, asked.value)
+        case Question.GENERATION:
+            return f"{number_format.rate(asked.value)} tokens/s"
+        case Question.CALLS:
+            calls = contest.calls or 0
+            return f"{number_format.seconds(asked.value)} s for {calls:,} call{'s' if calls > 1 else ''}"
+
+
+def speedup(contest: ContestJudgement) -> str:
+    """Return `1.59x eager`, or both ends where they are far apart: `2.8x to 17x eager`."""
+    asked = headline_of(contest)
+    if asked.speedup is None:
+        return NONE
+    return f"{times(asked.speedup)} {one_line(asked.baseline or '')}"
+
+
+def times(ratio: Ratio) -> str:
+    """Return `1.59x`, `2.8x to 17x`, `over 2.8x`, or `?x` where the two cannot be told apart at all."""
+    ends = ratio.ci95
+    if ends is None or not _is_wide(ends):
+        return f"{number_format.ratio(ratio.value)}x"
+    if ends.low <= 1 <= ends.high:
+        return "?x"
+    if ends.high > MOST_TIMES:
+        return f"over {number_format.ratio(ends.low)}x"
+    return f"{number_format.ratio(ends.low)}x to {number_format.ratio(ends.high)}x"
+
+
+def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
+    """Say in a few words how sure the answer is: `sure`, `tie`, `but the machine was busy`."""
+    asked = of or headline_of(contest)
+    match asked.certainty:
+        case Certainty.NOTHING:
+            return f"nothing could be ranked ({endings(contest)})"
+        case Certainty.ALONE:
+            return f"only {asked.candidates[0]} could be ranked"
+        case Certainty.DOUBTED:
+            return f"but {_brief(asked)}"
+        case Certainty.OPEN:
+            return "undecided"
+    return asked.certainty.value
+
+
+def is_unsure(contest: ContestJudgement) -> bool:
+    """Return True where the answer is to be set apart from a sure one."""
+    return headline_of(contest).certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
+
+
+def line(contest: ContestJudgement) -> str:
+    """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, sure`."""
+    parts = (candidates(contest), value(contest), speedup(contest), certainty(contest))
+    return ", ".join(part for part in parts if part != NONE)
+
+
+def endings(contest: ContestJudgement) -> str:
+    """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
+    counts: dict[str, int] = {}
+    for cell in contest.cells:
+        ending = "not as required" if cell.unmet else cell.record.status.value
+        counts[ending] = counts.get(ending, 0) + 1
+    return ", ".join(f"{count} {ending}" for ending, count in counts.items())
+
+
+def _is_wide(ends: Interval) -> bool:
+    return ends.low <= 0 or ends.high / ends.low > WIDE
+
+
+def _brief(asked: Headline) -> str:
+    match asked.doubt:
+        case NearCeiling():
+            return "the load generator may be its limit"
+        case SoakMissed():
+            return "it does not hold the objective for long"
+        case LatencyDrifted():
+            return "its latency drifted under load"
+        case ShortWindows():
+            return "its windows were short"
+        case RequestsFailed():
+            return "some of its requests failed"
+        case None:
+            raise ValueError("an answer that is doubted has a doubt")
+        case doubt:
+            return doubt_sentences.brief(doubt)

@@ -1,0 +1,117 @@
+"""Makes the short report, `report.md`: the answer, one table, what could change it, one figure, and what to run next.
+
+Everything else is in `details.md` and on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bakeoff.judging.certainty import Effect
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.text import visible
+from bakeoff.reports import (
+    doubt_sentences,
+    dynamic,
+    generation,
+    headline,
+    load,
+    machine,
+    mix,
+    sentences,
+    suite_report,
+    traits,
+)
+from bakeoff.reports.columns import columns_of
+from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, picture, table_of, written_table
+from bakeoff.reports.tables import Surface, shown_in
+
+DETAILS_MD = "details.md"
+
+FIGURES = ("load", "profile", "sweep-latency", "sweep-dynamic", "latency")
+"""The figure that is shown is the first of these that was drawn."""
+
+MOST_CONTESTS = 6
+"""So many contests get a table each. `details.md` has the others."""
+
+
+def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path] = ()) -> str:
+    """Return the short report of the run in `folder`. Of `figures`, the one that tells most is shown."""
+    report, contests = judgement.report, judgement.contests
+    incomplete = machine.what_is_missing(report)
+    about_models = "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests))
+    parts = [
+        f"# {escape(sentences.title(judgement))}",
+        f"**{escape(incomplete)}**" if incomplete else "",
+        *(f"**{escape(suite_report.answer(suite))}**" for suite in judgement.suites),
+        *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
+        _answer(contests),
+        about_models,
+        *(f"**{escape(dynamic.finding(each))}.**" for each in judgement.dynamic_ranges),
+        *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
+        f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
+        _figure(figures),
+        _section("What to run now", _next(judgement, folder)),
+        _section("What was not tried", escape(sentences.cannot_run_here(judgement))),
+        f"<sub>{escape(' · '.join(machine.summary(report)))}. Everything else is in [details.md]({DETAILS_MD}) and "
+        "[report.html](report.html).</sub>",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _answer(contests: Sequence[ContestJudgement]) -> str:
+    """Return the answer as one line, or as a table where there are several."""
+    if not contests:
+        return "No cell has ended yet."
+    if len(contests) > 1:
+        return answers_table(contests, MOST_CONTESTS)
+    return f"**{escape(headline.line(contests[0]))}**"
+
+
+def _contest(contest: ContestJudgement, number: int) -> str:
+    shown = contest.shown
+    parts = [
+        f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
+        escape(f"{sentences.finding(contest)}.") if contest.load is None else "",
+        *(f"- {escape(sentence)}" for sentence in (*load.sentences(contest), *generation.sentences(contest))),
+        *(
+            written_table(table)
+            for table in (*load.tables(contest), *generation.tables(contest))
+            if not table.is_folded
+        ),
+        table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
+        _doubts(contest),
+        escape(sentences.pays(contest)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _doubts(contest: ContestJudgement) -> str:
+    """Return what could change the winner, or its numbers."""
+    told = [
+        f"{doubt_sentences.EFFECTS[effect]}:\n\n" + "\n".join(f"- {escape(doubt)}" for doubt in doubts)
+        for effect in (Effect.WINNER, Effect.NUMBER)
+        if (doubts := doubt_sentences.doubts_with(effect, contest))
+    ]
+    return "\n\n".join(told)
+
+
+def _figure(figures: Sequence[Path]) -> str:
+    drawn = {path.stem: path for path in figures if path.suffix == ".svg"}
+    chosen = next((drawn[name] for name in FIGURES if name in drawn), None)
+    return picture(chosen) if chosen else ""
+
+
+def _next(judgement: Judgement, folder: Path) -> str:
+    """Return the commands that ship the winner and measure it again."""
+    report = judgement.report
+    commands = [text for contest in judgement.contests if (text := sentences.export_command(contest, str(folder)))]
+    lines = ["# the winner as a folder that runs without Bakeoff", *commands[:MOST_CONTESTS]] if commands else []
+    lines += ["# all of it again", visible(report.command)] if report.command else []
+    return fenced("\n".join(lines), "sh") if lines else ""
+
+
+def _section(heading: str, text: str) -> str:
+    return f"## {heading}\n\n{text}" if text else ""

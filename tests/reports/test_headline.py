@@ -1,0 +1,70 @@
+"""The answer in one line, to what was asked, and the short report that begins with it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.schema import Interval, Ratio, Status
+from bakeoff.reports import headline
+from bakeoff.reports.short_markdown import to_short_markdown
+from tests.judging import test_generation as generations
+from tests.judging.test_load import carrying
+from tests.reports.samples import cell, conv_on_cpu, failed, judged, once, report
+
+
+def line(judgement: Judgement) -> str:
+    return headline.line(judgement.contests[-1])
+
+
+def test_single_calls_are_answered_with_a_latency() -> None:
+    assert line(judged(conv_on_cpu())) == "onnx, 0.9529 ms, 1.85x eager, but measured in too few processes"
+
+
+def test_load_is_answered_with_the_rate_at_its_objective() -> None:
+    made = [carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [250, 251, 249], 2.0)]
+    assert line(judge(report(made))) == "onnx, 504 requests/s at p99 < 20 ms, 2.00x eager, sure"
+
+
+def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() -> None:
+    made = generations.judged(*generations.both(100.0, 10.0, "eager"), *generations.both(80.0, 5.0, "inductor"))
+    assert re.fullmatch(r"inductor, [\d,.]+ tokens/s, 1\.\d\dx eager, .*", line(made))
+    request = {"calls": 100_000}
+    over = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request=request))
+    assert over.startswith("onnx, 120 s for 100,000 calls, 1.67x eager")
+    few = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request={"calls": 10}))
+    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure", few)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (1.9, 2.1, "2.00x"),
+        (1.2, 4.0, "1.20x to 4.00x"),
+        (1.2, 9e4, "over 1.20x"),
+        (0.1, 9e4, "?x"),
+        (0.99, 1.02, "2.00x"),
+    ],
+)
+def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
+    assert headline.times(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True)) == said
+
+
+def test_the_short_report_fits_and_answers_what_a_reader_asks(tmp_path: Path) -> None:
+    dimensions = conv_on_cpu()[0].cell.dimensions
+    absent = [
+        failed(cell(name, dimensions=dimensions), Status.UNAVAILABLE, f"no {name}") for name in ("iree", "litert")
+    ]
+    text = to_short_markdown(judged([*conv_on_cpu(), *absent]), tmp_path, [Path("figures/latency.svg")])
+    heading = next(row for row in text.splitlines() if row.startswith("| rank |"))
+    assert heading.count("|") - 1 <= 9
+    order = ["**onnx, 0.9529 ms", "| rank |", "What could change the winner:", "![", "## What to run now",
+             "## What was not tried", "2 backends cannot run here: iree, litert."]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "| - | tensorrt |" in text and text.count("iree") == 1 and len(text.splitlines()) < 70
+
+
+def test_a_short_report_of_nothing_says_so(tmp_path: Path) -> None:
+    assert "No cell has ended yet." in to_short_markdown(judged([]), tmp_path)
