@@ -153,10 +153,18 @@ def _compare(
     from bakeoff.api.progress import shown
     from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
 
+    def gathered(**own: Any) -> options_file.Options:
+        return options_file.gather({**own, **fields}, _path(out), not progress, _path(config_file), preset)
+
+    asked = gathered(models=("mlp",)).to_request()  # what is wrong is told before weights are written
+    if asked.cluster and not isinstance(model, str):
+        raise UsageError(
+            "the nodes of a cluster do not have a live model: write a factory, and give it as FILE.py:FACTORY"
+        )
     with _travelling(model, inputs) as (name, folder, device, file):
-        own = {"models": (name,), **({"devices": (device,)} if device else {}), **fields}
-        own |= {"inputs": file} if file else {}
-        options = options_file.gather(own, _path(out), not progress, _path(config_file), preset)
+        given: dict[str, Any] = {"devices": (device,)} if device else {}
+        given |= {"inputs": file} if file else {}
+        options = gathered(models=(name,), **given)
         request = options.to_request()
         begin = StartRun(request, options.out, _as_called(name, fields))
         with shown(not options.quiet, request.require) as display, RunProcess(begin, folder) as process:
@@ -191,7 +199,7 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
         raise UsageError(
             "inputs are missing: give the arguments of a call, such as compare(model, torch.randn(1, 3, 224, 224))"
         )
-    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))
+    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
     try:
         inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
         file = str(inputs) if isinstance(inputs, str | Path) else ""

@@ -71,6 +71,7 @@ def test_unknown_keyword_names_the_nearest_one() -> None:
         ("mlp", "none.pt", {}, "no file none.pt"),
         ("no-such-model", None, {}, "unknown model 'no-such-model'"),
         ("mlp", None, {"budget": "soon"}, "--budget soon"),
+        (nn.Linear(2, 2), torch.ones(1, 2), {"cluster": "auto"}, "do not have a live model"),
         ("mlp", None, {"backends": "egaer"}, "did you mean 'eager'"),
     ],
 )
