@@ -54,11 +54,6 @@ class ModelTraits(Frozen):
     unexamined: str = ""  # why some of this could not be found out
 
     @property
-    def has_other_ways(self) -> bool:
-        """Return True if inputs were found that make the model decide otherwise."""
-        return any(decision.goes_both_ways for decision in self.decisions)
-
-    @property
     def draws_independently(self) -> bool:
         """Return True for a random model whose next draw does not depend on a state, but for that of a generator."""
         return self.is_random and all(name.startswith("random generator") for name in self.state)

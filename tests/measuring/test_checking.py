@@ -23,6 +23,7 @@ from bakeoff.measuring.worker.checking import (
     LEAVES_OUT,
     LIKE_EAGERS,
     NOT_RANDOM,
+    OTHERS_COMPARED,
     OWN_NUMBERS,
     UNREAD,
     Checker,
@@ -31,6 +32,7 @@ from bakeoff.measuring.worker.checking import (
     buffers_in,
 )
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.understanding import AlikeCalls, call
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.models.base import Inputs
@@ -73,8 +75,8 @@ def checker_of(
 ) -> Checker:
     """Return the checker of a build that this process made, or of an artefact that was made in another one."""
     cell = cell_of(case)
-    module, sets = loading.move_to_device(loading.load(cell), cell)
     traits = accuracy.traits_in(path)
+    module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
     bench = SimpleNamespace(
         job=SimpleNamespace(reference=path),
         cell=cell,
@@ -210,7 +212,7 @@ def test_of_a_random_model_the_outputs_that_do_not_vary_are_compared_as_ever(
     assert known.traits.varying == ("output[0]",) and known.computed_in == "float64"
     assert checked(SAMPLING, path, as_it_is).unchecked == ""
     right = checked(SAMPLING, path, off_in(0, 0.0))
-    assert right.passed and right.unchecked == DRAWN and right.rmse < 1e-6
+    assert right.passed and right.unchecked == f"{DRAWN}; {OTHERS_COMPARED}" and right.rmse < 1e-6
     assert checked(SAMPLING, path, off_in(1, 1e-4)).rule.startswith("output[1]: rmse")
     assert checked(SAMPLING, path, off_in(0, 1.0)).rule.startswith("output[0] has another")
 
@@ -233,6 +235,17 @@ def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(referen
     assert "wrong for inputs with which the model decides otherwise: the trace froze a choice" in found.rule
     assert f"early_exit.py, line {frozen[0].line} (if logits.softmax(-1).max() > 0.9" in found.rule
     assert checked(EARLY_EXIT, path, as_it_is).passed
+
+
+SKIPPED = "skipped_mask.py:factory"
+
+
+def test_a_model_whose_own_input_sets_go_both_ways_needs_no_others(references: Callable[[str], Path]) -> None:
+    path = references(SKIPPED)
+    (decision,) = accuracy.traits_in(path).decisions
+    assert decision.goes_both_ways and not ReferenceFiles(path).probes.exists()
+    assert checked(SKIPPED, path, as_it_is).passed
+    assert not checked(SKIPPED, path, lambda module, _: lambda x, mask: cast("Any", module).linear(x)).passed
 
 
 def test_a_build_with_a_frozen_choice_is_partial() -> None:

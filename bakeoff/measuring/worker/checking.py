@@ -37,6 +37,7 @@ NOT_RANDOM = "the model is random, but this build answers the same inputs alike 
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
 LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
+OTHERS_COMPARED = "the outputs that do not vary were compared"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 FROZEN = "the trace froze a choice by values at {}"
 
@@ -60,7 +61,7 @@ class Checker:
         if self._first is not None and self._traits.state and not self._worker.calls.can_restore:
             return self._first
         right = self._check_sets()
-        if right.passed and not right.unchecked and self._traits.has_other_ways:
+        if right.passed and not right.unchecked and self._files.probes.exists():
             right = self._check_other_ways(right)
         if right.passed and not right.unchecked and self._traits.kept_buffers:
             right = self._check_buffers(right)
@@ -126,6 +127,8 @@ class Checker:
             if told:
                 return right.model_copy(update={"passed": False, "rule": told})
             why += f"; {LIKE_EAGERS.format(count)}"
+        if not unknown:
+            why += f"; {OTHERS_COMPARED}"
         return right.model_copy(update={"passed": True, "unchecked": why, "rule": f"not compared: {why}", **unknown})
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
