@@ -118,7 +118,7 @@ def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, refer
     samples = until(worker, BurstTaken).samples_ns
     assert len(samples) >= 3
     assert all(1e6 <= sample < 20e6 for sample in samples)
-    worker.send(Finish(in_full=True))
+    worker.send(Finish(in_full=True, with_throughput=True))
     throughput = until(worker, Finished).throughput
     assert throughput is not None
     assert 0 < throughput.calls_per_s < 1300  # a call takes a millisecond, or longer on a busy machine
