@@ -45,6 +45,7 @@ def compare(
     builds: int | None = None,
     schedule: str | None = None,
     start_method: str | None = None,
+    malloc: str | None = None,
     strict: bool = False,
     calls: int | None = None,
     require: str | None = None,
@@ -95,6 +96,7 @@ def compare(
         builds: Times that each cell is built anew.
         schedule: `"interleaved"` or `"sequential"`.
         start_method: `"auto"`, `"forkserver"` or `"spawn"`.
+        malloc: The allocator that cells start with: `"glibc"`, `"glibc-tuned"`, `"jemalloc"` or `"tcmalloc"`.
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
@@ -131,7 +133,8 @@ def compare(
         nearest = difflib.get_close_matches(name, keywords(), n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(keywords())}"
         raise TypeError(f"compare() got an unexpected keyword argument '{name}': {hint}")
-    fields = {FIELDS[name]: _field(FIELDS[name], given[name]) for name in FIELDS if given[name] not in (None, False)}
+    own = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
+    fields = {name: _field(name, value) for name, value in own.items() if value is not None and value is not False}
     return _compare(model, inputs, fields, out, config, preset, progress)
 
 
