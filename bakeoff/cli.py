@@ -512,6 +512,39 @@ def explain_run(
     return 0 if explanation.is_whole else 1
 
 
+@app.command("blame")
+def blame_cell(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    label: Annotated[str, typer.Argument(help="Id or label of a cell")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+    script: Annotated[
+        Path | None, typer.Option(help="File for a script with the part that fails alone, for its library's makers")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the result as Markdown")] = None,
+) -> int:
+    """Say where a cell loses precision, or what of the model fails: the smallest part that does so alone.
+
+    Exit status 1 if a part is named.
+    """
+    from bakeoff.explaining import blaming
+    from bakeoff.records.blame import Found
+    from bakeoff.reports.blame import to_markdown
+    from bakeoff.shipping import reproduce
+
+    with stderr.status("") as status:
+        found = blaming.blame_cell(run, label, lambda text: status.update(Text(text)))
+    if script and not found.script:
+        raise UsageError(f"--script {script}: no script can be written of what was found")
+    if script:
+        reproduce.write(found.script, script)
+    write(out, lambda: to_markdown(found.blame))
+    if as_json:
+        typer.echo(found.blame.model_dump_json(indent=2))
+    else:
+        print_markdown(to_markdown(found.blame))
+    return 0 if found.blame.found is Found.NOTHING else 1
+
+
 def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
     tell(report, store.root, quiet, as_json)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import Failed, ProfileCell, Profiled
+from bakeoff.measuring.messages import Blamed, Failed, Job, ProfileCell, Profiled
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -43,11 +43,12 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
     for each in filter(None, (record, other)):
         check_profiled(each)
-    folder = path if path.is_dir() else path.parent
     request = Request(**report.request)
-    with Launchers("spawn", pythons=request.env) as launchers:
-        profiler = Profiler(launchers, request, Store(folder), tell)
-        return Profiles(profiler.profile(record), record, profiler.profile(other) if other else None, other)
+
+    def profile(each: Record) -> CellProfile:
+        return asked_of_worker(path, request, each, lambda facts: ProfileCell(**facts), Profiled, tell).profile
+
+    return Profiles(profile(record), record, profile(other) if other else None, other)
 
 
 def fastest(report: Report) -> Record:
@@ -90,33 +91,38 @@ def check_profiled(record: Record) -> None:
         raise UsageError(f"{cell.id} cannot be explained: {reason}")
 
 
-class Profiler:
-    """Starts a worker for each cell that is profiled."""
+Answer = TypeVar("Answer", Profiled, Blamed)
 
-    def __init__(self, launchers: Launchers, request: Request, store: Store, tell: Callable[[str], None]) -> None:
-        self._launchers, self._request, self._store, self._tell = launchers, request, store, tell
 
-    def profile(self, record: Record) -> CellProfile:
-        """Return the profile of a cell. Raises BakeoffError, with the reason, where there is none."""
-        cell = record.cell
-        launcher = self._launchers.of_environment(cell.environment).first
-        shared = launcher.temporary / cell.id
-        log = launcher.temporary / f"{cell.id}.log"
-        job = ProfileCell(
-            cell=cell,
-            reference=self._store.reference(cell.contest_id).resolve(),
-            sampling=sampling_of(self._request),
-            shared_folder=shared,
-            surgical=self._request.surgical,
-        )
+def asked_of_worker(
+    path: Path,
+    request: Request,
+    record: Record,
+    job: Callable[[dict[str, Any]], Job],
+    answer: type[Answer],
+    tell: Callable[[str], None],
+) -> Answer:
+    """Start a worker on a cell of the run at `path`, and return its answer. `job` makes a job of what all jobs share.
+
+    Raises BakeoffError, with the reason, where there is no answer.
+    """
+    cell, store = record.cell, Store(path if path.is_dir() else path.parent)
+    with Launchers("spawn", pythons=request.env) as launchers:
+        launcher = launchers.of_environment(cell.environment).first
+        log = launcher.temporary / "worker.log"
+        facts = {
+            "cell": cell,
+            "reference": store.reference(cell.contest_id).resolve(),
+            "sampling": sampling_of(request),
+            "shared_folder": launcher.temporary / "shared",
+            "surgical": request.surgical,
+        }
         try:
-            event = launcher.ask(
-                job, log, self._request.time_limit_s, lambda phase: self._tell(f"{cell.label}: {phase}")
-            )
+            event = launcher.ask(job(facts), log, request.time_limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
         except (WorkerEnded, DeadlinePassed) as error:
             said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-            raise BakeoffError(f"{cell.id} could not be profiled: {error} {' '.join(said)}".strip()) from None
+            raise BakeoffError(f"explaining {cell.id} failed: {error} {' '.join(said)}".strip()) from None
         if isinstance(event, Failed):
-            raise BakeoffError(f"{cell.id} could not be profiled: {event.failure.sentence}")
-        assert isinstance(event, Profiled)
-        return event.profile
+            raise BakeoffError(f"explaining {cell.id} failed: {event.failure.sentence}")
+        assert isinstance(event, answer)
+        return event

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.blame import Blame
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
@@ -81,6 +82,13 @@ class ProfileCell(CellJob):
     """Build one cell and profile calls of it. It waits for no command, and is answered by `Profiled`."""
 
     kind: Literal["profile"] = "profile"
+
+
+class BlameCell(CellJob):
+    """Find the smallest part of one cell's model that loses precision, or fails. It is answered by `Blamed`."""
+
+    kind: Literal["blame"] = "blame"
+    looks_for_failure: bool
 
 
 class ComputeReference(Frozen):
@@ -153,6 +161,7 @@ Job = Annotated[
     | PackageCell
     | MeasurePackagedCell
     | ProfileCell
+    | BlameCell
     | ComputeReference
     | FindOpenAxes
     | ExportProgram
@@ -331,6 +340,13 @@ class Profiled(Frozen):
     profile: CellProfile
 
 
+class Blamed(Frozen):
+    """What a cell's error or failure comes from."""
+
+    kind: Literal["blamed"] = "blamed"
+    blame: Blame
+
+
 class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
@@ -395,6 +411,7 @@ Event = Annotated[
     | Finished
     | KernelsTraced
     | Profiled
+    | Blamed
     | ReferenceComputed
     | AxesFound
     | CeilingsMeasured

@@ -69,6 +69,34 @@ def script_for(report: Report, record: Record) -> str:
     )
 
 
+def script_of_part(report: Report, record: Record, source: str, failure: str) -> str:
+    """Return a script that builds a part of a model that fails alone. `source` defines `model` and `inputs`.
+
+    Raises UsageError if no script does what the backend does.
+    """
+    backend = script_parts.part_of(record)
+    settings = script_parts.common_settings(report, record, backend)
+    imports = ["import torch", *backend.imports, "from functools import partial"]
+    if settings["variables"] or settings["cuda"] or settings["placed_on_cores"]:
+        imports.append("import os")
+    return script_parts.render(
+        "failing.py.jinja",
+        {
+            **settings,
+            "heading": one_line(f"The smallest part of {record.cell.model} that {record.cell.label} does not build."),
+            "failure": one_line(failure),
+            "standard_imports": script_parts.import_lines(imports, standard=True),
+            "library_imports": script_parts.import_lines(imports, standard=False),
+            "uses_torch": True,
+            "artifact": "",
+            "structured": False,
+            "flat": backend.flat,
+            "seed": record.cell.seed,
+            "source": source,
+        },
+    )
+
+
 def write(script: str, path: Path) -> None:
     """Write `script` to `path`. Raises UsageError for a file name under which the script would import itself."""
     nodes = list(ast.walk(ast.parse(script)))

@@ -34,7 +34,7 @@ NOT_RUN = {
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pipx? ": "changes what is installed",
-    r" explain ": "profiles cells of a run; tests/explaining does it with a small model",
+    r" (explain|blame) ": "builds cells of a run again; tests/explaining does it with small models",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
     r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",

@@ -26,11 +26,16 @@ CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.
 class KeepFloat64(TorchDispatchMode):
     """Inside this block, casts to float32 are casts to float64, and operators that lack float64 run in float32.
 
-    `in_float32` names the latter. An operator that fails in float32, too, raises its first error.
+    `in_float32` names the latter. An operator that fails in float32, too, raises its first error. With
+    `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, widens_16_bits: bool = False) -> None:
         super().__init__()
+        self._wider = {
+            **WIDER,
+            **(dict.fromkeys((torch.bfloat16, torch.float16), torch.float64) if widens_16_bits else {}),
+        }
         keep_compiler_out(KeepFloat64)
         self.in_float32: list[str] = []
 
@@ -39,7 +44,7 @@ class KeepFloat64(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func.overloadpacket in CASTS:
-            args, kwargs = pytree.tree_map_only(torch.dtype, _widened, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(torch.dtype, lambda each: self._wider.get(each, each), (args, kwargs))
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
@@ -64,10 +69,6 @@ class KeepFloat64(TorchDispatchMode):
 
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 NARROWER = {wide: narrow for narrow, wide in WIDER.items()}
-
-
-def _widened(dtype: torch.dtype) -> torch.dtype:
-    return WIDER.get(dtype, dtype)
 
 
 def _cast(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:

@@ -21,6 +21,8 @@ from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.messages import (
     Assignment,
+    BlameCell,
+    Blamed,
     CeilingsMeasured,
     CellJob,
     ComputeReference,
@@ -110,6 +112,11 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case ProfileCell():
             worker = WorkerContext.begin(connection, job, assignment.workspace)
             messages.send(connection, Profiled(profile=profiling.profile(worker)))
+        case BlameCell():
+            from bakeoff.measuring.worker.blaming import find_blame
+
+            worker = WorkerContext.begin(connection, job, assignment.workspace)
+            messages.send(connection, Blamed(blame=find_blame(worker, job.looks_for_failure)))
         case ComputeReference():
             computed = reference.compute(
                 job,

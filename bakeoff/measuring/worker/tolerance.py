@@ -85,3 +85,16 @@ def usual_limit(precision: Precision, eager_rmse: float, size: float) -> float:
     Tails of a softmax that come out as zeros are right by the absolute tolerance.
     """
     return max(VALUE_MARGIN * rmse_limit(precision, eager_rmse, size), ABSOLUTE_TOLERANCE)
+
+
+MOST_EXCUSED_UNITS = {Precision.FP32: 256.0, Precision.TF32: 8.0, Precision.BF16: 8.0, Precision.FP16: 8.0}
+"""Eager's error excuses a part of a model up to so many units in the last place. An eager that is worse has lost
+precision itself, as where a model casts to a narrower type."""
+
+
+def blame_limit(precision: Precision, eager_rmse: float, size: float) -> float:
+    """Return the largest RMSE of a part of a model that is rounding in its precision, for an output of this size."""
+    if precision not in ROUNDING_UNITS:
+        return precision.max_relative_rmse * size
+    excused = MOST_EXCUSED_UNITS[precision] * precision.epsilon * size
+    return rmse_limit(precision, min(eager_rmse, excused / precision.max_times_eager_rmse), size)
