@@ -47,7 +47,7 @@ OF_OTHER_TESTS = {"null-packaged", "eager-3-percent-slower", "eager-5-percent-sl
 
 NAMES = [name for name in backends.names() if name not in OF_OTHER_TESTS]
 CUDA = Device("cuda")
-BUILD_PHASES = ("export", "compile", "load")
+BUILD_PHASES = ("export", "compile", "load", "capture")
 
 WAITS_FOR_LAST_CALL = {
     "aotinductor": "a package has one runner, which waits for its last call; single-threaded it does not",

@@ -218,7 +218,7 @@ class CapturingOnCpu(TensorRTOnCpu):
 
 def test_cuda_graph_is_the_harnesss_own_capture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     captured: list[Any] = []
-    monkeypatch.setattr(cuda_graph, "capture", lambda compiled, inputs: captured.append(inputs) or compiled)
+    monkeypatch.setattr(cuda_graph, "capture", lambda compiled, inputs, context: captured.append(inputs) or compiled)
     with built(a_cell(mode="cuda-graph"), tmp_path, backend=CapturingOnCpu()) as one:
         assert captured == [one.sets[0]]
         assert one.phases == ("export", "compile", "load")
