@@ -26,10 +26,10 @@ from bakeoff.models.base import LIVE_MODEL
 from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, first_line
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Record
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
-from bakeoff.scaling.place_process import ProgressEvent, Relay
+from bakeoff.scaling.place_process import ProgressEvent, Relay, Tell
 from bakeoff.shipping.export import keep_programs
 
 MAX_LEAVE_S = 30.0
@@ -135,10 +135,27 @@ def _with_live_model(variables: Mapping[str, str], folder: Path | None) -> dict[
 
 
 class WholeRelay(Relay):
-    """Tells the program everything that a run tells, also what only the whole run knows."""
+    """Tells the program everything that a run tells, and knows what is left to measure."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(tell)
+        self.is_interrupted = False
+        self._left: set[str] | None = None
 
     def planned(self, cells: Sequence[Cell]) -> None:
+        self._left = {cell.id for cell in cells}
         self._tell(ProgressEvent("planned", (cells,)))
+
+    def ended(self, record: Record) -> None:
+        super().ended(record)
+        if self._left is not None:
+            self._left.discard(record.cell.id)
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Handle SIGINT: end the measuring once. Where nothing is left to measure, the report is on its way anyway."""
+        if not self.is_interrupted and self._left != set():
+            self.is_interrupted = True
+            raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -159,11 +176,14 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
         connection.send(message)
         connection.recv()
 
+    relay = WholeRelay(tell)
+    signal.signal(signal.SIGINT, relay.interrupt)
     try:
-        report, store = runs.run(begin.request, begin.folder, begin.command, WholeRelay(tell))
+        report, store = runs.run(begin.request, begin.folder, begin.command, relay)
         with written_to_the_end():
             writer.write(report, store.root)
-            if (live_model := os.environ.get(LIVE_MODEL)) and not begin.request.no_artifacts:
+            live_model = os.environ.get(LIVE_MODEL)
+            if live_model and not begin.request.no_artifacts and not relay.is_interrupted:
                 is_small = weights_bytes(Path(live_model)) <= begin.request.artifact_limit.size_bytes
                 keep_programs(report, store.root, of_all=is_small)
     except KeyboardInterrupt:

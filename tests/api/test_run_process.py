@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from bakeoff.api import run_process
-from bakeoff.api.run_process import RunEnded, RunFailed, RunProcess, StartRun
+from bakeoff.api.run_process import RunEnded, RunFailed, RunProcess, StartRun, WholeRelay
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Cell, Record, Status
 from tests.support.measuring import Silent
 
 BEGIN = """
@@ -104,3 +105,19 @@ def test_a_program_that_is_gone_ends_the_run_and_its_files(monkeypatch: pytest.M
     with RunProcess(StartRun(request, tmp_path / "run", "test"), live):
         pass
     assert not live.exists() and psutil.Process().children() == []
+
+
+def test_an_interruption_is_heard_once_and_only_while_something_is_measured() -> None:
+    cells = [Cell(model="mlp", backend=name) for name in ("eager", "onnx")]
+    records = [Record(cell=cell, status=Status.ERROR, reason="scripted") for cell in cells]
+    relay, done = WholeRelay(lambda message: None), WholeRelay(lambda message: None)
+    relay.planned(cells)
+    relay.ended(records[0])
+    with pytest.raises(KeyboardInterrupt):
+        relay.interrupt(2, None)
+    relay.interrupt(2, None)
+    done.planned(cells)
+    for record in records:
+        done.ended(record)
+    done.interrupt(2, None)
+    assert relay.is_interrupted and not done.is_interrupted
