@@ -169,6 +169,11 @@ def test_program_is_measured_with_its_own_weights(compared: Compared) -> None:
     )
 
 
+def test_eager_has_nothing_to_load(compared: Compared) -> None:
+    with pytest.raises(UsageError, match="eager compiles nothing: ship the model as it is"):
+        compared.result.load("eager")
+
+
 def test_result_tells_itself(compared: Compared) -> None:
     result = compared.result
     assert "live:Net on cpu, fp32" in str(result) and repr(result) == str(result)
@@ -197,8 +202,6 @@ def test_winner_that_is_exported_anew_can_be_loaded_though_the_model_is_gone(tmp
     brief: dict[str, Any] = {"min_time": 0.05, "processes": 1, "progress": False, "out": tmp_path / "run"}
     result = bakeoff.compare(module, x, backends="inductor", devices="cpu", **brief)
     assert torch.allclose(result.load("inductor")(x), module(x), atol=1e-5)
-    with pytest.raises(UsageError, match="eager compiles nothing"):
-        result.load("eager")
 
 
 @pytest.mark.gpu
