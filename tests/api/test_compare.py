@@ -8,8 +8,9 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,6 +190,14 @@ def test_result_can_be_pickled_and_opened_again(compared: Compared, monkeypatch:
     assert bakeoff.open_run(result.folder).to_dict() == result.to_dict()
     monkeypatch.setattr("bakeoff.api.result.RESULTS", result.folder.parent)
     assert bakeoff.open_run(result.folder.name).rows == result.rows
+
+
+def test_rows_become_a_data_frame(compared: Compared, install: Callable[[str, object], None]) -> None:
+    install("pandas", SimpleNamespace(DataFrame=list))
+    assert compared.result.to_pandas() == compared.result.rows
+    install("pandas", None)
+    with pytest.raises(UsageError, match="pip install pandas"):
+        compared.result.to_pandas()
 
 
 def test_no_run_is_told(tmp_path: Path) -> None:
