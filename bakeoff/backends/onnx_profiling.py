@@ -36,6 +36,12 @@ LAYOUT = frozenset(
 )
 """Operators that only move or cast values. Those that the exported graph does not have were inserted."""
 
+INSERTED = frozenset(("ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"))
+"""Operators of ONNX Runtime's own that only move values."""
+
+BLOCKED = "_nchwc"
+"""Ending of the names of convolutions over blocks of channels. Before it stands the value that they make."""
+
 OPTIMISED = "optimised.onnx"
 
 
@@ -59,15 +65,29 @@ class Owner:
 
 
 def nodes_at(path: Path) -> list[Node]:
-    """Return the nodes of an ONNX file, without those of subgraphs."""
+    """Return the nodes of an ONNX file that compute something from its inputs, without those of subgraphs."""
     import onnx
 
-    return [
+    graph = onnx.load(path, load_external_data=False).graph
+    nodes = [
         Node(
             node.name, node.op_type, tuple(filter(None, node.input)), tuple(filter(None, node.output)), _module_of(node)
         )
-        for node in onnx.load(path, load_external_data=False).graph.node
+        for node in graph.node
     ]
+    weights = {weight.name for weight in graph.initializer}
+    return without_constants(nodes, [value.name for value in graph.input if value.name not in weights])
+
+
+def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node]:
+    """Return the nodes, in topological order, that depend on these inputs. An engine computes the others once."""
+    known = set(inputs)
+    found = []
+    for node in nodes:
+        if known & set(node.inputs):
+            known.update(node.outputs)
+            found.append(node)
+    return found
 
 
 def _module_of(node: Any) -> str | None:
@@ -98,22 +118,40 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
     """Return the modules of each node of the optimised graph, by its name."""
     modules = modules_by_node(exported)
     made_by = {output: node for node in exported for output in node.outputs}
-    makers = {output: node for node in optimised for output in node.outputs}
     readers: dict[str, list[Node]] = {}
     for node in optimised:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
+    ends = {node.name: _ends_of(node, readers, made_by) for node in optimised}
     owners = {}
+    covered: dict[str, str] = {}
     for node in optimised:
-        known = [name for name in node.outputs if name in made_by]
-        if not known and node.operator in LAYOUT:
+        is_new = not any(name in made_by for name in node.outputs)
+        if node.operator in INSERTED or (is_new and node.operator in LAYOUT):
             owners[node.name] = Owner((), Kind.COPY)
             continue
-        ends = known or _known_after(node, readers, made_by)
-        stops = {name for name in makers if name not in node.outputs}
-        between = _between(ends, stops, made_by)
+        stops = {name for other in optimised if other is not node for name in (*other.outputs, *ends[other.name])}
+        between = _between(ends[node.name], stops, made_by, "Conv" if node.name.endswith(BLOCKED) else "")
+        covered |= {each.name: node.name for each in between}
         owners[node.name] = Owner(in_order(modules[each.name] for each in between))
+    for each in exported:  # additions and activations that a blocked convolution has taken in
+        before = [
+            covered[made_by[name].name] for name in each.inputs if name in made_by and made_by[name].name in covered
+        ]
+        taken_by = next((name for name in reversed(before) if name.endswith(BLOCKED)), "")
+        if each.name not in covered and taken_by:
+            covered[each.name] = taken_by
+            owners[taken_by] = Owner(in_order((*owners[taken_by].modules, modules[each.name])))
     return owners
+
+
+def _ends_of(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
+    """Return the values of the exported graph that a node makes, or the first ones behind it."""
+    known = [name for name in node.outputs if name in made_by]
+    blocked = node.name.removesuffix(BLOCKED)
+    if not known and blocked in made_by:
+        return [blocked]
+    return known or _known_after(node, readers, made_by)
 
 
 def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
@@ -132,8 +170,11 @@ def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Map
     return found
 
 
-def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node]) -> list[Node]:
-    """Return the exported nodes that make these values from those at which to stop, in the graph's order."""
+def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node], first: str = "") -> list[Node]:
+    """Return the exported nodes that make these values from those at which to stop, in the graph's order.
+
+    It goes no further back than to operators of the type `first`.
+    """
     found: dict[str, Node] = {}
     waiting = list(ends)
     is_end = set(waiting)
@@ -143,7 +184,8 @@ def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node]) 
         if node is None or node.name in found or (name in stops and name not in is_end):
             continue
         found[node.name] = node
-        waiting += node.inputs
+        if node.operator != first:
+            waiting += node.inputs
     return list(reversed(found.values()))
 
 

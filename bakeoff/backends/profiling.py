@@ -118,7 +118,7 @@ def module_path(text: str) -> str:
     """Return the path of a module in the user's model for one of a tracer, such as `L['self'].layers.0`."""
     path = re.sub(r"\._(modules|parameters|buffers)(?=\[)", "", text.strip())
     path = re.sub(r"\[\s*['\"]?([^'\"\]]+)['\"]?\s*\]", r".\1", path)
-    path = re.sub(r"^(L|G)\.(self|fn|mod)\b\.?|^L__self__+|^self\b\.?", "", path.lstrip("."))
+    path = re.sub(r"^[LG]\.\w+\.?|^L__self__+|^self\b\.?", "", path.lstrip("."))
     return path.strip(".")
 
 

@@ -99,8 +99,9 @@ def explain(profile: CellProfile, against: CellProfile | None = None, depth: int
 def summed(profile: CellProfile, depth: int) -> dict[Key, list[Part]]:
     """Return the parts of a profile by their folded modules, or by their kind where no module owns them."""
     rows: defaultdict[Key, list[Part]] = defaultdict(list)
+    order = {path: place for place, path in enumerate(profile.classes)}
     for part in profile.parts:
-        modules = folded_all(part.modules, depth)
+        modules = folded_all(sorted(part.modules, key=lambda path: order.get(path, len(order))), depth)
         rows[modules, None if modules else part.kind].append(part)
     return dict(rows)
 

@@ -129,6 +129,7 @@ def test_a_graph_break_is_named_by_file_and_line() -> None:
         ("L['self']._modules['layers']._modules['0']", "layers.0"),
         ("L['self'].layers[3]", "layers.3"),
         ("L['self']", ""),
+        ("L['me'].stem", "stem"),
         ("module.layers.0", "module.layers.0"),
     ],
 )
@@ -202,6 +203,29 @@ def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
     assert owners["reorder"] == Owner((), Kind.COPY)
     assert owners["fused"] == Owner(("linear", "act"))
     assert owners["split"] == Owner(("act",))  # the exporter does not say: that of what it reads from
+
+
+def test_blocked_convolutions_are_found_by_their_names() -> None:
+    exported = [
+        Node("conv1", "Conv", ("x", "w1"), ("a",), "conv1"),
+        Node("conv2", "Conv", ("a", "w2"), ("b",), "conv2"),
+        Node("add", "Add", ("a", "b"), ("c",), "block"),
+        Node("mean", "ReduceMean", ("c",), ("d",), "pool"),
+    ]
+    optimised = [
+        Node("a_nchwc", "Conv", ("x", "r1"), ("n1",)),
+        Node("b_nchwc", "Conv", ("n1", "r2", "n1"), ("n2",)),
+        Node("out", "ReorderOutput", ("n2",), ("c",)),
+        Node("mean", "ReduceMean", ("c",), ("d",)),
+    ]
+    owners = onnx_profiling.owners_of(exported, optimised)
+    assert [owner.modules for owner in owners.values()] == [("conv1",), ("conv2", "block"), (), ("pool",)]
+
+
+def test_nodes_that_an_engine_computes_once_own_nothing() -> None:
+    mask = Node("mask", "Expand", ("weights",), ("m",), "layers.0")
+    add = Node("add", "Add", ("x", "m"), ("y",), "layers.7")
+    assert onnx_profiling.without_constants([mask, add], ["x"]) == [add]
 
 
 def test_calls_of_onnx_runtime_hold_the_executors_own_time() -> None:
