@@ -488,6 +488,7 @@ def explain_run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every kernel of both cells")] = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a page with a tree of modules")] = None,
 ) -> int:
     """Say where the time of a call goes, by the modules of your model: profiles a cell of a run, and eager beside it.
 
@@ -496,6 +497,7 @@ def explain_run(
     from bakeoff.explaining.profiles import profile_run
     from bakeoff.judging.explanation import explain
     from bakeoff.reports import explanation as shown
+    from bakeoff.reports.page import explanation_to_page
 
     with stderr.status("") as status:
         found = profile_run(run, label, against, lambda text: status.update(Text(text)))
@@ -505,6 +507,7 @@ def explain_run(
     text = shown.to_markdown(explanation, profiles, records)
     write(out, lambda: text)
     write(trace, lambda: shown.to_chrome_trace(profiles))
+    write(html, lambda: explanation_to_page(explanation, profiles, records))
     if as_json:
         typer.echo(shown.to_json(explanation, profiles))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.profile import CellProfile, Kind, Part
@@ -150,3 +150,49 @@ def mostly_of(parts: Sequence[Part]) -> tuple[tuple[str, float], ...]:
         times[part.name] += part.ms
     shares = sorted(((name, ms / whole_ms) for name, ms in times.items() if whole_ms), key=lambda pair: -pair[1])
     return tuple(pair for pair in shares[:MOST_NAMED] if pair[1] >= NOTEWORTHY_SHARE)
+
+
+class Branch(Frozen):
+    """A module with all that is inside of it, or what no module owns, with its time in a call of each of two cells."""
+
+    name: str  # the last name of its path, or the names of modules that kernels join
+    ms: float
+    against_ms: float
+    branches: tuple[Branch, ...] = ()  # the largest one first
+
+
+def tree_of(profile: CellProfile, against: CellProfile | None = None) -> Branch:
+    """Return both profiles as one tree of modules.
+
+    What works for several modules is a branch of the module that holds them all, and is not divided among them.
+    """
+    times: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for side, each in enumerate(filter(None, (profile, against))):
+        for part in each.parts:
+            times[place_in_tree(part)][side] += time_of([part], each)
+        times["(no row has it)",][side] += max(0.0, residual_of(each))
+    return branch_at((), times)
+
+
+def place_in_tree(part: Part) -> tuple[str, ...]:
+    """Return the names on the way from the model to a part."""
+    if not part.modules:
+        return (f"({part.kind})",)
+    paths = [path.split(".") if path else [] for path in part.modules]
+    if len(paths) == 1:
+        return tuple(paths[0])
+    shared = 0
+    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    joined = " + ".join(".".join(path[shared:]) or "itself" for path in paths)
+    return (*paths[0][:shared], joined)
+
+
+def branch_at(place: tuple[str, ...], times: Mapping[tuple[str, ...], Sequence[float]]) -> Branch:
+    """Return the branch at a place, with everything beyond it."""
+    depth = len(place)
+    inside = {key: value for key, value in times.items() if key[:depth] == place}
+    names = dict.fromkeys(key[depth] for key in inside if len(key) > depth)
+    branches = sorted((branch_at((*place, name), inside) for name in names), key=lambda branch: -branch.ms)
+    ms, against_ms = (sum(value[side] for value in inside.values()) for side in (0, 1))
+    return Branch(name=place[-1] if place else "", ms=ms, against_ms=against_ms, branches=tuple(branches))

@@ -20,8 +20,10 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from bakeoff.judging.compare import CellChange, Comparison
+from bakeoff.judging.explanation import Explanation, tree_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
+from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Phase, Record, Report
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import (
@@ -30,6 +32,7 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     dynamic,
+    explanation,
     floor,
     generation,
     load,
@@ -150,6 +153,25 @@ def comparison_to_page(compared: Comparison) -> str:
         method=comparison.method(compared),
         name_column=comparison.CELL,
         status_column=comparison.OUTCOME,
+    )
+
+
+def explanation_to_page(found: Explanation, profiles: Sequence[CellProfile], records: Sequence[Record]) -> str:
+    """Return where the time of a call goes as a page: a tree of modules with the bars of both cells."""
+    root = tree_of(*profiles)
+    labels = [profile.label for profile in profiles]
+    return _page(
+        "explanation.html.jinja",
+        Palette(records),
+        title=f"{' and '.join(labels)}: {records[0].cell.title}",
+        headline=explanation.headline(found),
+        notes=explanation.notes(found, profiles, records),
+        labels=labels,
+        root=root,
+        longest=max(root.ms, root.against_ms),
+        the_model=explanation.THE_MODEL,
+        work=[(profile.label, explanation.work_lines(profile.work)) for profile in profiles],
+        sides=lambda branch: list(zip(labels, (branch.ms, branch.against_ms), strict=False)),
     )
 
 
@@ -358,5 +380,6 @@ def _templates() -> jinja2.Environment:
     environment.filters["sentence"] = doubt_sentences.doubt_of_record
     environment.filters["why"] = sentences.why
     environment.filters["difference"] = sentences.difference
+    environment.filters["ms"] = number_format.milliseconds
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)
     return environment

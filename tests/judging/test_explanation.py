@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from bakeoff.judging.explanation import Explanation, explain, fitting_depth
+from bakeoff.judging.explanation import Explanation, explain, fitting_depth, tree_of
 from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, TracedSpan
 from bakeoff.reports import explanation as shown
+from bakeoff.reports.page import explanation_to_page
+from tests.reports import samples
 
 CLASSES = {"": "Net", "layers": "Sequential", "layers.0": "Layer", "layers.0.norm": "LayerNorm", "layers.1": "Layer"}
 
@@ -75,7 +77,7 @@ def test_a_residual_beyond_a_twentieth_is_told() -> None:
 
 def test_the_table_compares_and_tells_what_compilers_did() -> None:
     text = shown.to_markdown(explain(FUSED, EAGER, depth=2), [FUSED, EAGER])
-    assert "**fused** takes 1.000 ms a call, and eager 3.000 ms: 3.00x." in text
+    assert "**fused takes 1.000 ms a call, and eager 3.000 ms: 3.00x.**" in text
     assert "| layers.0 | 0.2000 | 20 | 1.200 | 6.00 | k 100 % |" in text
     assert "- Graph break at mine.py, line 3, in forward: print" in text
 
@@ -87,3 +89,20 @@ def test_json_and_trace_hold_every_kernel() -> None:
     events = json.loads(shown.to_chrome_trace([FUSED, EAGER]))["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     assert sum(event["ph"] == "X" for event in events) == 6
+
+
+def test_the_tree_keeps_all_time_and_divides_no_kernel() -> None:
+    root = tree_of(FUSED, EAGER)
+    assert (root.ms, root.against_ms) == (pytest.approx(1.0), pytest.approx(3.0))
+    layers, *others = root.branches
+    assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(no row has it)"}
+    assert [branch.name for branch in layers.branches] == ["0.norm + 1", "0", "1"]
+    assert layers.branches[0].ms == pytest.approx(0.6)
+
+
+def test_the_page_shows_both_cells_and_escapes_what_is_foreign() -> None:
+    records = [samples.ok(samples.cell(label), samples.bursts(1.0)) for label in ("onnx", "eager")]
+    hostile = FUSED.model_copy(update={"label": "onnx", "work": CompilerWork(facts=["<script>alert(1)</script>"])})
+    page = explanation_to_page(explain(hostile, EAGER), [hostile, EAGER], records)
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    assert page.count("<details") == 3 and "0.norm + 1" in page and "onnx takes 1.000 ms a call" in page
