@@ -15,6 +15,7 @@ try:
     import typer
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
+from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -28,7 +29,8 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.schema import Report
+from bakeoff.records.profile import CellProfile
+from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences, writer
 from bakeoff.reports.console import print_markdown, say, stderr, stdout, tell, write, write_for_ci
@@ -489,6 +491,9 @@ def explain_run(
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with a tree of modules")] = None,
+    tries: Annotated[
+        bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it brought")
+    ] = False,
 ) -> int:
     """Say where the time of a call goes, by the modules of your model: profiles a cell of a run, and eager beside it.
 
@@ -512,7 +517,27 @@ def explain_run(
         typer.echo(shown.to_json(explanation, profiles))
     else:
         print_markdown(text)
+    if tries:
+        _try_suggestions(run, found.profile, found.record, stderr if as_json else stdout)
     return 0 if explanation.is_whole else 1
+
+
+def _try_suggestions(run: Path, profile: CellProfile, record: Record, console: Console) -> None:
+    """Measure what a profile suggests in one contest, and say what each suggestion brought."""
+    from bakeoff.explaining import suggestions as suggesting
+    from bakeoff.judging.judgement import contests_of
+    from bakeoff.reports.explanation import brought
+
+    found = suggesting.suggestions(profile, record.cell)
+    if not found:
+        say(f"The profile of {profile.label} suggests nothing to try.", console)
+        return
+    asked = suggesting.request_to_try(Request(**report_at(run).request), record.cell, found)
+    with _progress(asked, quiet=True, as_json=True) as progress:
+        report, store = runs.run(asked, None, f"bakeoff explain {shlex.quote(str(run))} --try", progress)
+    reasons = {each.configuration: each.why for each in found}
+    say(brought(contests_of(report)[0], record.cell.label, reasons), console)
+    tell(report, store.root, quiet=True, as_json=False)
 
 
 @app.command("blame")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.decision import relation
 from bakeoff.judging.explanation import Explanation, Row
 from bakeoff.records.profile import CellProfile, CompilerWork
-from bakeoff.records.schema import Record
+from bakeoff.records.schema import Record, Status
 from bakeoff.records.text import one_line, spell_ms
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
+from bakeoff.reports.sentences import ratio as times
 
 THE_MODEL = "(the model itself)"
 RESIDUAL = "(no row has it)"
@@ -108,6 +111,24 @@ def work_lines(work: CompilerWork) -> list[str]:
         f"Graph break{f' at {each.place}' if each.place else ''}: {one_line(each.reason)}" for each in work.breaks
     ]
     return [*breaks, *map(one_line, work.facts)]
+
+
+def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> str:
+    """Return a row for each configuration that was tried: why, its latency, and what it brought over the cell."""
+    rows = []
+    is_measured = any(cell.latency and cell.label == label for cell in contest.cells)
+    for cell in contest.cells:
+        if cell.label not in reasons:
+            continue
+        if cell.latency is None or not is_measured:
+            texts = [cell.label, reasons[cell.label], NONE, NONE, cell.record.reason or cell.record.status]
+        else:
+            over = contest.fit.ratio(cell.label, label)
+            called = relation(over) if cell.record.status is Status.OK else cell.record.status
+            texts = [cell.label, reasons[cell.label], milliseconds(cell.latency.median_ms), times(over), str(called)]
+        rows.append([escape(one_line(text)) for text in texts])
+    headings = ["tried", "because", "median (ms)", f"times as fast as {label}", ""]
+    return table(list(map(escape, headings)), rows, "llrrl")
 
 
 def to_json(explanation: Explanation, profiles: Sequence[CellProfile]) -> str:

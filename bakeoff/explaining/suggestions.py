@@ -1,0 +1,89 @@
+"""What a profile suggests to try. Nothing is advised that was not measured: the suggestions become a contest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bakeoff import backends
+from bakeoff.backends.base import Mode
+from bakeoff.judging.ranking import BASELINE
+from bakeoff.planning.request import Request
+from bakeoff.records.profile import CellProfile, Kind
+from bakeoff.records.schema import Cell
+
+NOTEWORTHY_SHARE = 0.1
+"""A share of the call that is worth a trial."""
+
+PRODUCTS = ("addmm", "linear", "mm", "bmm", "conv")
+"""Parts of the names of library calls whose weights can be packed beforehand."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A configuration to try, such as `inductor/freezing`, with what in the profile speaks for it."""
+
+    configuration: str
+    why: str
+
+
+def suggestions(profile: CellProfile, cell: Cell) -> list[Suggestion]:
+    """Return what a cell's profile speaks for: modes of its backend that can run here, and a compiler for eager."""
+    backend = backends.create(cell.backend)
+    found = []
+    for mode in backend.modes:
+        other = cell.model_copy(update={"mode": mode.name})
+        if mode.name == cell.mode or mode.redundant or not backend.supports(other):
+            continue
+        if why := next(reasons_for(mode, profile, cell), ""):
+            found.append(Suggestion(other.configuration, why))
+    overhead = share_of_kinds(profile, Kind.FRAMEWORK)
+    if cell.backend == BASELINE and overhead >= NOTEWORTHY_SHARE:
+        found.append(Suggestion("inductor", f"{percent(overhead)} of the call is Python and dispatch"))
+    return found
+
+
+def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
+    """Return what in a profile speaks for a mode of the cell's backend."""
+    waiting = share_of_kinds(profile, Kind.FRAMEWORK, Kind.WAITING)
+    convolves = any("Conv2d" in kind for kind in profile.classes.values())
+    copies = share_of_kinds(profile, Kind.COPY)
+    products = share_of_names(profile, PRODUCTS)
+    if mode.captures and mode.worth_trying and waiting >= NOTEWORTHY_SHARE:
+        yield f"{percent(waiting)} of the call is no kernel, and a graph launches all of them at once"
+    if mode.channels_last_of == cell.mode and convolves:
+        yield f"there are convolutions, and {percent(copies)} of the call is copies"
+    freezes = "freezing" in mode.name and mode.worth_trying and not mode.channels_last_of
+    if freezes and products >= NOTEWORTHY_SHARE:
+        yield f"{percent(products)} of the call is products and convolutions, whose weights can be packed"
+
+
+def share_of_kinds(profile: CellProfile, *kinds: Kind) -> float:
+    """Return the share of the profiled call that is of these kinds."""
+    return sum(part.ms for part in profile.parts if part.kind in kinds) / profile.profiled_ms
+
+
+def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
+    """Return the share of the profiled call in parts whose names have one of these texts."""
+    named = (part.ms for part in profile.parts if any(text in part.name.lower() for text in texts))
+    return sum(named) / profile.profiled_ms
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def request_to_try(request: Request, cell: Cell, found: list[Suggestion]) -> Request:
+    """Return a request of one contest: the cell beside what was suggested."""
+    return request.model_copy(
+        update={
+            "models": (cell.model,),
+            "set": {name: (str(value),) for name, value in cell.dimensions.items()},
+            "devices": (cell.device,),
+            "precision": (cell.precision,),
+            "task": cell.task,
+            "backends": tuple(dict.fromkeys((cell.configuration, *(each.configuration for each in found)))),
+            "dynamic": {},
+            "load": None,
+        }
+    )

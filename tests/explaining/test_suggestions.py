@@ -1,0 +1,53 @@
+"""What a profile suggests is measured, and the table says what it brought."""
+
+from __future__ import annotations
+
+from bakeoff.explaining.suggestions import Suggestion, request_to_try, suggestions
+from bakeoff.judging.judgement import contests_of
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
+from bakeoff.records.profile import CellProfile, Kind, Part
+from bakeoff.records.schema import Status
+from bakeoff.reports.explanation import brought
+from tests.reports import samples
+
+
+def profile(classes: dict[str, str], *parts: tuple[str, Kind, float]) -> CellProfile:
+    made = [Part(name=name, modules=("a",), kind=kind, ms=ms, runs=1) for name, kind, ms in parts]
+    known = {"label": "x", "cell_id": "x", "source": "", "call_ms": 1.0, "profiled_ms": 1.0, "calls": 1, "spans": []}
+    return CellProfile.model_validate({**known, "parts": made, "classes": classes})
+
+
+def test_each_suggestion_has_a_reason_in_the_profile() -> None:
+    convolving = profile({"a": "Conv2d"}, ("mkldnn::_convolution", Kind.COMPUTE, 0.9), ("clone", Kind.COPY, 0.1))
+    found = {each.configuration: each.why for each in suggestions(convolving, samples.cell("inductor"))}
+    assert found["inductor/channels-last"] == "there are convolutions, and 10 % of the call is copies"
+    assert found["inductor/freezing"].startswith("90 % of the call is products and convolutions")
+    assert not any("cuda-graph" in name for name in found)  # there is no GPU
+    on_gpu = profile({"a": "Linear"}, ("GPU idle", Kind.WAITING, 0.6), ("gemm", Kind.COMPUTE, 0.4))
+    assert "inductor/cuda-graph" in {
+        each.configuration for each in suggestions(on_gpu, samples.cell("inductor", device="cuda"))
+    }
+
+
+def test_a_profile_that_speaks_for_nothing_suggests_nothing() -> None:
+    assert suggestions(profile({"a": "ReLU"}, ("relu", Kind.COMPUTE, 1.0)), samples.cell("onnx")) == []
+    busy = profile({"a": "ReLU"}, ("Python and dispatch", Kind.FRAMEWORK, 0.5), ("relu", Kind.COMPUTE, 0.5))
+    assert [each.configuration for each in suggestions(busy, samples.cell("eager"))] == ["inductor"]
+
+
+def test_the_contest_holds_the_cell_beside_what_was_suggested() -> None:
+    cell = samples.cell("eager", model="mlp", dimensions={"batch": 3, "features": 64, "hidden": 64})
+    asked = request_to_try(Request(models=("conv",), devices=("cpu",)), cell, [Suggestion("torchscript", "why")])
+    (contest,) = plan(asked)
+    assert [planned.cell.label for planned in contest.cells] == ["eager", "torchscript"]
+    assert contest.cells[0].cell.dimensions == cell.dimensions
+
+
+def test_the_table_tells_what_each_brought() -> None:
+    records = [samples.lived(level, backend) for level, backend in ((2.0, "eager"), (1.0, "onnx"))]
+    failed = samples.failed(samples.cell("openvino"), Status.ERROR, "no memory")
+    (contest,) = contests_of(samples.report([*records, failed]))
+    text = brought(contest, "eager", {"onnx": "it is fast", "openvino": "so is this"})
+    assert "| onnx | it is fast | 1.0" in text and "| faster |" in text
+    assert "| openvino | so is this | - | - | no memory |" in text.replace("\\-", "-")
