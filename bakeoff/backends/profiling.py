@@ -100,6 +100,25 @@ def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:
     return places
 
 
+def owners_in_order(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
+    """Return the modules of each of the plain names that ran, where kernels and names are in the same order.
+
+    TorchScript fuses operators on a GPU when it runs. Such a kernel works for all operators between its neighbours.
+    """
+    places = aligned([operator_name(kernel.name) for kernel in kernels], ran)
+    owners: list[Modules] = []
+    for number, place in enumerate(places):
+        if place is not None:
+            owners.append(kernels[place].modules)
+        elif ran[number].startswith("fused_"):
+            first = next((known + 1 for known in reversed(places[:number]) if known is not None), 0)
+            last = next((known for known in places[number:] if known is not None), len(kernels))
+            owners.append(in_order(path for kernel in kernels[first:last] for path in kernel.modules))
+        else:
+            owners.append(())
+    return owners
+
+
 def operator_name(name: str) -> str:
     """Return the plain name of an operator, such as `addmm` for `aten::addmm`, `extern_kernels.addmm` or
     `aoti_torch_cpu_addmm_out`, so that those of a compiler and of a profiler can be compared."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, operator_name
+from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, operator_name, owners_in_order
 from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
 
 if TYPE_CHECKING:
@@ -362,11 +362,10 @@ class TorchProfiler(Profiler):
         best: list[Modules] = [()] * len(ran)
         most = 0
         for kernels in self._kernels:
-            places = aligned([operator_name(kernel.name) for kernel in kernels], ran)
-            fitting = sum(place is not None for place in places)
+            owners = owners_in_order(kernels, ran)
+            fitting = sum(map(bool, owners))
             if fitting > most:
-                most = fitting
-                best = [() if place is None else kernels[place].modules for place in places]
+                most, best = fitting, owners
         return best
 
 

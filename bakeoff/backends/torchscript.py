@@ -138,7 +138,7 @@ class Traced(Compiled):
 def _kernels_of(nodes: Iterable[Any]) -> Iterator[Kernel]:
     """Return the operators of a graph with the module that each was traced in, those of inner blocks too."""
     for node in nodes:
-        if node.kind() != "prim::Constant":
+        if not node.kind().startswith("prim::"):  # constants, tuples and control flow compute nothing
             innermost = node.scopeName().rpartition("/")[2]
             yield Kernel(node.kind(), (within_flat(innermost.removeprefix("__module.")),))
         for block in node.blocks():

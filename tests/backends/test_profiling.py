@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
 from bakeoff.backends.onnx_profiling import Node, Owner
 from bakeoff.backends.openvino_profiling import RuntimeNode
-from bakeoff.backends.profiling import WARMING_CALLS, aligned, module_path, operator_name, parts_of, within_flat
+from bakeoff.backends.profiling import (
+    WARMING_CALLS,
+    Kernel,
+    aligned,
+    module_path,
+    operator_name,
+    owners_in_order,
+    parts_of,
+    within_flat,
+)
 from bakeoff.backends.torch_profiling import Event, nested, own_times, with_framework
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.profile import Kind, Part, TracedSpan
@@ -153,6 +162,13 @@ def test_names_of_one_operator_agree(name: str) -> None:
 def test_kernels_are_found_in_order_among_what_else_ran() -> None:
     assert aligned(["addmm", "gelu", "addmm"], ["empty", "addmm", "empty", "gelu", "addmm"]) == [None, 0, None, 1, 2]
     assert aligned([], ["addmm"]) == [None]
+
+
+def test_what_torchscript_fuses_on_a_gpu_has_the_modules_between_its_neighbours() -> None:
+    operators = (("aten::linear", "up"), ("aten::relu", "act"), ("aten::sin", "wave"), ("aten::linear", "down"))
+    kernels = [Kernel(name, (path,)) for name, path in (*operators, ("aten::mul", ""), ("aten::add", "last"))]
+    ran = ["linear", "fused_relu_sin", "linear", "resolve_conj", "fused_mul_add"]
+    assert owners_in_order(kernels, ran) == [("up",), ("act", "wave"), ("down",), (), ("", "last")]
 
 
 def test_own_times_leave_out_the_children() -> None:

@@ -269,7 +269,8 @@ def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) 
 
 @pytest.mark.gpu
 def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
-    cell = Cell(model="mlp", backend="eager", device=Device("cuda:0"))
+    dimensions = {"batch": 2, "features": 8, "hidden": 8}
+    cell = Cell(model="mlp", dimensions=dimensions, backend="eager", device=Device("cuda:0"))
     found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.safetensors"), folder, folder)
     assert found.eager_call is not None
     assert 0 < found.eager_call.host_ms <= found.eager_call.call_ms < 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import time
 import timeit
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -394,6 +396,18 @@ def test_what_a_compiler_made_is_called_like_the_model(tmp_path: Path, label: st
     np.testing.assert_allclose(first.numpy(), expected, atol=1e-5)
 
 
+@contextlib.contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Let operators of torch that wait for the GPU fail inside the block, and nowhere else."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("label", ON_CUDA)
 def test_tensors_on_cuda_stay_there_and_are_ready_on_the_callers_stream(tmp_path: Path, label: str) -> None:
@@ -410,12 +424,9 @@ def test_tensors_on_cuda_stay_there_and_are_ready_on_the_callers_stream(tmp_path
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # what follows must wait for the input of this stream
         late = ready.clone()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_synchronisation():
             answers = [fast(late), fast(late * 0), fast(late)]
             spare = torch.full_like(late, float("nan"))  # takes memory that is free, if there is any
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         sums = [answer + 0 for answer in answers]
     stream.synchronize()
     assert spare.isnan().all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,9 @@ def load_inductor(artifact: Artifact) -> Loaded:
     import torch._inductor.config
 
     settings = artifact.settings
-    module: Any = torch.export.load(artifact.path).module()
+    with warnings.catch_warnings():  # torch.export reads weights into memory that it does not write to
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        module: Any = torch.export.load(artifact.path).module()
     if settings["channels_last"]:
         module = module.to(memory_format=torch.channels_last)
     compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])

@@ -38,6 +38,10 @@ MIN_REPEAT_CALLS = 3
 LEVEL_REPEAT_S = 0.005
 """Seconds of one operator on one working set: there are three operators, and eight working sets or more."""
 
+GRAPH_BYTES = 1024 * MIB
+MAX_GRAPH_CALLS = 256
+"""On a GPU, so many calls are one CUDA graph: launched one by one they take longer than L2 takes for a working set."""
+
 SMALLEST_SET_BYTES = {"cpu": MIB // 2, "cuda": 4 * MIB}
 """In smaller working sets an operator starts longer than it reads."""
 
@@ -230,16 +234,34 @@ def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
     import torch
 
     everything = torch.zeros(max(sets) // 4, device=clock.device)
-    starts_s = [_best_s(clock, operator, LEVEL_REPEAT_S) for operator in _memory_operators(everything[:6])]
+    few = everything[:6]
+    starts_s = [_memory_s(clock, operator, few.nbytes) for operator in _memory_operators(few)]
     found = []
     for size in sets:
         rates = []
         for start_s, operator in zip(starts_s, _memory_operators(everything[: size // 4]), strict=True):
-            seconds = _best_s(clock, operator, LEVEL_REPEAT_S)
+            seconds = _memory_s(clock, operator, size)
             if seconds > MIN_STARTS * start_s or size == max(sets):
                 rates.append(size / max(seconds - start_s, seconds / 2))
         found.append(MemoryLevel(working_set_bytes=size, bytes_per_s=max(rates, default=0.0)))
     return found
+
+
+def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:
+    """Return the seconds of the fastest call of an operator that moves `size` bytes."""
+    import torch
+
+    if clock.device.type != "cuda":
+        return _best_s(clock, operator, LEVEL_REPEAT_S)
+    calls = max(1, min(MAX_GRAPH_CALLS, GRAPH_BYTES // size))
+    operator()
+    clock.synchronise()
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")  # `torch.cuda.graph` collects garbage, which takes long
+    for _ in range(calls):
+        operator()
+    graph.capture_end()
+    return _best_s(clock, graph.replay, LEVEL_REPEAT_S) / calls
 
 
 def _memory_operators(values: torch.Tensor) -> tuple[Callable[[], object], ...]:
