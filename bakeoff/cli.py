@@ -479,6 +479,45 @@ def export_artifact(
     return 0
 
 
+@app.command("start")
+def measure_starts(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    labels: Annotated[
+        list[str] | None, typer.Argument(help="Ids or labels of the cells to start [the best two, and eager]")
+    ] = None,
+    starts: Annotated[int, typer.Option(help="Fresh processes of each cell")] = 7,
+    require: Annotated[
+        str, typer.Option(help="What a start must meet, such as start_s<1,environment_bytes<300MB")
+    ] = "",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Drop the machine's page cache before each start (root on Linux)")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for starts.md, starts.json and the figure [RUN/starts]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else")] = False,
+) -> int:
+    """Measure from the start of a process to its first and tenth answer, its memory, and what must be installed.
+
+    Exit status 1 if nothing was started that meets the requirements.
+    """
+    from bakeoff.judging.constraints import Requirements
+    from bakeoff.judging.starts import QUANTITIES
+    from bakeoff.reports import starts as shown
+    from bakeoff.shipping.starts import measure_run
+
+    Requirements.parse(require, QUANTITIES)  # what cannot be read is refused before minutes of starts
+    with stderr.status("") as status:
+        found = measure_run(run, labels or (), starts, cold, lambda text: status.update(Text(text)))
+    judged, files = shown.write(found, require, out or (run if run.is_dir() else run.parent) / "starts")
+    if as_json:
+        typer.echo(shown.answer_of(judged, files).model_dump_json(indent=2))
+    else:
+        print_markdown(shown.to_markdown(judged))
+        say(f"Starts: {files[0]}")
+    return shown.exit_status(judged)
+
+
 @app.command("explain")
 def explain_run(
     run: Annotated[Path, typer.Argument(help="Folder of a run")],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.intervals import calls_needed
 from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Latency, Memory, Process, Record, Throughput
+
+T = TypeVar("T")
 
 PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
@@ -26,13 +29,14 @@ class Requirements:
     each: tuple[Requirement, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Requirements:
+    def parse(cls, text: str, names: Collection[str] = ()) -> Requirements:
         """Read `NAME<NUMBER[UNIT]`, separated by commas. An empty text requires nothing.
 
+        `names` are those of the quantities that can be required, by default those of a record.
         Raises UsageError, in one line, for an unknown quantity or unit, or another form.
         """
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        return cls(", ".join(parts), tuple(map(_parse_one, parts)))
+        return cls(", ".join(parts), tuple(_parse_one(part, names or QUANTITIES) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
         """Return one doubt for each requirement that `record` does not meet."""
@@ -62,18 +66,20 @@ class Requirement:
 
     def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` does not meet this, or if the quantity was not measured."""
-        value = QUANTITIES[self.name].of(record)
+        return self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+
+    def missed_by(self, label: str, value: float | None) -> RequirementMissed | None:
+        """Return a doubt if this value of a cell's quantity does not meet the requirement. None: not measured."""
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
-        return RequirementMissed(record.cell.label, self.name, self.comparison, self.limit_text, value)
+        return RequirementMissed(label, self.name, self.comparison, self.limit_text, value)
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """A quantity of a record. `of` returns None if it was not measured."""
+class Quantity(Generic[T]):
+    """A quantity of a record, or of another thing. `of` returns None if it was not measured."""
 
-    of: Callable[[Record], float | None]
-    is_bytes: bool = False
+    of: Callable[[T], float | None]
 
 
 _LATENCY = Part[Record, Latency](lambda record: record.latency)
@@ -97,9 +103,9 @@ QUANTITIES = {
     "first_answer_s": Quantity(lambda record: record.first_call_s and record.build_s + record.first_call_s),
     "warm_build_s": Quantity(_WARM_START(lambda it: it.build_s)),
     "warm_first_answer_s": Quantity(_WARM_START(lambda it: it.first_answer_s)),
-    "peak_device_bytes": Quantity(_MEMORY(lambda it: it.peak_device_bytes), is_bytes=True),
-    "peak_resident_bytes": Quantity(_MEMORY(lambda it: it.peak_resident_bytes), is_bytes=True),
-    "artifact_bytes": Quantity(_MEMORY(lambda it: it.artifact_bytes), is_bytes=True),
+    "peak_device_bytes": Quantity(_MEMORY(lambda it: it.peak_device_bytes)),
+    "peak_resident_bytes": Quantity(_MEMORY(lambda it: it.peak_resident_bytes)),
+    "artifact_bytes": Quantity(_MEMORY(lambda it: it.artifact_bytes)),
     "rmse": Quantity(_ACCURACY(lambda it: it.rmse)),
     "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
     "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
@@ -129,14 +135,19 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 _REQUIREMENT = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
-def _parse_one(text: str) -> Requirement:
+def is_bytes(name: str) -> bool:
+    """Return whether the quantity of this name counts bytes."""
+    return name.endswith("_bytes")
+
+
+def _parse_one(text: str, names: Collection[str]) -> Requirement:
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
         raise UsageError(f"--require '{text}': {FORM}")
     name, comparison, number, unit = match.groups()
-    if name not in QUANTITIES:
-        raise unknown("quantity", name, QUANTITIES, f"--require '{text}'")
-    if unit and not QUANTITIES[name].is_bytes:
+    if name not in names:
+        raise unknown("quantity", name, names, f"--require '{text}'")
+    if unit and not is_bytes(name):
         raise UsageError(f"--require '{text}': {name} takes a plain number, not one in {unit}")
     if unit and unit not in UNITS:
         raise unknown("unit of bytes", unit, UNITS, f"--require '{text}'")

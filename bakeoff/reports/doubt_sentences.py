@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.constraints import PERCENTILES, QUANTITIES, UNITS
+from bakeoff.judging.constraints import PERCENTILES, UNITS, is_bytes
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
 from bakeoff.judging.doubts import (
@@ -102,7 +102,7 @@ def doubt(doubt: Doubt) -> str:
                 f"under {percent(MARGIN_UNPAIRED)} between them count as ties. Measure them in one run, interleaved"
             )
         case RequirementMissed():
-            return f"{doubt.label} may not win: {unmet(doubt)}"
+            return of_requirement(doubt)
         case CoarseCheck():
             return (
                 f"{', '.join(doubt.labels)}: the error is up to {100 * doubt.error:.0f} % of the outputs and passes, "
@@ -262,6 +262,11 @@ def brief(doubt: Doubt) -> str:
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")
 
 
+def of_requirement(doubt: RequirementMissed) -> str:
+    """Say which cell may not win, and why."""
+    return f"{doubt.label} may not win: {unmet(doubt)}"
+
+
 def unmet(doubt: RequirementMissed) -> str:
     """Say which requirement is not met: `p99_ms is 5.2, not < 5`."""
     if doubt.value is None:
@@ -323,7 +328,7 @@ def _why_not_measured(name: str) -> str:
 
 def _quantity(name: str, value: float) -> str:
     """Return six digits, so that a value that just misses a limit does not read like the limit. Bytes get a unit."""
-    if not QUANTITIES[name].is_bytes:
+    if not is_bytes(name):
         return f"{value:.6g}"
     unit = next(unit for unit in ("GB", "MB", "kB", "B") if value >= UNITS[unit] or unit == "B")
     return f"{value / UNITS[unit]:.6g} {unit}"

@@ -14,6 +14,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.costs import STARTS
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.starts import StartsJudgement
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
@@ -28,8 +29,8 @@ from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 
-__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "latencies_svg", "of_change",
-           "of_contest", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
+__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "draw_starts", "latencies_svg",
+           "of_change", "of_contest", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""
@@ -127,6 +128,13 @@ def draw_history(history: History, folder: Path) -> list[Path]:
     from bakeoff.reports.charts.history import of_history
 
     return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
+
+
+def draw_starts(judged: StartsJudgement, finding: str, folder: Path) -> list[Path]:
+    """Write `starts.svg`, with the stages until the first answer."""
+    from bakeoff.reports.charts.starts import starts_chart
+
+    return _draw({"starts": [starts_chart(judged, finding)]}, {"starts": ""}, folder, png=False)
 
 
 def latencies_svg(judgement: Judgement) -> str | None:

@@ -1,0 +1,36 @@
+"""The chart of starts: a stack of the stages until the first answer for each cell."""
+
+from __future__ import annotations
+
+from bakeoff.judging.starts import STAGES, StartsJudgement
+from bakeoff.records.text import one_line
+from bakeoff.reports import number_format
+from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Bar, Chart, Mark, Text
+
+_COLOURS = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "first answer": "#e6c229"}
+
+
+def starts_chart(judged: StartsJudgement, finding: str) -> Chart:
+    """Draw the median of each stage as a stack. Its number is the median of the whole start."""
+    marks = []
+    for place, cell in enumerate(judged.cells):
+        left_s = 0.0
+        for stage in STAGES:
+            right_s = left_s + cell.stages[stage]
+            said = f"{cell.label}: {stage} {number_format.seconds(cell.stages[stage])} s"
+            marks.append(Mark((Bar(place + BAR_Y, left_s, right_s, colour=_COLOURS[stage]),), said))
+            left_s = right_s
+        marks.append(Mark((Text(left_s, place + BAR_Y, number_format.seconds(cell.start_s)),)))
+    longest_s = max(sum(cell.stages.values()) for cell in judged.cells)
+    return Chart(
+        name="starts",
+        subject=judged.starts.title,
+        finding=finding,
+        caption="From the start of the process to the first answer in s: medians of each stage",
+        x=Axis("time (s)", 0.0, longest_s),
+        y=None,
+        marks=tuple(marks),
+        rows=tuple(one_line(cell.label, NAME_CHARACTERS) for cell in judged.cells),
+        colours=tuple(_COLOURS.items()),
+        origin=f"{judged.starts.machine}, Python {judged.starts.python}, {judged.starts.created_at[:10]}",
+    )

@@ -1,0 +1,59 @@
+"""What must be installed to run a script: its distributions with all that they need, and their sizes on disk."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def sizes_of(requirements: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of each distribution that these requirements bring, as they are installed here.
+
+    Raises PackageNotFoundError if one of them is not installed. Shared files are counted once.
+    """
+    sizes: dict[str, int] = {}
+    counted: set[str] = set()
+    waiting = [Requirement(line) for line in requirements if line.strip() and not line.startswith("#")]
+    done: set[tuple[str, str]] = set()
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        distribution = metadata.distribution(wanted.name)
+        if name not in sizes:
+            sizes[name] = _size(distribution, counted)
+        for extra in ("", *sorted(wanted.extras)):
+            if (name, extra) not in done:
+                done.add((name, extra))
+                waiting += [
+                    needed
+                    for needed in map(Requirement, distribution.requires or [])
+                    if needed.marker is None or needed.marker.evaluate({"extra": extra})
+                ]
+    return dict(sorted(sizes.items(), key=lambda each: -each[1]))
+
+
+def distributions_imported(script: str) -> list[str]:
+    """Return the distributions that the import statements of a script name."""
+    owners = metadata.packages_distributions()
+    names = set()
+    for node in ast.walk(ast.parse(script)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return sorted({owners[name][0] for name in names if name in owners})
+
+
+def _size(distribution: metadata.Distribution, counted: set[str]) -> int:
+    total = 0
+    for file in distribution.files or []:
+        path = Path(str(file.locate()))
+        if str(path) not in counted and path.is_file():
+            counted.add(str(path))
+            total += path.stat().st_size
+    return total

@@ -1,0 +1,177 @@
+"""What it takes to start an exported folder is measured in fresh processes, stage by stage."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff import cli
+from bakeoff.judging.starts import judge_starts
+from bakeoff.records.errors import UsageError
+from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.reports import starts as shown
+from bakeoff.shipping import starts, wheels
+from bakeoff.shipping.starts import Contender
+from tests.shipping.test_triton_server import record_of
+
+SCRIPT = """import gc
+{imports}
+input_sets = [[1.0]]
+
+
+def bind(index):
+    return {call}
+
+
+if __name__ == "__main__":
+    {check}
+    gc.disable()
+    raise SystemExit("the measuring of the script must not run")
+"""
+
+
+def contender(folder: Path, imports: str = "", call: str = "lambda: 2.0", check: str = "bind(0)()") -> Contender:
+    folder.mkdir()
+    script = folder / "load.py"
+    script.write_text(SCRIPT.format(imports=imports, call=call, check=check))
+    return Contender(record_of("onnx"), script, None, None)
+
+
+def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None:
+    plain, planted = contender(tmp_path / "plain"), contender(tmp_path / "planted", "import planted_module")
+    (tmp_path / "planted" / "planted_module.py").write_text("import time\ntime.sleep(1.0)\n")
+    starts.measure([plain, planted], 2, False, print)
+    assert not plain.reason and not planted.reason
+    cells = [
+        StartedCell(cell_id=name, label=name, starts=each.starts)
+        for name, each in {"plain": plain, "planted": planted}.items()
+    ]
+    judged = {cell.label: cell for cell in judge_starts(starts_of(*cells)).cells}
+    assert judged["planted"].stages["imports"] - judged["plain"].stages["imports"] == pytest.approx(1.0, abs=0.1)
+    for stage in ("load", "first answer"):
+        assert judged["planted"].stages[stage] < 0.1
+    assert (planted.starts[0].peak_bytes or 0) >= 2**20
+    assert (planted.starts[0].steady_bytes or 0) >= 2**20
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ({"imports": "import a_module_that_is_not_there"}, "No module named 'a_module_that_is_not_there'"),
+        ({"call": "lambda: 1 / 0"}, "ZeroDivisionError"),
+        ({"check": 'raise SystemExit("output 0 is wrong")'}, "output 0 is wrong"),
+    ],
+)
+def test_a_start_without_a_right_answer_is_told(tmp_path: Path, script: dict[str, str], reason: str) -> None:
+    broken = contender(tmp_path / "broken", **script)
+    starts.measure([broken], 2, False, print)
+    assert reason in broken.reason and broken.starts == []
+
+
+def start(imports_s: float, **fields: Any) -> Start:
+    others = {"interpreter_s": 0.1, "load_s": 0.1, "first_answer_s": 0.1, "later_answers_s": 0.1}
+    memory = {"peak_bytes": 10**8, "steady_bytes": 10**8, "device_bytes": None}
+    return Start(**{**others, **memory, **fields}, imports_s=imports_s)
+
+
+def cell(label: str, *imports_s: float, environment_bytes: int = 10**8) -> StartedCell:
+    installed = {"torch": environment_bytes}
+    made = [start(each) for each in imports_s]
+    return StartedCell(cell_id=label, label=label, distributions=installed, starts=made)
+
+
+def starts_of(*cells: StartedCell) -> Starts:
+    return Starts(
+        run_id="run",
+        title="mlp on cpu",
+        created_at="2026-11-26T13:00:00+00:00",
+        machine="a CPU (2 cores)",
+        python="3.12.1",
+        is_page_cache_dropped=False,
+        cells=list(cells),
+    )
+
+
+FAST = cell("onnx", *(0.2 + 0.01 * turn for turn in range(7)))
+SLOW = cell("eager", *(2.0 + 0.01 * turn for turn in range(7)), environment_bytes=7 * 10**8)
+
+
+def test_the_first_one_to_answer_is_named_with_its_lead() -> None:
+    judged = judge_starts(starts_of(SLOW, FAST))
+    assert [each.label for each in judged.cells] == ["onnx", "eager"]
+    assert shown.headline(judged) == "onnx answers first: 0.53 s after its process starts, 4.40x faster than eager"
+    assert judged.cells[0].start_ci95_s is not None and judged.cells[0].start_ci95_s.low == pytest.approx(0.5)
+
+
+def test_two_equal_ones_are_not_told_apart() -> None:
+    other = cell("openvino", *(0.26 - 0.01 * turn for turn in range(7)))
+    judged = judge_starts(starts_of(FAST, other))
+    assert {each.label for each in judged.candidates} == {"onnx", "openvino"}
+    assert "not told apart" in shown.headline(judged)
+
+
+def test_what_is_required_is_held() -> None:
+    judged = judge_starts(starts_of(FAST, SLOW), "start_s<1, environment_bytes<300MB")
+    assert [each.label for each in judged.candidates] == ["onnx"]
+    assert shown.answer_of(judged, []).cells[1].unmet == [
+        "start_s is 2.33, not < 1",
+        "environment_bytes is 700 MB, not < 300 MB",
+    ]
+    assert "not as required" in shown.to_markdown(judged)
+    nothing = judge_starts(starts_of(FAST, SLOW), "imports_s<0.1")
+    assert shown.headline(nothing) == "None of 2 meets imports_s<0.1" and shown.exit_status(nothing) == 1
+
+
+@pytest.mark.parametrize("text", ["p99_ms<5", "start_s<1MB", "start_s"])
+def test_what_cannot_be_required_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        judge_starts(starts_of(FAST), text)
+
+
+def test_an_environment_has_what_its_distributions_need() -> None:
+    jinja = wheels.sizes_of(["# a comment", "jinja2==3"])
+    assert jinja.keys() == {"jinja2", "markupsafe"}  # not babel, which an extra brings
+    own = metadata.distribution("markupsafe").files or []
+    assert jinja["markupsafe"] == sum(Path(str(each.locate())).stat().st_size for each in own)
+    with pytest.raises(metadata.PackageNotFoundError):
+        wheels.sizes_of(["no-such-distribution-here"])
+
+
+def test_the_distributions_of_a_script_are_those_of_its_imports() -> None:
+    assert wheels.distributions_imported("import os\nimport yaml, numpy\nfrom jinja2.ext import do\n") == [
+        "Jinja2" if "Jinja2" in metadata.packages_distributions()["jinja2"] else "jinja2",
+        "PyYAML",
+        "numpy",
+    ]
+
+
+def test_the_page_cache_is_dropped_only_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "DROP_CACHES", tmp_path / "drop_caches")
+    monkeypatch.setattr(starts.os, "sync", lambda: None)
+    starts.drop_page_cache()
+    assert (tmp_path / "drop_caches").read_text() == "3"
+    monkeypatch.setattr(starts, "DROP_CACHES", tmp_path / "nowhere" / "drop_caches")
+    with pytest.raises(UsageError, match="--cold: the page cache cannot be dropped"):
+        starts.drop_page_cache()
+
+
+def test_the_folder_of_a_cell_is_started(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["start", str(run), "onnx", "--starts", "1"]) == 2
+    assert "at least 7" in capsys.readouterr().err
+    monkeypatch.setattr(starts, "LEAST_STARTS", 1)
+    arguments = ["--starts", "1", "--out", str(tmp_path / "out"), "--json", "--require", "environment_bytes<1GB"]
+    assert cli.main(["start", str(run), "onnx", *arguments]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (found,) = answer["cells"]
+    assert found["label"] == "onnx" and found["script"] == "load.py"
+    assert found["stages_s"]["imports"] > 0.01 and found["start_s"] > sum(found["stages_s"].values()) * 0.99
+    assert found["distributions"].keys() >= {"onnxruntime", "numpy"}
+    assert 0 < found["artifact_bytes"] < 10**6 < found["environment_bytes"]
+    assert answer["exit_status"] == 0
+    assert {"starts.md", "starts.json", "figures"} == {each.name for each in (tmp_path / "out").iterdir()}
