@@ -155,15 +155,23 @@ def _compare(
 ) -> Result:
     from bakeoff.api.progress import shown
     from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
+    from bakeoff.commands.environments import with_interpreters
+    from bakeoff.planning.plan import require_known_backends
+    from bakeoff.records.store import Store
 
     def gathered(**own: Any) -> options_file.Options:
         return options_file.gather({**own, **fields}, _path(out), not progress, _path(config_file), preset)
 
-    asked = gathered(models=("mlp",)).to_request()  # what is wrong is told before weights are written
-    if asked.cluster and not isinstance(model, str):
-        raise UsageError(
-            "the nodes of a cluster do not have a live model: write a factory, and give it as FILE.py:FACTORY"
-        )
+    if not isinstance(model, str):  # what is wrong is told before weights are written
+        options = gathered(models=("mlp",))
+        asked = with_interpreters(options.to_request())
+        require_known_backends(asked)
+        if options.out is not None:
+            Store.check(options.out)
+        if asked.cluster:
+            raise UsageError(
+                "the nodes of a cluster do not have a live model: write a factory, and give it as FILE.py:FACTORY"
+            )
     with _travelling(model, inputs) as (name, folder, device, file):
         given: dict[str, Any] = {"devices": (device,)} if device else {}
         given |= {"inputs": file} if file else {}
@@ -192,6 +200,7 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
 
     from bakeoff.models import live_model
     from bakeoff.models.calls_file import Calls
+    from bakeoff.models.user import require_fitting
 
     if not isinstance(model, str) and not callable(model):
         kind = type(model).__name__
@@ -205,12 +214,16 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
     folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
     try:
         inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
+        if isinstance(inputs, list) and not inputs:
+            raise UsageError("inputs are an empty list: give the arguments of at least one call")
         file = str(inputs) if isinstance(inputs, str | Path) else ""
         if isinstance(inputs, Calls) or _are_several(inputs) or (isinstance(model, str) and not file):
             file = str(Calls.of(inputs).save(folder / "calls.pt"))
         if isinstance(model, str):
             yield model, None, "", file
             return
+        if not file:
+            require_fitting(model, inputs)
         name = live_model.save(model, None if file else inputs, folder)
         yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else "", file
     finally:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -425,6 +426,27 @@ def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
     return sets if len(sets) > 1 else input_sets(sets[0])
 
 
+def require_fitting(model: Callable[..., Any], example: object) -> None:
+    """Raise UsageError for example inputs that cannot be the arguments of a module's call. Nothing is called."""
+    from torch import nn
+
+    if example is None:
+        return
+    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
+    calls = [_inputs(name, call) for call in _calls(example) or [example]]
+    if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
+        return
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # what is scripted may have none
+        return
+    for call in calls:
+        try:
+            signature.bind(*call.args, **call.kwargs)
+        except TypeError as error:
+            raise UsageError(f"the inputs do not fit {name}.forward{signature}: {error}") from None
+
+
 def _calls(example: object) -> list[Call]:
     """Return the calls in `example`, if it is one or several."""
     if isinstance(example, Call):
@@ -470,7 +492,7 @@ def _inputs(model: str, example: object) -> Inputs:
         inputs = Inputs((), dict(example))
     else:
         raise UsageError(
-            f"{model} returned {_describe(example)} as example inputs: "
+            f"{model}: the example inputs are {_describe(example)}: "
             "expected a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of bakeoff.Call"
         )
     for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs))):

@@ -124,6 +124,13 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda each: each[0] != ""))
 
 
+def require_known_backends(request: Request) -> None:
+    """Raise UsageError for a backend, a mode or an environment that is unknown. This needs no model."""
+    for part in request.parts():
+        for entries in _by_environment(part).values():
+            expand_backends(entries)
+
+
 def _is_any_size(backend: str, mode: str) -> bool:
     """Return True if a build for a range of sizes would be the same as one for a single size."""
     try:

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.reports.json_answer import answer_of
+from tests.support.checkout import ROOT
 
 OF_THE_TERMINAL = {"quiet", "json", "dry_run", "junit", "summary"}
 """Options of `bakeoff run` that say what it prints, or where."""
@@ -73,12 +75,25 @@ def test_unknown_keyword_names_the_nearest_one() -> None:
         ("no-such-model", None, {}, "unknown model 'no-such-model'"),
         ("mlp", None, {"budget": "soon"}, "--budget soon"),
         (nn.Linear(2, 2), torch.ones(1, 2), {"cluster": "auto"}, "do not have a live model"),
-        ("mlp", None, {"backends": "egaer"}, "did you mean 'eager'"),
+        (nn.Linear(2, 2), torch.ones(1, 2), {"backends": "egaer"}, "did you mean 'eager'"),
+        (nn.Linear(2, 2), torch.ones(1, 2), {"backends": "onnx/fats"}, "unknown mode of onnx 'fats'"),
+        (nn.Linear(2, 2), torch.ones(1, 2), {"out": sys.executable}, "cannot be written"),
+        (nn.Linear(2, 2), [], {}, "inputs are an empty list"),
+        (nn.Linear(2, 2), np.ones((1, 2)), {}, "the example inputs are a value of type ndarray: expected a tensor"),
+        (nn.Linear(2, 2), {"x": torch.ones(1, 2)}, {}, r"do not fit Linear.forward\(input.*: missing .*'input'"),
     ],
 )
-def test_what_is_wrong_is_told_at_once(model: Any, inputs: Any, fields: Mapping[str, Any], said: str) -> None:
+def test_what_is_wrong_is_told_before_weights_are_written(
+    model: Any, inputs: Any, fields: Mapping[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bakeoff.models.live_model.save", None)
     with pytest.raises(UsageError, match=said):
         bakeoff.compare(model, inputs, progress=False, **fields)
+
+
+def test_importing_it_draws_no_random_number_of_the_program() -> None:
+    code = "import random; s = random.getstate(); import bakeoff.api.run_process; assert random.getstate() == s"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 WEIGHT = torch.arange(64.0).view(4, 16) / 64
