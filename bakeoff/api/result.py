@@ -177,7 +177,9 @@ class Result:
         from bakeoff.reports.terminal import print_report
 
         text = io.StringIO()
-        console = Console(file=text, width=_terminal_width(), markup=False, emoji=False, force_jupyter=False)
+        console = Console(
+            file=text, width=_terminal_width(), color_system=None, markup=False, emoji=False, force_jupyter=False
+        )
         print_report(self._judgement, console)
         return text.getvalue().rstrip()
 

@@ -1,6 +1,12 @@
 """A failure of a library without a message is told by the place that raised it."""
 
-from bakeoff.measuring.worker.worker_context import explain
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bakeoff.measuring.worker.worker_context import explain, last_frame_of_program
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Status
 
@@ -35,3 +41,24 @@ def test_a_message_is_enough() -> None:
 
 def test_a_reason_of_ours_ends_without_a_full_stop() -> None:
     assert explain(Unsupported("there is only one size."))[1].text == "there is only one size"
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/home/me/net.py", "net.py, line 2, in forward"),
+        ("/tmp/ipykernel_914/1039087647.py", "a cell of the notebook, line 2, in forward"),
+    ],
+)
+def test_the_last_line_of_the_program_is_told_and_none_of_a_library(file: str, place: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def forward(x):\n    return x.reshape(3, 5)", file, "exec"), names)
+    with pytest.raises(RuntimeError, match="invalid for input of size 16") as raised:
+        torch.func.functional_call(Calling(names["forward"]), {}, torch.ones(2, 8))
+    assert last_frame_of_program(raised.value) == place
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.forward = forward

@@ -51,7 +51,8 @@ from bakeoff.measuring.worker import ceilings, open_axes, precision, profiling, 
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
-from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
+from bakeoff.models import live_model
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
 
@@ -82,7 +83,11 @@ def main(connection: Connection, assignment: Assignment) -> None:
 
 def place_of(error: BaseException, job: Job) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
-    model = loaded(job.cell.model) if isinstance(job, CellJob | ComputeReference | FindOpenAxes) else None
+    if not isinstance(job, CellJob | ComputeReference | FindOpenAxes):
+        return ""
+    if job.cell.model.startswith(live_model.PREFIX):
+        return last_frame_of_program(error)
+    model = loaded(job.cell.model)
     return last_frame_below(model.root, error, model.file) if model is not None else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sysconfig
 import time
 import traceback
 from collections.abc import Iterator
@@ -303,4 +304,18 @@ def last_frame_below(folder: Path, error: BaseException, file: Path) -> str:
         is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE)
         if code == file or (code.is_relative_to(folder) and not is_other):
             return f"{code.relative_to(folder)}, line {line}, in {frame.f_code.co_name}"
+    return ""
+
+
+def last_frame_of_program(error: BaseException) -> str:
+    """Return the last frame of the traceback that belongs to no library: in a script, a module or a notebook's cell."""
+    libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        is_cell = file.parent.name.startswith("ipykernel_") or file.name.startswith("<ipython-input")
+        code = file.resolve()
+        is_installed = bool({"site-packages", "dist-packages"} & set(code.parts))
+        is_library = is_installed or any(code.is_relative_to(each) for each in (PACKAGE, *libraries))
+        if is_cell or (not is_library and not file.name.startswith("<")):
+            return f"{'a cell of the notebook' if is_cell else file.name}, line {line}, in {frame.f_code.co_name}"
     return ""
