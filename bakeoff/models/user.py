@@ -433,7 +433,8 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
     if example is None:
         return
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
-    calls = [_inputs(name, call) for call in _calls(example) or [example]]
+    given: list[object] = [*_calls(example)]
+    calls = [_inputs(name, each) for each in given or [example]]
     if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
         return
     try:

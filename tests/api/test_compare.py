@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import pickle
 import random
@@ -30,6 +32,7 @@ from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.reports.json_answer import answer_of
+from tests.conftest import CommandLine
 from tests.support.checkout import ROOT
 
 OF_THE_TERMINAL = {"quiet", "json", "dry_run", "junit", "summary"}
@@ -174,6 +177,43 @@ def test_verdict_is_that_of_the_command_line(compared: Compared) -> None:
     printed = answer_of(judge(report_at(result.folder)), result.folder)
     assert result.to_dict() == printed.model_dump(mode="json")
     assert result.contests[0].title == "live:Net on cpu, fp32" and result.complete
+
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+def factory():
+    return Net(), torch.ones(8, 16)
+"""
+
+
+def structure(value: object) -> object:
+    """Return the keys and types of an answer without its numbers and texts."""
+    if isinstance(value, dict):
+        return {key: structure(inner) for key, inner in value.items()}
+    return [structure(inner) for inner in value] if isinstance(value, list) else type(value).__name__
+
+
+@pytest.mark.slow
+def test_a_live_model_and_its_file_get_the_same_verdict(command_line: CommandLine, restored_path: None) -> None:
+    """Here null answers in exactly half of the time."""
+    Path("net.py").write_text(NET)
+    sys.path.insert(0, "")
+    module, x = importlib.import_module("net").factory()
+    brief = {"backends": "null,null/double", "devices": "cpu", "min_time": 0.05, "processes": 2}
+    result = bakeoff.compare(module, x, progress=False, out="live", **brief)  # type: ignore[arg-type]
+    options = [part for key, value in brief.items() for part in (f"--{key.replace('_', '-')}", value)]
+    status, printed, _ = command_line("--model", "net.py:factory", "--json", "--out", "file", *options)
+    of_file, of_live = json.loads(printed), result.to_dict()
+    assert status == 0 and result.winner == of_file["contests"][0]["winner"] == "null"
+    assert result.contests[0].runner_up == of_file["contests"][0]["runner_up"] == "null/double"
+    for each in (of_file, of_live):  # how busy the machine was is no part of the verdict
+        each["contests"][0]["doubts"] = []
+    assert structure(of_live) == structure(of_file)
 
 
 def test_program_is_measured_with_its_own_weights(compared: Compared) -> None:

@@ -126,6 +126,12 @@ def test_a_folder_that_needs_no_torch_imports_none(exported: dict[str, Path], la
 def test_another_folder_is_refused(tmp_path: Path, exported: dict[str, Path]) -> None:
     with pytest.raises(bakeoff.UsageError, match="is no folder that `bakeoff export` wrote"):
         bakeoff.load(tmp_path)
+    (tmp_path / "load.py").touch()  # as before there was bakeoff.load
+    with pytest.raises(bakeoff.UsageError, match="an earlier Bakeoff wrote it"):
+        bakeoff.load(tmp_path)
+    (tmp_path / "bakeoff.json").write_text('{"format": 0}')
+    with pytest.raises(bakeoff.UsageError, match="by another version of Bakeoff: export the run again with this one"):
+        bakeoff.load(tmp_path)
     with pytest.raises(bakeoff.UsageError, match="was built for cpu, and does not run on cuda"):
         bakeoff.load(exported["onnx"], device="cuda")
 
