@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -175,21 +175,28 @@ class ModuleProfiler(Profiler):
     def __init__(self, run: Callable[[], None], module: torch.nn.Module) -> None:
         self._run, self._module = run, module
         self._calls: list[list[tuple[str, bool, int]]] = []
+        self._events: list[tuple[str, bool, int]] = []
+        self._hooks = contextlib.ExitStack()
+        now_ns = time.perf_counter_ns
+        self._hooks.enter_context(
+            around_modules(
+                module,
+                lambda path: self._events.append((path, True, now_ns())),
+                lambda path: self._events.append((path, False, now_ns())),
+            )
+        )
 
     def run(self) -> None:
-        events: list[tuple[str, bool, int]] = []
-        now_ns = time.perf_counter_ns
-        with around_modules(
-            self._module,
-            lambda path: events.append((path, True, now_ns())),
-            lambda path: events.append((path, False, now_ns())),
-        ):
-            events.append(("", True, now_ns()))
-            self._run()
-            events.append(("", False, now_ns()))
+        self._events = events = [("", True, time.perf_counter_ns())]
+        self._run()
+        events.append(("", False, time.perf_counter_ns()))
         self._calls.append(events)
 
+    def close(self) -> None:
+        self._hooks.close()
+
     def calls(self) -> list[list[TracedSpan]]:
+        self._hooks.close()
         return [own_times(events) for events in self._calls]
 
     def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
@@ -352,20 +359,26 @@ class TorchProfiler(Profiler):
         if self._module is not None:
             return list(owned_by_scope(call, ()))
         found: list[tuple[Event, Modules]] = []
+        runs: Counter[int] = Counter()
         for run in graph_runs(call):
-            names = [operator_name(event.name) for event in run]
-            found += zip(run, self._best_owners(names), strict=True)
+            graph, owners = self._best_owners([operator_name(event.name) for event in run], runs)
+            runs[graph] += 1
+            found += zip(run, owners, strict=True)
         return found
 
-    def _best_owners(self, ran: Sequence[str]) -> list[Modules]:
-        """Return the modules of the operators of one graph, by the graph whose kernels they fit best."""
-        best: list[Modules] = [()] * len(ran)
-        most = 0
-        for kernels in self._kernels:
+    def _best_owners(self, ran: Sequence[str], runs: Counter[int]) -> tuple[int, list[Modules]]:
+        """Return the graph whose kernels the operators of one run fit best, and their modules in it.
+
+        Of graphs that fit equally it is the first one of those that have had the fewest `runs` in this call.
+        """
+        best: tuple[int, list[Modules]] = -1, [()] * len(ran)
+        most = (0, 0)
+        for number, kernels in enumerate(self._kernels):
             owners = owners_in_order(kernels, ran)
             fitting = sum(map(bool, owners))
-            if fitting > most:
-                most, best = fitting, owners
+            if fitting and (fitting, -runs[number]) > most:
+                most = fitting, -runs[number]
+                best = number, owners
         return best
 
 

@@ -23,7 +23,7 @@ from bakeoff.backends.profiling import (
     parts_of,
     within_flat,
 )
-from bakeoff.backends.torch_profiling import Event, nested, own_times, with_framework
+from bakeoff.backends.torch_profiling import CALL, Event, TorchProfiler, nested, own_times, with_framework
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.profile import Kind, Part, TracedSpan
 from bakeoff.records.schema import Cell
@@ -178,6 +178,17 @@ def test_own_times_leave_out_the_children() -> None:
     for span in spans:
         times[span.name] += span.lasted_us
     assert times == {"": 3.0, "a": 3.0, "a.b": 4.0}
+
+
+def test_equal_graphs_are_told_apart_by_their_order() -> None:
+    def graph(begun_ns: int) -> Event:
+        addmm = Event("aten::addmm", begun_ns + 1, begun_ns + 5, 0, [])
+        return Event("## Call CompiledFxGraph f", begun_ns, begun_ns + 8, 0, [addmm])
+
+    call = Event(CALL, 0, 40, 0, [graph(0), graph(10), graph(20)])
+    kernels = [[Kernel("extern_kernels.addmm", (name,))] for name in ("first", "second")]
+    profiler = TorchProfiler(lambda: None, False, kernels)
+    assert [modules for _, modules in profiler._with_owners(call)] == [("first",), ("second",), ("first",)]
 
 
 def test_events_nest_by_their_times() -> None:
