@@ -103,6 +103,14 @@ def test_what_another_environment_has_installed_is_not_the_users() -> None:
     assert is_users(Path("/home/me/project/models/net.py"))
 
 
+def test_what_was_installed_into_any_folder_is_not_the_users(tmp_path: Path) -> None:
+    """Its module may keep counters, so that no two processes would share a build."""
+    (tmp_path / "library-1.0.dist-info").mkdir()
+    (tmp_path / "library-1.0.dist-info" / "RECORD").write_text('"library/__init__.py",sha256=x,1\n', encoding="utf-8")
+    assert not is_users(tmp_path / "library" / "__init__.py")
+    assert is_users(tmp_path / "library" / "mine.py") and is_users(tmp_path / "own.py")
+
+
 def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

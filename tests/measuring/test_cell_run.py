@@ -101,10 +101,10 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
-def test_a_cell_that_is_surely_beaten_has_energy_and_a_trace_only_if_energy_was_asked_for(
+def test_a_cell_that_is_far_from_the_best_has_energy_and_a_trace_only_if_energy_was_asked_for(
     tmp_path: Path, asked_for: bool
 ) -> None:
-    scripts = {"eager": Script(level_ms=5.0), "null": Script(), "null/double": Script(level_ms=2.0)}
+    scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.3)}
     plan = replace(plan_of(3), races=False, energy_of_all=asked_for)
     run = run_contest(tmp_path, scripts, plan, device=Device("cuda"))
     assert {len(record.processes) for record in run.records.values()} == {3}

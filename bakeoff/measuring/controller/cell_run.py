@@ -175,6 +175,11 @@ class CellRun:
         return [*(self._so_far.bursts if self._so_far else []), *(self._live.bursts if self._live else [])]
 
     @property
+    def median_ms(self) -> float:
+        """Return the median over the bursts so far."""
+        return self._burst_medians_ms[len(self._burst_medians_ms) // 2]
+
+    @property
     def was_measured(self) -> bool:
         """Return True when a process of the cell has ended well, so that it has a record."""
         return self._so_far is not None
@@ -400,14 +405,14 @@ class CellRun:
         )
         live.bursts.append(burst)
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
-        self._setup.progress.measured(self.cell, self._burst_medians_ms[len(self._burst_medians_ms) // 2])
+        self._setup.progress.measured(self.cell, self.median_ms)
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
         """Return what takes windows of load in the cell's process, which has taken bursts."""
         live = self._alive()
         assert live.ready is not None
         threads = live.ready.settings.get("threads")
-        latency_ms = self._burst_medians_ms[len(self._burst_medians_ms) // 2]
+        latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
 
     @property

@@ -29,6 +29,9 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
 
+NEAR_BEST = 1.15
+"""A cell that takes longer than the fastest one by this factor gets no measurement of energy and no trace."""
+
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
 
@@ -327,9 +330,15 @@ class ContestRun:
             self._conclude(cell_run, record)
 
     def _may_win(self, cell_run: CellRun) -> bool:
-        """Return False for a cell that is surely beaten by what was measured before, unless all are asked for."""
+        """Return False for a cell that is far from the best or surely beaten, unless all are asked for.
+
+        Energy and the trace of kernels take seconds of each cell, and few people choose a slower one for them.
+        """
         if self._run.sampling.energy_of_all or not cell_run.was_measured:
             return True
+        best_ms = min(each.median_ms for each in self._cells if each.was_measured)
+        if cell_run.median_ms > NEAR_BEST * best_ms:
+            return False
         return cell_run.cell.label not in self._run.beaten([each.record() for each in self._cells if each.was_measured])
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:

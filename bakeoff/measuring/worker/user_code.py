@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import csv
 import functools
 import hashlib
 import importlib.util
@@ -35,7 +36,23 @@ def is_users(path: Path) -> bool:
     """Return True for a source file that neither a package manager has installed nor Bakeoff has brought."""
     if path.suffix != ".py" or INSTALLED.intersection(path.parts):
         return False
-    return not any(path.is_relative_to(folder) for folder in _brought())
+    return not any(path.is_relative_to(folder) for folder in _brought()) and not _is_recorded(path)
+
+
+def _is_recorded(path: Path) -> bool:
+    """Return True for what was installed into a folder of any name, as `pip install --target` does."""
+    return any(path in _recorded_in(folder) for folder in path.parents)
+
+
+@functools.cache
+def _recorded_in(folder: Path) -> frozenset[Path]:
+    """Return the files of the distributions that were installed into this folder, by their lists."""
+    found: set[Path] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # no list: the files count as the user's
+            rows = csv.reader(record.read_text(encoding="utf-8").splitlines())
+            found.update(folder / row[0] for row in rows if row)
+    return frozenset(found)
 
 
 @functools.cache
@@ -147,7 +164,8 @@ def described(value: Any, depth: int = DEPTH) -> str:
         return f"{kind}({', '.join(described(each, depth - 1) for each in values)})"
 
     if isinstance(value, Mapping):
-        return inside(*(each for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for each in pair))
+        pairs = sorted((described(key, depth - 1), described(each, depth - 1)) for key, each in value.items())
+        return f"{kind}({pairs})"
     if isinstance(value, tuple | list):
         return inside(*value)
     if isinstance(value, AbstractSet):
