@@ -211,7 +211,7 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
         case NarrowReference():
             causes = "; ".join([*([doubt.why] if doubt.why else []), *doubt.in_float32])
             return (
-                f"checked against eager in {doubt.computed_in}, since float64 could not be computed here"
+                f"checked against eager in {doubt.computed_in}, since float64 gave no reference here"
                 f"{f' ({causes})' if causes else ''}: an error that eager makes too is not seen"
             )
         case OtherWidths():

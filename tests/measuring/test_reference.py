@@ -274,3 +274,30 @@ def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
     found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.safetensors"), folder, folder)
     assert found.eager_call is not None
     assert 0 < found.eager_call.host_ms <= found.eager_call.call_ms < 1000
+
+
+@pytest.mark.parametrize(
+    ("flipped", "share"),
+    [(0, 0.0), (3, 3 / 1000), (500, 0.0)],
+)
+def test_whole_numbers_on_an_edge_may_differ_as_rounding_moves_them(flipped: int, share: float) -> None:
+    exact = torch.arange(1000)
+    noisy = exact.clone()
+    noisy[:flipped] += 1
+    real = torch.zeros(4), torch.ones(4)
+    found = reference.yardsticks([(noisy, real[0])], [(exact, real[1])], rounding_decides=True, only_whole=True)
+    assert found.rmse == (pytest.approx(share**0.5), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "is_told"),
+    [
+        (torch.zeros(1024, dtype=torch.uint8), True),
+        (torch.zeros(1024, dtype=torch.bool), True),
+        (torch.zeros(16, dtype=torch.int64), False),
+        (torch.zeros(1024), False),
+    ],
+)
+def test_only_many_whole_numbers_may_have_been_rounded(output: torch.Tensor, is_told: bool) -> None:
+    assert reference.has_rounded_whole_numbers([(output,)], Precision.FP32) is is_told
+    assert not reference.has_rounded_whole_numbers([(output,)], Precision.BF16)

@@ -271,6 +271,15 @@ def test_another_expert_is_another_way() -> None:
     assert found.probes
 
 
+def test_a_count_that_is_returned_is_tried_with_inputs_that_change_it() -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        return m.linear(x), int((x > 50).sum())
+
+    found = deciding(forward)
+    assert [decision.goes_both_ways for decision in found.decisions] == [True]
+    assert found.probes and all(int((probe.args[0] > 50).sum()) for probe in found.probes)
+
+
 def test_sizes_and_constants_are_no_decisions() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x

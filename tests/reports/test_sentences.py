@@ -370,7 +370,7 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
         ),
         (
             NarrowReference(computed_in="float32", why="OutOfMemoryError: tried to allocate 80 GiB"),
-            "checked against eager in float32, since float64 could not be computed here (OutOfMemoryError: tried to "
+            "checked against eager in float32, since float64 gave no reference here (OutOfMemoryError: tried to "
             "allocate 80 GiB): an error that eager makes too is not seen",
         ),
         (

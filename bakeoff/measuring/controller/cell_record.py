@@ -101,7 +101,7 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
     return memory.model_copy(update=peaks)
 
 
-def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[RecordDoubt]:
+def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     """Return what there is to doubt of a cell that is ready to be measured."""
     doubts: list[RecordDoubt] = []
     if ready.caveat:

@@ -488,7 +488,7 @@ class CellRun:
         if known is None:
             failure = None if checked.passed else wrong_outputs(checked)
             status = Status.INCORRECT if failure else Status.OK
-            record = self._record(status, failure, doubts=doubts_of_ready(live.ready))
+            record = self._record(status, failure, doubts=doubts_of_ready(live.ready, self._traits or NO_TRAITS))
         else:
             changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
             record = known.model_copy(update=changed | self._failed_check(known, checked))

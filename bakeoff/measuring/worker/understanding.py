@@ -21,7 +21,7 @@ from bakeoff.backends.calling import Returned, comparable, returned_by_call
 from bakeoff.measuring.worker.matching import choices_of, labels
 from bakeoff.measuring.worker.memory import keeps_memory
 from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
-from bakeoff.measuring.worker.value_reads import ReadingWatch
+from bakeoff.measuring.worker.value_reads import ReadingWatch, Values
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import first_line
 from bakeoff.records.precision import Precision
@@ -281,7 +281,8 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
         if len(probes) == MAX_PROBES:
             break
         watched = _way(module, changed, calls)
-        if watched is not None and watched.way not in known and _answers_with_numbers(module, changed, calls):
+        is_new = watched is not None and (watched.way not in known or _reads_another_value(watched.values, values))
+        if watched is not None and is_new and _answers_with_numbers(module, changed, calls):
             known.add(watched.way)
             values.append(watched.values)
             probes.append(changed)
@@ -289,10 +290,19 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
         line for one in values for line in one if any(line in other and other[line] != one[line] for other in values)
     }
     decisions = tuple(
-        decision.model_copy(update={"goes_both_ways": len(known) > 1 and (decision.file, decision.line) in both})
+        decision.model_copy(update={"goes_both_ways": bool(len(known) > 1 or probes) and (decision.file, decision.line) in both})
         for decision in watch.decisions
     )
     return Deciding(decisions, tuple(probes))
+
+
+def _reads_another_value(found: Values, values: Sequence[Values]) -> bool:
+    """Return True if a line reads what it has not read yet, where all calls before have read the same."""
+    return any(
+        read != values[0][line] and all(one.get(line) == values[0][line] for one in values)
+        for line, read in found.items()
+        if values and line in values[0]
+    )
 
 
 def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:

@@ -51,6 +51,8 @@ _TORCH = Path(torch.__file__).parent
 _NOT_THE_MODELS = (str(_TORCH), str(PACKAGE / "measuring"), str(PACKAGE / "backends"), "<")
 
 Line = tuple[str, int]
+Values = dict[Line, tuple[str, ...]]
+"""What each line has read in a call."""
 
 
 @dataclass
@@ -100,7 +102,7 @@ class ReadingWatch(TorchFunctionMode):
         return self._way.hexdigest()
 
     @property
-    def values(self) -> dict[Line, tuple[str, ...]]:
+    def values(self) -> Values:
         return {line: tuple(read.values) for line, read in self._reads.items()}
 
     @property
