@@ -11,6 +11,7 @@ from bakeoff.records.text import visible
 
 _ONNX_SUMMARY = re.compile(r"## Exception summary\s+<class '[\w.]*?(\w+)'>: (.*)", re.DOTALL)
 _NO_ONNX_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
+_OF_COMPLEX_NUMBERS = "for the complex-valued input"
 _NOT_IN_OPENVINO = re.compile(
     r"^-- (?:No conversion rule found for operations|Conversion is failed for): (.+)$", re.MULTILINE
 )
@@ -76,7 +77,11 @@ def _of_a_graph(kind: str, text: str) -> Failure | None:
 def _of_operators(kind: str, text: str) -> Failure | None:
     if match := _NO_ONNX_FUNCTION.search(text):
         operator = _operator(f"{match[1]}.{match[2]}")
-        return Failure(kind="no ONNX function", operator=operator, text=f"ONNX has no function for {operator}")
+        numbers = (
+            " of complex numbers" if text.startswith(_OF_COMPLEX_NUMBERS, text.find("for the", match.end())) else ""
+        )
+        told = f"torch's ONNX exporter has no function for {operator}{numbers}"
+        return Failure(kind="no ONNX function", operator=operator, text=told)
     if names := [name for listed in _NOT_IN_OPENVINO.findall(text) for name in listed.split(", ")]:
         operators = ", ".join(dict.fromkeys(map(_operator, names)))
         return Failure(kind="not in OpenVINO", operator=operators, text=f"OpenVINO cannot convert {operators}")

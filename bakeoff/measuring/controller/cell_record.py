@@ -28,7 +28,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy, Cell, Extent, Memory, Placement, Status, WarmUp
 from bakeoff.records.store import FirstBuild
-from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.records.traits import ModelTraits
 
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000

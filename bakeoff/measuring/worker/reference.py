@@ -471,7 +471,9 @@ def yardsticks(
         return accuracy.errors_of_eager(eager, exact)
     alike = [
         with_structure(
-            tuple(one if may_differ(one, other, only_whole) else other for one, other in zip(ours, theirs, strict=True)),
+            tuple(
+                one if may_differ(one, other, only_whole) else other for one, other in zip(ours, theirs, strict=True)
+            ),
             structure_of(theirs),
         )
         if len(ours) == len(theirs)

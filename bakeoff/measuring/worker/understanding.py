@@ -289,8 +289,9 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
     both = {
         line for one in values for line in one if any(line in other and other[line] != one[line] for other in values)
     }
+    has_other = len(known) > 1 or bool(probes)
     decisions = tuple(
-        decision.model_copy(update={"goes_both_ways": bool(len(known) > 1 or probes) and (decision.file, decision.line) in both})
+        decision.model_copy(update={"goes_both_ways": has_other and (decision.file, decision.line) in both})
         for decision in watch.decisions
     )
     return Deciding(decisions, tuple(probes))
