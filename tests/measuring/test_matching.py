@@ -170,6 +170,14 @@ def test_a_number_may_be_left_out_only_if_it_is_constant() -> None:
     )
 
 
+def test_a_number_that_other_inputs_change_may_not_be_left_out() -> None:
+    whole = (returned_by_call((A, 3)),)
+    reference = Reference(whole, *errors_of_eager(whole, whole))
+    assert check([(A,)], reference, Precision.FP32).passed
+    frozen = check([(A,)], reference, Precision.FP32, of_other_inputs=[returned_by_call((A, 4))])
+    assert not frozen.passed and frozen.rule == "1 output(s) where the model has 2: output[1] is missing"
+
+
 def test_texts_and_none_are_compared() -> None:
     assert compared([(A,), [(A, "cat")]], [(A, "cat"), (A, "cat")]).passed
     wrong = compared([[(A, "dog")]], [(A, "cat")])

@@ -224,12 +224,14 @@ def check(
     training_outputs: Sequence[TrainingOutput] = (),
     piece_elements: int | None = None,
     left_out: Collection[str] = (),
+    of_other_inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
     """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's.
 
-    Outputs whose labels are `left_out` may have any values, but not all of them may be left out.
+    Outputs whose labels are `left_out` may have any values, but not all of them may be left out. What the model returns
+    `of_other_inputs` tells which numbers are constant.
     """
-    matched, problem = match(outputs, reference.outputs)
+    matched, problem = match(outputs, reference.outputs, of_other_inputs)
     other = OtherTypes() if problem or training_outputs else other_types(matched, reference.outputs, reference.types)
     if other.kinds:
         problem = f"another type than eager's: {', '.join(other.kinds)}"

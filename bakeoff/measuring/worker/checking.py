@@ -135,7 +135,7 @@ class Checker:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
         for number, probe in enumerate(saved_inputs(self._files.probes, self._worker.cell.device)):
             reference = accuracy.Reference.load(self._files.of_probe(number))
-            answers = self._compared(self._answers([probe]), reference)
+            answers = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
             if not answers.passed:
                 way = "wrong for inputs with which the model decides otherwise"
                 choices = self._worker.frozen_choices
@@ -162,9 +162,20 @@ class Checker:
         return right
 
     def _compared(
-        self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference, left_out: Sequence[str] = ()
+        self,
+        found: Sequence[accuracy.Outputs],
+        reference: accuracy.Reference,
+        left_out: Sequence[str] = (),
+        of_other_inputs: Sequence[accuracy.Outputs] = (),
     ) -> Accuracy:
-        return accuracy.check(found, reference, self._worker.cell.precision, self._training_outputs, left_out=left_out)
+        return accuracy.check(
+            found,
+            reference,
+            self._worker.cell.precision,
+            self._training_outputs,
+            left_out=left_out,
+            of_other_inputs=of_other_inputs,
+        )
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""

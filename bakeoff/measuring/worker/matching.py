@@ -21,13 +21,19 @@ Matched = tuple["torch.Tensor | None", ...]
 """The tensor of a build for each output of the model. None stands for a constant number that a graph leaves out."""
 
 
-def match(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[list[Matched], str]:
-    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is."""
-    constant = _constant_numbers(reference)
+def match(
+    outputs: Sequence[Outputs], reference: Sequence[Outputs], of_other_inputs: Sequence[Outputs] = ()
+) -> tuple[list[Matched], str]:
+    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is.
+
+    What is the same in the reference and in the model's outputs `of_other_inputs` is a constant, which may be left out.
+    """
+    all_known = (*reference, *of_other_inputs)
+    constant = _constant_numbers(all_known)
     found: list[Matched] = []
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         matched, problem = _match_call(ours, theirs, constant)
-        problem = problem or _other_constants(ours, theirs, reference) or _shape_problem(matched, theirs, index)
+        problem = problem or _other_constants(ours, theirs, all_known) or _shape_problem(matched, theirs, index)
         if problem:
             return [], problem
         found.append(matched)
