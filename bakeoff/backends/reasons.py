@@ -80,8 +80,8 @@ def _of_operators(kind: str, text: str) -> Failure | None:
         numbers = (
             " of complex numbers" if text.startswith(_OF_COMPLEX_NUMBERS, text.find("for the", match.end())) else ""
         )
-        told = f"torch's ONNX exporter has no function for {operator}{numbers}"
-        return Failure(kind="no ONNX function", operator=operator, text=told)
+        reason = f"torch's ONNX exporter has no function for {operator}{numbers}"
+        return Failure(kind="no ONNX function", operator=operator, text=reason)
     if names := [name for listed in _NOT_IN_OPENVINO.findall(text) for name in listed.split(", ")]:
         operators = ", ".join(dict.fromkeys(map(_operator, names)))
         return Failure(kind="not in OpenVINO", operator=operators, text=f"OpenVINO cannot convert {operators}")
