@@ -253,11 +253,13 @@ class FlatModule(torch.nn.Module):
     """Wraps `module` to take tensors and return a tuple of tensors. Its other arguments become constants.
 
     Of the numbers that the module returns, those that an exported graph computes from its inputs are outputs, too.
+    If only some outputs are `kept`, it returns those, by their places.
     """
 
-    def __init__(self, module: torch.nn.Module, example: Inputs) -> None:
+    def __init__(self, module: torch.nn.Module, example: Inputs, kept: Sequence[int] = ()) -> None:
         super().__init__()
         self.module = module
+        self._kept = tuple(kept)
         leaves, self._structure = pytree.tree_flatten((example.args, dict(example.kwargs)))
         self._is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
         self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -278,7 +280,8 @@ class FlatModule(torch.nn.Module):
             for _, leaf in _leaves(outputs)
             if isinstance(leaf, (torch.Tensor, *TRACED_NUMBERS))
         )
-        return tensors or flatten_outputs(outputs)
+        tensors = tensors or flatten_outputs(outputs)
+        return tuple(tensors[place] for place in self._kept) if self._kept else tensors
 
 
 def tensor_names(module: torch.nn.Module, example: Inputs) -> list[str]:

@@ -205,11 +205,28 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
             traced: Any = torch.jit.trace(flat, tensors, check_trace=False)  # type: ignore[no-untyped-call]
             model = openvino.convert_model(traced, example_input=tensors)
         else:
-            model = openvino.convert_model(exported(module, inputs, axes))
+            model = _from_torch_export(module, inputs, axes)
     model.reshape(_shapes(inputs, axes))
     model, layers = _with_rounded_weights(model, precision)
     openvino.save_model(model, path, compress_to_fp16=False)
     return model, layers
+
+
+def _from_torch_export(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes) -> Any:
+    """Return the module as an OpenVINO model. OpenVINO converts no program that returns a tensor twice.
+
+    So it converts one that returns each tensor once, and the model gets the repeated outputs afterwards.
+    """
+    import openvino
+
+    program = exported(module, inputs, axes)
+    names = list(program.graph_signature.user_outputs)
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == len(names):
+        return openvino.convert_model(program)
+    model = openvino.convert_model(exported(module, inputs, axes, kept=[names.index(name) for name in distinct]))
+    sources = [result.input_value(0) for result in model.get_results()]
+    return openvino.Model([sources[distinct.index(name)] for name in names], model.get_parameters(), "model")
 
 
 def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settings]:

@@ -52,9 +52,10 @@ def highest(axes: OpenAxes, tensor: int, shape: Iterable[int]) -> tuple[int, ...
     return tuple(known[axis].high if axis in known else size for axis, size in enumerate(shape))
 
 
-def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = ()) -> ExportedProgram:
+def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept: Sequence[int] = ()) -> ExportedProgram:
     """Export `module` by torch.export, as a program that takes flat tensors, with these axes open.
 
+    If only some outputs are `kept`, it returns those, by their places.
     Raise Unsupported, with the guard, if the program specialises one of them or serves only a part of its range.
     """
     import torch
@@ -66,12 +67,12 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = ()) -> Ex
     with torch.inference_mode(False), torch.no_grad(), naming_the_form(module), refusing_guards(axes):
         example = tuple(tensor.clone() for tensor in inputs.tensors())
         if not axes:
-            return torch.export.export(FlatModule(module, inputs), example)
+            return torch.export.export(FlatModule(module, inputs, kept), example)
         shapes = tuple(
             {axis: Dim.DYNAMIC(min=each.low, max=each.high) for axis, each in of_tensor(axes, tensor).items()}
             for tensor in range(len(example))
         )
-        program = torch.export.export(FlatModule(module, inputs), example, dynamic_shapes=(shapes,))
+        program = torch.export.export(FlatModule(module, inputs, kept), example, dynamic_shapes=(shapes,))
     _require_whole_range(program, axes)
     return program
 

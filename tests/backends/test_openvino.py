@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from bakeoff import backends
 from bakeoff.backends.openvino import PRECISION_HINTS
 from bakeoff.measuring.worker import accuracy
+from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -34,6 +36,27 @@ def test_float32_is_float32_where_openvino_would_rather_compute_in_bfloat16(tmp_
     left_to_itself = openvino.Core().compile_model(model, "CPU")
     assert left_to_itself.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "bf16"
     assert told == {"inference_precision_hint": "f32", "nodes in f32": 3}
+
+
+class RepeatsItself(nn.Module):
+    """Returns tensors twice, as models that also return their hidden states do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        hidden = self.up(x)
+        last = torch.relu(hidden)
+        return {"last": last, "hidden": (x, hidden, last), "again": hidden}
+
+
+def test_tensors_that_a_model_returns_twice_are_outputs_twice(tmp_path: Path) -> None:
+    model = LoadedModel(RepeatsItself().eval(), tuple(Inputs((torch.randn(3, 8),)) for _ in range(2)))
+    for _ in range(2):  # the second time from the file that the first one left
+        with built(cell_of("fp32"), tmp_path, model, threads=1) as one:
+            for inputs in one.sets:
+                torch.testing.assert_close(one.call(inputs), one.eager(inputs))
 
 
 @pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU has no bfloat16")
