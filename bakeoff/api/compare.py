@@ -49,6 +49,8 @@ def compare(
     strict: bool = False,
     calls: int | None = None,
     require: str | None = None,
+    evaluate: Callable[..., Mapping[str, Any]] | str | None = None,
+    evaluate_timeout: float | None = None,
     budget: str | float | None = None,
     load: str | None = None,
     slo: str | None = None,
@@ -100,6 +102,10 @@ def compare(
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
+        evaluate: A function that says how good a build is: `evaluate(predict)` returns metrics by name, each a number
+            or a list with the score of each sample. `predict` is called like the model. Or `"FILE.py:FUNCTION"`. By
+            default the function `evaluate(predict)` of the model's file, if there is one.
+        evaluate_timeout: Seconds that it may take for each build.
         budget: Time for the whole run, such as `"90s"`, `"5m"` or seconds as a number.
         load: Serve requests: `"server"`, `"offline"`, `"single-stream"` or `"multi-stream:8"`.
         slo: With `load="server"`, what must hold, such as `"p99_ms<20"`.
@@ -133,9 +139,10 @@ def compare(
         nearest = difflib.get_close_matches(name, keywords(), n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(keywords())}"
         raise TypeError(f"compare() got an unexpected keyword argument '{name}': {hint}")
+    function = None if isinstance(evaluate, str) else given.pop("evaluate")
     own = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
     fields = {name: _field(name, value) for name, value in own.items() if value is not None and value is not False}
-    return _compare(model, inputs, fields, out, config, preset, progress)
+    return _compare(model, inputs, fields, out, config, preset, progress, function)
 
 
 def keywords() -> list[str]:
@@ -152,10 +159,12 @@ def _compare(
     config_file: str | Path | None,
     preset: str | None,
     progress: bool,
+    evaluate: Callable[..., Any] | None = None,
 ) -> Result:
     from bakeoff.api.progress import shown
     from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
     from bakeoff.commands.environments import with_interpreters
+    from bakeoff.models import live_model
     from bakeoff.planning.plan import require_known_backends
     from bakeoff.records.store import Store
 
@@ -172,9 +181,11 @@ def _compare(
             raise UsageError(
                 "the nodes of a cluster do not have a live model: write a factory, and give it as FILE.py:FACTORY"
             )
-    with _travelling(model, inputs) as (name, folder, device, file):
+    with _travelling(model, inputs, evaluate) as (name, folder, device, file):
         given: dict[str, Any] = {"devices": (device,)} if device else {}
         given |= {"inputs": file} if file else {}
+        if evaluate is not None and folder is not None:
+            given["evaluate"] = live_model.save_evaluate(evaluate, folder)
         options = gathered(models=(name,), **given)
         request = options.to_request()
         begin = StartRun(request, options.out, _as_called(name, fields))
@@ -188,12 +199,12 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | None, str, str]]:
+def _travelling(model: object, inputs: object, evaluate: object = None) -> Iterator[tuple[str, Path | None, str, str]]:
     """Give the name of the model, the folder that holds a live one, the GPU that it lies on, and a file of inputs.
 
     Each may be missing. The folder goes when the run has ended.
     """
-    if isinstance(model, str) and inputs is None:
+    if isinstance(model, str) and inputs is None and evaluate is None:
         yield model, None, "", ""
         return
     import torch
@@ -217,10 +228,11 @@ def _travelling(model: object, inputs: object) -> Iterator[tuple[str, Path | Non
         if isinstance(inputs, list) and not inputs:
             raise UsageError("inputs are an empty list: give the arguments of at least one call")
         file = str(inputs) if isinstance(inputs, str | Path) else ""
-        if isinstance(inputs, Calls) or _are_several(inputs) or (isinstance(model, str) and not file):
+        is_name = isinstance(model, str)
+        if isinstance(inputs, Calls) or _are_several(inputs) or (is_name and inputs is not None and not file):
             file = str(Calls.of(inputs).save(folder / "calls.pt"))
         if isinstance(model, str):
-            yield model, None, "", file
+            yield model, folder if evaluate is not None else None, "", file
             return
         if not file:
             require_fitting(model, inputs)

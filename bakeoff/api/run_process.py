@@ -23,7 +23,7 @@ from bakeoff.commands import run as runs
 from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.models.base import LIVE_MODEL
-from bakeoff.models.live_model import weights_bytes
+from bakeoff.models.live_model import ABOUT, weights_bytes
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.schema import Cell, Record
@@ -183,7 +183,8 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
         with written_to_the_end():
             writer.write(report, store.root)
             live_model = os.environ.get(LIVE_MODEL)
-            if live_model and not begin.request.no_artifacts and not relay.is_interrupted:
+            is_live = live_model is not None and (Path(live_model) / ABOUT).exists()
+            if live_model and is_live and not begin.request.no_artifacts and not relay.is_interrupted:
                 is_small = weights_bytes(Path(live_model)) <= begin.request.artifact_limit.size_bytes
                 keep_programs(report, store.root, of_all=is_small)
     except KeyboardInterrupt:

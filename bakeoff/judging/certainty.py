@@ -13,11 +13,14 @@ from bakeoff.judging.doubts import (
     Doubt,
     GpuShared,
     NarrowLead,
+    NotEvaluated,
     NotRanked,
     NotToldApart,
     OfRecords,
+    RequirementOpen,
     SettledLate,
     Undecided,
+    WithoutInterval,
     cells_of,
 )
 from bakeoff.judging.ranking import Ranking
@@ -73,7 +76,9 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     if _could_change_the_winner(doubt, ranking):
         return Effect.WINNER
     match doubt:
-        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
+        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen() | RequirementOpen() | NotEvaluated():
+            return Effect.NONE
+        case WithoutInterval():
             return Effect.NONE
         case OfRecords(doubt=NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()):
             return Effect.NONE
@@ -94,6 +99,8 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return True
         case NotRanked():
             return doubt.status is Status.NOT_REACHED
+        case RequirementOpen() | NotEvaluated():
+            return bool(set(cells_of(doubt)) & {record.cell.label for record in ranking.sharing_first_place()})
         case OfRecords(doubt=Unchecked() | FrozenChoices() | Growing() | DecidedByRounding(computed_in="float64")):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():

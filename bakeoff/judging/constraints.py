@@ -1,15 +1,16 @@
-"""Reads what a deployment requires of a cell that may win, such as `p99_ms<5, peak_device_bytes<4GB, build_s<60`."""
+"""Reads what a deployment requires of a cell that may win, such as `p99_ms<5, peak_device_bytes<4GB, top1>-1%`."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.judging.doubts import RequirementMissed, RequirementOpen
 from bakeoff.judging.intervals import calls_needed
+from bakeoff.judging.metrics import Margin, change_margin, value_margin
 from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Latency, Memory, Process, Record, Throughput
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
-FORM = "write NAME<NUMBER[,NAME<NUMBER...], with <, <=, > or >=: p99_ms<5, peak_device_bytes<4GB"
+FORM = "write NAME<NUMBER[,NAME<NUMBER...], with <, <=, > or >=: p99_ms<5, peak_device_bytes<4GB, top1>-1%"
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,42 @@ class Requirements:
     def parse(cls, text: str, names: Collection[str] = ()) -> Requirements:
         """Read `NAME<NUMBER[UNIT]`, separated by commas. An empty text requires nothing.
 
-        `names` are those of the quantities that can be required, by default those of a record.
-        Raises UsageError, in one line, for an unknown quantity or unit, or another form.
+        `names` are those of the quantities that can be required. Without them they are those of a record, and any other
+        name is a metric of the user's own. Raises UsageError, in one line, for an unknown quantity or unit, or another
+        form.
         """
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        return cls(", ".join(parts), tuple(_parse_one(part, names or QUANTITIES) for part in parts))
+        return cls(", ".join(parts), tuple(_parse_one(part, names) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
         """Return one doubt for each requirement that `record` does not meet."""
         return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
+
+    def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
+        """Return one doubt for each requirement that records may miss, for all that their samples tell."""
+        found: dict[RequirementOpen, list[str]] = {}
+        for requirement in self.each:
+            for record in records:
+                if doubt := requirement.open(record):
+                    found.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
+        return [replace(doubt, labels=tuple(labels)) for doubt, labels in found.items()]
+
+    def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
+        """Return the required metrics that are plain numbers in some of these records."""
+        plain = {
+            requirement.name: None
+            for requirement in self.each
+            for record in records
+            if requirement.is_of_metric and (margin := requirement.margin(record)) and not margin.samples
+        }
+        return tuple(plain)
+
+    def refuse_metrics(self) -> None:
+        """Raise UsageError for a name that is no quantity, where nothing says what it is."""
+        for requirement in self.each:
+            if requirement.is_of_metric:
+                written = f"{requirement.name}{requirement.comparison}{requirement.limit_text}"
+                raise unknown("quantity", requirement.name, QUANTITIES, f"--require '{written}'; a metric: --evaluate")
 
     @property
     def calls(self) -> int:
@@ -63,16 +91,59 @@ class Requirement:
     comparison: str  # one of <, <=, >, >=
     limit: float
     limit_text: str  # as it was written
+    is_of_metric: bool = False  # of the user's own
+    is_change: bool = False  # the limit is a share of the float reference's value, by which a metric may change
+
+    def margin(self, record: Record) -> Margin | None:
+        """Return how far a metric of the record is above the limit, or None if it was not measured."""
+        return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
+
+    def open(self, record: Record) -> RequirementOpen | None:
+        """Return a doubt if a metric of `record` may miss this, and may as well meet it."""
+        margin = self.margin(record) if self.is_of_metric else None
+        if margin is None or margin.outcome(self._is_met) != "open":
+            return None
+        value, reference = self._values(record)
+        assert value is not None
+        further = margin.further_samples(self._is_met)
+        asked = (self.name, self.comparison, self.limit_text)
+        return RequirementOpen((record.cell.label,), *asked, value, reference, margin.samples, further)
 
     def unmet(self, record: Record) -> RequirementMissed | None:
-        """Return a doubt if `record` does not meet this, or if the quantity was not measured."""
-        return self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+        """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
+        if not self.is_of_metric:
+            return self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+        margin = self.margin(record)
+        if margin is not None and margin.outcome(self._is_met) != "missed":
+            return None
+        value, reference = self._values(record)
+        why = "" if margin else self._why_not_measured(record)
+        asked = (self.name, self.comparison, self.limit_text)
+        return RequirementMissed(record.cell.label, *asked, value, reference, True, why)
 
     def missed_by(self, label: str, value: float | None) -> RequirementMissed | None:
         """Return a doubt if this value of a cell's quantity does not meet the requirement. None: not measured."""
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
         return RequirementMissed(label, self.name, self.comparison, self.limit_text, value)
+
+    def _is_met(self, above: float) -> bool:
+        return _COMPARISONS[self.comparison](above, 0.0)
+
+    def _why_not_measured(self, record: Record) -> str:
+        for metrics in (record.reference_metrics, record.metrics):
+            if metrics is not None and metrics.failure is not None:
+                return metrics.failure.sentence
+            if metrics is not None and self.name not in metrics.values:
+                return f"evaluate returned {', '.join(metrics.values)} alone"
+        return "it was not evaluated"
+
+    def _values(self, record: Record) -> tuple[float | None, float | None]:
+        """Return the metric of the record, and that of the reference if the limit is a change."""
+        ours, theirs = (
+            each.values.get(self.name) if each else None for each in (record.metrics, record.reference_metrics)
+        )
+        return ours.value if ours else None, theirs.value if theirs and self.is_change else None
 
 
 @dataclass(frozen=True)
@@ -132,7 +203,9 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_REQUIREMENT = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_REQUIREMENT = re.compile(
+    r"(\w+)\s*(<=|>=|<|>)\s*([+-]?)((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*|%)", re.ASCII
+)
 
 
 def is_bytes(name: str) -> bool:
@@ -144,8 +217,16 @@ def _parse_one(text: str, names: Collection[str]) -> Requirement:
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
         raise UsageError(f"--require '{text}': {FORM}")
-    name, comparison, number, unit = match.groups()
-    if name not in names:
+    name, comparison, sign, number, unit = match.groups()
+    if not names and name not in QUANTITIES:
+        if unit not in ("", "%"):
+            raise UsageError(f"--require '{text}': {name} takes a plain number, or a change such as -1%")
+        limit = float(f"{sign}{number}")
+        written = f"{sign}{number}{unit}"
+        return Requirement(name, comparison, limit / 100 if unit else limit, written, True, bool(unit))
+    if sign:
+        raise UsageError(f"--require '{text}': {FORM}")
+    if name not in (names or QUANTITIES):
         raise unknown("quantity", name, names, f"--require '{text}'")
     if unit and not is_bytes(name):
         raise UsageError(f"--require '{text}': {name} takes a plain number, not one in {unit}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from bakeoff.judging.certainty import Certainty, Effect, certainty_of
@@ -13,6 +13,7 @@ from bakeoff.judging.doubts import Doubt, RequirementMissed
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
+from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
 from bakeoff.judging.ranking import Ranking
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
@@ -32,6 +33,7 @@ class CellJudgement:
     break_even: BreakEven | None = None  # against the baseline, from a cold start
     is_baseline: bool = False
     unmet: tuple[RequirementMissed, ...] = ()  # requirements that it does not meet
+    metrics: Mapping[str, MetricJudgement] = field(default_factory=dict)  # of the user's own, by name
     over_own_build: Ratio | None = None  # its latency over that of the build for this size alone, if it is dynamic
 
     @property
@@ -236,6 +238,7 @@ def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs
         speedup=ranking.ratio(record, baseline) if baseline else None,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
+        metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
 
@@ -253,6 +256,7 @@ def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
         record,
         unmet=unmet,
         is_baseline=record is ranking.baseline,
+        metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
 

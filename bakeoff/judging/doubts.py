@@ -81,6 +81,39 @@ class RequirementMissed:
     comparison: str  # one of <, <=, >, >=
     limit: str  # as it was written
     value: float | None  # None: it was not measured
+    reference: float | None = None  # of a metric that is to be near this
+    is_of_metric: bool = False  # of the user's own
+    why: str = ""  # a metric was not measured
+
+
+@dataclass(frozen=True)
+class RequirementOpen:
+    """These cells may miss what is required of a metric, for all that its samples tell."""
+
+    labels: tuple[str, ...]
+    quantity: str
+    comparison: str
+    limit: str
+    value: float
+    reference: float | None  # None: the limit is the metric's own, and no change
+    samples: int
+    further: int | None  # so many more samples would tell; None: no number of samples that anybody has
+
+
+@dataclass(frozen=True)
+class NotEvaluated:
+    """The user's own function gave no metrics of these cells."""
+
+    labels: tuple[str, ...]
+    reason: str
+    of_reference: bool  # it failed for the reference, so that no build was evaluated
+
+
+@dataclass(frozen=True)
+class WithoutInterval:
+    """These required metrics are plain numbers, and chance may be in them."""
+
+    quantities: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -211,6 +244,9 @@ Doubt = (
     | NoBaseline
     | Unpaired
     | RequirementMissed
+    | RequirementOpen
+    | NotEvaluated
+    | WithoutInterval
     | CoarseCheck
     | SettledLate
     | PartlyElsewhere
@@ -237,7 +273,10 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     NarrowLead,
     NoBaseline,
     Unpaired,
+    RequirementOpen,
+    NotEvaluated,
     RequirementMissed,
+    WithoutInterval,
     Caveat,
     Noted,
     DecidedByRounding,
@@ -273,7 +312,7 @@ def weight(doubt: Doubt) -> int:
 def cells_of(doubt: Doubt) -> tuple[str, ...]:
     """Return the labels of the cells whose numbers it doubts. It is empty if it is about the whole contest."""
     match doubt:
-        case OfRecords() | CoarseCheck() | NotRanked():
+        case OfRecords() | CoarseCheck() | NotRanked() | NotEvaluated() | RequirementOpen():
             return doubt.labels
         case SettledLate() | PartlyElsewhere():
             return (doubt.label,)

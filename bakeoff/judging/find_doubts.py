@@ -21,6 +21,7 @@ from bakeoff.judging.doubts import (
     FreshMemory,
     NarrowLead,
     NoBaseline,
+    NotEvaluated,
     NotRanked,
     NotToldApart,
     OfRecords,
@@ -30,6 +31,7 @@ from bakeoff.judging.doubts import (
     ThroughputContradicted,
     Undecided,
     Unpaired,
+    WithoutInterval,
     weight,
 )
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
@@ -62,6 +64,7 @@ MAX_PAGING_SHARE = 0.05
 def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
     """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
     found: list[Doubt] = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
+    found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
@@ -118,6 +121,19 @@ def _of_checks(ranked: Sequence[Record]) -> list[CoarseCheck]:
     errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
     coarse = {label: error for label, error in errors.items() if error > COARSE_ERROR}
     return [CoarseCheck(tuple(coarse), max(coarse.values()))] if coarse else []
+
+
+def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval]:
+    """Yield why the user's own function gave no metrics, once for all cells that share the reason."""
+    failed: dict[tuple[str, bool], list[str]] = {}
+    for record in ranking.ranked:
+        for metrics, of_reference in ((record.metrics, False), (record.reference_metrics, True)):
+            if metrics is not None and metrics.failure is not None:
+                failed.setdefault((metrics.failure.sentence, of_reference), []).append(record.cell.label)
+    for (reason, of_reference), labels in failed.items():
+        yield NotEvaluated(tuple(labels), reason, of_reference)
+    if plain := ranking.plain_metrics:
+        yield WithoutInterval(plain)
 
 
 def _of_baseline(ranking: Ranking) -> list[NoBaseline]:

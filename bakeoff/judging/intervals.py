@@ -63,6 +63,11 @@ def percentile(values: Sequence[float], quantile: float) -> float | None:
     return float(np.quantile(np.asarray(values, dtype=np.float64), quantile))
 
 
+def binomial_tail(successes: int, trials: int) -> float:
+    """Return how often a fair coin shows heads at most so many times."""
+    return float(_special().bdtr(successes, trials, 0.5)) if trials else 1.0
+
+
 @functools.cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """Return half the width of a two-sided t-interval, in standard errors."""

@@ -88,7 +88,12 @@ def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
 
 
 def judged_anew(report: Report, calls: int | None = None, require: str | None = None) -> Report:
-    """Return the report with other requirements, or compared over another number of calls. None changes nothing."""
+    """Return the report with other requirements, or compared over another number of calls. None changes nothing.
+
+    Raise UsageError for a required metric where nothing was evaluated.
+    """
+    if require and not any(record.reference_metrics for record in report.records):
+        Requirements.parse(require).refuse_metrics()
     changes = {"calls": calls, "require": require}
     request = report.request | {name: value for name, value in changes.items() if value is not None}
     return report.model_copy(update={"request": request})

@@ -18,6 +18,8 @@ BASELINE = "eager"
 
 ONNX_BASELINE = "onnx"
 
+NOTHING = Requirements()
+
 CALLED = (Relation.FASTER, Relation.SLOWER)
 
 
@@ -88,6 +90,8 @@ class Ranking:
         self.unmet: dict[str, list[RequirementMissed]] = {label: doubts for label, doubts in unmet.items() if doubts}
         allowed = [record for record in self.measured if record.cell.label not in self.unmet]
         self.ranked = sorted(allowed, key=median_ms)
+        self.open_requirements = (requirements or NOTHING).open(self.ranked)
+        self.plain_metrics = (requirements or NOTHING).without_interval(self.ranked)
 
     def ratio(self, fast: Record, slow: Record) -> Ratio:
         """Return how many times faster `fast` is than `slow`."""

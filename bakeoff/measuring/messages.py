@@ -19,6 +19,7 @@ from bakeoff.records.blame import Blame
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.profile import CellProfile
 from bakeoff.records.scenarios import Scenario
@@ -46,6 +47,13 @@ from bakeoff.records.traits import NO_TRAITS, ModelTraits
 # --- jobs: what a worker is started for
 
 
+class Evaluation(Frozen):
+    """The user's own function that says how good a model is, and the form of a call of it."""
+
+    function: str  # such as `/path/net.py:evaluate`
+    sample: Path  # the contest's, which has the form
+
+
 class CellJob(Frozen):
     """What the three jobs on one cell have in common. Each tells that it is `ReadyToBuild`, and waits for `Build`."""
 
@@ -58,6 +66,7 @@ class CellJob(Frozen):
     open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build
     inputs: Path | None = None  # the input sets to measure, if the build is made with others
     weights_at: dict[str, int] = Field(default_factory=dict)  # the model has its weights at these sizes, if any
+    evaluation: Evaluation | None = None
 
 
 class MeasureCell(CellJob):
@@ -101,6 +110,15 @@ class ComputeReference(Frozen):
     inputs: Path | None = None  # where the input sets are kept, for dynamic builds
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
     wants_fingerprint: bool = False  # of the model, by which builds of earlier runs are found
+
+
+class EvaluateReference(Frozen):
+    """Call the user's `evaluate` for eager in float32. It is answered by `Evaluated`."""
+
+    kind: Literal["evaluate_reference"] = "evaluate_reference"
+    cell: Cell
+    evaluation: Evaluation
+    weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
 
 
 class FindOpenAxes(Frozen):
@@ -163,6 +181,7 @@ Job = Annotated[
     | ProfileCell
     | BlameCell
     | ComputeReference
+    | EvaluateReference
     | FindOpenAxes
     | ExportProgram
     | MeasureCeilings
@@ -227,13 +246,17 @@ class TakeLoad(Frozen):
 
 
 class Finish(Frozen):
-    """Check once more, and end. It is answered by `Finished`, and `with_trace` by `KernelsTraced` after it."""
+    """Check once more, and end. It is answered by `Finished`.
+
+    After it comes `Evaluated` if `with_metrics`, and `KernelsTraced` if `with_trace`.
+    """
 
     kind: Literal["finish"] = "finish"
     in_full: bool  # measure device time and stages, too
     with_throughput: bool = False
     with_energy: bool = False
     with_trace: bool = False  # of the kernels on a GPU
+    with_metrics: bool = False  # of the user's own
 
 
 Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
@@ -317,6 +340,13 @@ class Finished(Frozen):
     device_time: DeviceTime | None = None
     energy: Energy | None = None
     stages: list[Stage] = Field(default_factory=list)
+
+
+class Evaluated(Frozen):
+    """It comes after `Finished`, so that a process that dies or hangs in a user's function has told all else."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    metrics: Metrics
 
 
 class KernelsTraced(Frozen):
@@ -409,6 +439,7 @@ Event = Annotated[
     | BurstTaken
     | TrafficWindow
     | Finished
+    | Evaluated
     | KernelsTraced
     | Profiled
     | Blamed

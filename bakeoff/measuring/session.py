@@ -157,6 +157,8 @@ def measurement_of(
         place=place,
         headers=headers,
         build_cache=build_cache,
+        evaluate=request.evaluate,
+        evaluate_timeout_s=request.evaluate_timeout_s,
     )
 
 

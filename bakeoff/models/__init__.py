@@ -14,6 +14,7 @@ from bakeoff.records.schema import GENERATE, GENERATION
 
 if TYPE_CHECKING:
     from bakeoff.models.base import Family
+    from bakeoff.models.user import UserCode
 
 TABLE: dict[str, str] = {
     "mlp": "bakeoff.models.mlp:MLP",
@@ -112,6 +113,39 @@ def find_for(name: str, task: str, inputs: str = "") -> Family:
     from bakeoff.models.generation import Generating
 
     return Generating(family)
+
+
+def find_evaluate(name: str) -> Callable[..., object]:
+    """Return the function at `path/to/file.py:FUNCTION`, `package.module:FUNCTION` or `live:NAME`. It is imported.
+
+    Raise UsageError if there is none.
+    """
+    if name.startswith(LIVE):
+        from bakeoff.models.live_model import read_evaluate
+
+        found: Callable[..., object] = read_evaluate()
+        return found
+    return _code_of(name).imported()
+
+
+def resolve_evaluate(name: str) -> str:
+    """Return the name with the whole path of its file. Raise UsageError if the file has no such function."""
+    if name.startswith(LIVE):
+        return name
+    code = _code_of(name)
+    return f"{code.module or code.file}:{code.function}"
+
+
+def _code_of(name: str) -> UserCode:
+    from bakeoff.models.user import UserCode
+
+    source, colon, function = name.rpartition(":")
+    if not colon or not function.isidentifier():
+        raise UsageError(f"--evaluate {name}: write FILE.py:FUNCTION or package.module:FUNCTION")
+    return UserCode(_in_presets(source), function)
+
+
+LIVE = "live:"
 
 
 def option_for(text: str) -> str:

@@ -185,6 +185,9 @@ class Family(ABC):
     imports: tuple[str, ...] = ()
     """Modules that loading the model imports. Fork servers import them once for all workers."""
 
+    evaluated_by: str = ""
+    """Where a function stands that says how good the model is at its task, such as `net.py:evaluate`, or nothing."""
+
     def precision_reason(self, precision: Precision) -> str:
         """Return why this model makes no sense in `precision`, or an empty string. This is pure."""
         return ""

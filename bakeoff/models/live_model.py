@@ -42,6 +42,9 @@ PREFIX = "live:"
 PROGRAM = "model.pkl"
 WEIGHTS = "weights.bin"
 ABOUT = "about.json"
+EVALUATE = "evaluate"
+EVALUATE_PROGRAM = "evaluate.pkl"
+EVALUATE_WEIGHTS = "evaluate.bin"
 
 ALIGNMENT = 64
 """Storages begin at multiples of this many bytes, as those that torch allocates."""
@@ -90,7 +93,7 @@ class LiveModel(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Map the weights, and make the module or call the factory. Each call gives a fresh module."""
         self.make_importable()
-        model, example = _read(self._folder)
+        model, example = _read(self._folder, PROGRAM, WEIGHTS)
         if self._about.is_factory:
             arguments = {**dimensions, **({"seed": seed} if self._about.takes_seed else {})}
             with seeded(seed):
@@ -110,23 +113,7 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
     is_module = isinstance(model, torch.nn.Module)
     if isinstance(model, torch.nn.Module):
         require_weights(model)
-    with _one_at_a_time:
-        pickler = _Pickling()
-        try:
-            program = io.BytesIO()
-            pickler.Pickler(program, protocol=pickle.DEFAULT_PROTOCOL).dump((model, example))
-            pickler.write_weights(folder / WEIGHTS)
-            (folder / PROGRAM).write_bytes(program.getvalue())
-        except OSError as error:
-            raise UsageError(
-                f"the model cannot be written into {folder}: {error.strerror or error}: let the variable TMPDIR name a "
-                "folder with room for its weights"
-            ) from None
-        except Exception as error:  # pickling calls methods of the model's own, which may raise anything
-            found = _what_stays(model, "model", pickler) or _what_stays(example, "inputs", pickler)
-            raise UsageError(found or f"the model cannot be taken to another process: {first_line(error)}") from error
-        finally:
-            pickler.forget_modules()
+    program, pickler = _write({"model": model, "inputs": example}, folder, PROGRAM, WEIGHTS)
     about = About(
         name=_name_of(model),
         description=(inspect.getdoc(model if not is_module else type(model)) or "a live model").splitlines()[0],
@@ -134,11 +121,52 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
         unwrapped=tuple(pickler.taken),
-        code=_digest(program.getvalue()),
+        code=_digest(program),
         **({} if is_module else _parameters(model)),
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
     return f"{PREFIX}{about.name}"
+
+
+def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
+    """Write the function that says how good a model is, and return its name. Raise UsageError as `save` does."""
+    if not callable(evaluate):
+        raise UsageError(f"evaluate is a {type(evaluate).__name__}: give a function, or FILE.py:FUNCTION")
+    _write({EVALUATE: evaluate}, folder, EVALUATE_PROGRAM, EVALUATE_WEIGHTS)
+    return f"{PREFIX}{getattr(evaluate, '__name__', EVALUATE)}"
+
+
+def read_evaluate() -> Callable[..., Any]:
+    """Return the function of the program that this process serves. Raise UsageError if it has given none."""
+    folder = Path(os.environ.get(LIVE_MODEL, ""))
+    if LIVE_MODEL not in os.environ or not (folder / EVALUATE_PROGRAM).is_file():
+        raise UsageError("evaluate lived in a program that called bakeoff.compare, and is not kept")
+    evaluate: Callable[..., Any]
+    (evaluate,) = _read(folder, EVALUATE_PROGRAM, EVALUATE_WEIGHTS)
+    return evaluate
+
+
+def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_name: str) -> tuple[bytes, _Pickling]:
+    """Write these values into two files, and return the first one's content with what pickling has found out."""
+    with _one_at_a_time:
+        pickler = _Pickling()
+        try:
+            program = io.BytesIO()
+            pickler.Pickler(program, protocol=pickle.DEFAULT_PROTOCOL).dump(tuple(named.values()))
+            pickler.write_weights(folder / weights_name)
+            (folder / program_name).write_bytes(program.getvalue())
+        except OSError as error:
+            raise UsageError(
+                f"the {next(iter(named))} cannot be written into {folder}: {error.strerror or error}: let the variable "
+                "TMPDIR name a folder with room for its weights"
+            ) from None
+        except Exception as error:  # pickling calls methods of the model's own, which may raise anything
+            found = next((told for name, value in named.items() if (told := _what_stays(value, name, pickler))), "")
+            told = f"the {next(iter(named))} cannot be taken to another process: {first_line(error)}"
+            raise UsageError(found or told) from error
+        finally:
+            pickler.forget_modules()
+    return program.getvalue(), pickler
 
 
 def weights_bytes(folder: Path) -> int:
@@ -146,12 +174,13 @@ def weights_bytes(folder: Path) -> int:
     return (folder / WEIGHTS).stat().st_size
 
 
-def _read(folder: Path) -> tuple[Any, object]:
-    """Return the model and its inputs. Their tensors lie in the mapped file, and what is written to them is copied."""
+def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]:
+    """Return what was written. Its tensors lie in the mapped file, and what is written to them is copied."""
     import torch
 
-    size = weights_bytes(folder)
-    weights = torch.UntypedStorage.from_file(str(folder / WEIGHTS), False, size) if size else torch.UntypedStorage(0)
+    size = (folder / weights_name).stat().st_size
+    file_name = str(folder / weights_name)
+    weights = torch.UntypedStorage.from_file(file_name, False, size) if size else torch.UntypedStorage(0)
     storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 
     class Unpickler(pickle.Unpickler):
@@ -167,9 +196,9 @@ def _read(folder: Path) -> tuple[Any, object]:
                 else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
             )
 
-    with (folder / PROGRAM).open("rb") as file:
-        model, example = Unpickler(file).load()
-    return model, example
+    with (folder / program_name).open("rb") as file:
+        values: tuple[Any, ...] = Unpickler(file).load()
+    return values
 
 
 def _name_of(model: Callable[..., Any]) -> str:

@@ -21,6 +21,8 @@ The factory is a top-level function of the file that returns `(module, example_i
   inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
 - If the file has a function `calibrate`, it returns or yields the inputs of further calls, each in one of these forms.
   int8 fixes its ranges with them. Its parameters are some of the factory's.
+- If the file has a function `evaluate(predict)`, it returns the model's metrics by their names. It computes them with
+  `predict`, which behaves like the model. Its other parameters are some of the factory's.
 - With `--inputs FILE` they are those in the file, and the factory may return the module alone.
 - Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
   model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
@@ -60,42 +62,24 @@ _loaded: dict[str, UserModel] = {}
 """The models that this process has begun to load, by their names."""
 
 
-class UserModel(Family):
-    """A model made by a function in a user's file. The file is only parsed at first, and runs in `load`."""
+class UserCode:
+    """A function in a user's file. The file is only parsed at first, and runs when the function is wanted."""
 
-    def __init__(self, source: str, factory: str) -> None:
+    def __init__(self, source: str, function: str) -> None:
         """Parse the file `source`, or that of the module `source`.
 
-        Raise UsageError if the file, the module or the function is missing, or cannot be a factory.
+        Raise UsageError if the file, the module or the function is missing.
         """
-        self.name = f"{source}:{factory}"
+        self.name = f"{source}:{function}"
         self.module = "" if source.endswith(".py") else source
         self.path = _file_of_module(source) if self.module else Path(source).expanduser()
         self.file = self.path.resolve()  # the process may change its folder
         self.folder = Path.cwd() if self.module else self.file.parent
-        self.factory = factory
-        tree = _parse(self.path)
-        function = _find_function(self.path, tree, factory)
+        self.function = function
+        self.tree = _parse(self.path)
+        self.definition = _find_function(self.path, self.tree, function)
         if not self.module:
-            _refuse_relative_imports(source, factory, tree)
-        docstring = ast.get_docstring(function) or "a model of your own"
-        self.description = docstring.splitlines()[0]
-        self.dimensions = _dimensions(self.name, function)
-        self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
-        self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
-
-    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
-        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
-        with seeded(seed):
-            imported = self._import()
-            returned = getattr(imported, self.factory)(**arguments)
-        model = with_own_inputs(self.name, *_unpack(self.name, returned))
-        if self.calibrate_takes is None:
-            return model
-        taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
-        calibrate = partial(_calibration, self.name, partial(imported.calibrate, **taken), seed)
-        return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
+            _refuse_relative_imports(source, function, self.tree)
 
     @property
     def root(self) -> Path:
@@ -103,10 +87,17 @@ class UserModel(Family):
         levels = self.module.count(".") + (self.path.name == "__init__.py" and bool(self.module))
         return self.file.parents[levels]
 
-    def make_importable(self) -> None:
-        """Put the model's folder first on the search path of this process. It stays there, for imports at any time.
+    def imported(self) -> Callable[..., Any]:
+        """Return the function, from the module as the process has it, or else import it."""
+        self.make_importable()
+        name = self.module or _names[self.file]
+        found: Callable[..., Any] = getattr(sys.modules.get(name) or self._import(), self.function)
+        return found
 
-        From then on the process finds the model's file under the name that pickles of its classes have.
+    def make_importable(self) -> None:
+        """Put the file's folder first on the search path of this process. It stays there, for imports at any time.
+
+        From then on the process finds the file under the name that pickles of its classes have.
         """
         entry = str(self.folder)
         sys.path[:] = [entry, *(path for path in sys.path if path != entry)]
@@ -118,7 +109,6 @@ class UserModel(Family):
 
     def _import(self) -> ModuleType:
         self.make_importable()
-        _loaded[self.name] = self
         if not self.module:
             return _import_file(self.file)
         imported = importlib.import_module(self.module)
@@ -130,6 +120,35 @@ class UserModel(Family):
         is_first = self.file not in _names
         _names[self.file] = self.module
         return imported if is_first else importlib.reload(imported)
+
+
+class UserModel(UserCode, Family):
+    """A model made by a function in a user's file."""
+
+    def __init__(self, source: str, factory: str) -> None:
+        """Parse the file. Raise UsageError, also for a function that cannot be a factory."""
+        super().__init__(source, factory)
+        tree, function = self.tree, self.definition
+        docstring = ast.get_docstring(function) or "a model of your own"
+        self.description = docstring.splitlines()[0]
+        self.dimensions = _dimensions(self.name, function)
+        self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
+        self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
+        self.evaluated_by = f"{source}:{EVALUATE}" if _has_evaluate(tree) else ""
+
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
+        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
+        with seeded(seed):
+            _loaded[self.name] = self
+            imported = self._import()
+            returned = getattr(imported, self.function)(**arguments)
+        model = with_own_inputs(self.name, *_unpack(self.name, returned))
+        if self.calibrate_takes is None:
+            return model
+        taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
+        calibrate = partial(_calibration, self.name, partial(imported.calibrate, **taken), seed)
+        return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
 
 
 def with_own_inputs(
@@ -368,6 +387,18 @@ def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
         raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
     return tuple(named)
+
+
+EVALUATE = "evaluate"
+PREDICT = "predict"
+
+
+def _has_evaluate(tree: ast.Module) -> bool:
+    """Return True if the file has a function `evaluate` whose first parameter is `predict`. Others are not meant."""
+    function = _functions(tree).get(EVALUATE)
+    return function is not None and [each.arg for each in function.args.posonlyargs + function.args.args][:1] == [
+        PREDICT
+    ]
 
 
 MAX_CALIBRATION = 512

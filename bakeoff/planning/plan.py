@@ -51,6 +51,10 @@ def plan(request: Request) -> list[Contest]:
     for part in request.parts():
         for planned in _cells(part):
             contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
+    if request.evaluate:
+        models.resolve_evaluate(request.evaluate)
+    elif not any(models.find(model).evaluated_by for part in request.parts() for model in part.models):
+        request.require.refuse_metrics()
     whole = [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
     own = whole[request.shard.contests] if request.shard else whole
     if not own:

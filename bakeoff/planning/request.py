@@ -203,6 +203,18 @@ class Request(Frozen):
             parse=Requirements.parse,
         ),
     ] = Requirements()
+    evaluate: Annotated[
+        str,
+        Option(
+            ("--evaluate",),
+            "FILE.py:FUNCTION that says how good a build is: evaluate(predict) returns metrics by name",
+            default="evaluate(predict) in the model's file, if it has one",
+            in_record_command=True,
+        ),
+    ] = ""
+    evaluate_timeout_s: Annotated[
+        float, Option(("--evaluate-timeout",), "Seconds that evaluate may take for each build", in_record_command=True)
+    ] = Field(default=600.0, gt=0, allow_inf_nan=False)
     budget: Annotated[
         Duration | None,
         Option(

@@ -22,10 +22,11 @@ from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.failure import Failure
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.1.0"
+SCHEMA_VERSION = "3.2.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -490,6 +491,8 @@ class Record(Frozen):
     energy: Energy | None = None
     load: Load | None = None  # what it carried under load, where that was asked for
     accuracy: Accuracy | None = None
+    metrics: Metrics | None = None  # of the user's own `evaluate`; None: it was not called
+    reference_metrics: Metrics | None = None  # of eager in float32, the same in all records of a contest
     generated: Generated | None = None  # of the tasks prefill and decode
     memory: Memory | None = None
     placement: Placement | None = None

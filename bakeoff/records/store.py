@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import (
     CAPTURE,
@@ -278,6 +279,15 @@ class Store:
         path = self._traits(contest_id)
         return ModelTraits.model_validate_json(path.read_text()) if path.exists() else None
 
+    def save_metrics(self, contest_id: str, metrics: Metrics) -> None:
+        """Keep what `evaluate` says of a contest's float reference, beside the reference."""
+        write_atomically(self._metrics(contest_id), metrics.model_dump_json())
+
+    def metrics(self, contest_id: str) -> Metrics | None:
+        """Return what `evaluate` says of a contest's float reference, or None if it was not called yet."""
+        path = self._metrics(contest_id)
+        return Metrics.model_validate_json(path.read_text()) if path.exists() else None
+
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)
         path.parent.mkdir(exist_ok=True)
@@ -344,6 +354,9 @@ class Store:
 
     def _traits(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.traits.json"
+
+    def _metrics(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.metrics.json"
 
     def _ceilings(self, device: Device, precision: Precision) -> Path:
         return self.root / "ceilings" / f"{device.slug}_{precision}.json"

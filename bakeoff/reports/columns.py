@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.schema import (
@@ -78,6 +79,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
         *_memory(records),
         *_beside(),
+        *_metrics(contests),
         *_accuracy(),
         *_placement(),
         STATUS,
@@ -406,6 +408,92 @@ def _accuracy() -> list[Column[CellJudgement]]:
         Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error,
                details=group, csv="max_abs_error"),
         Column("tolerances", tolerances, details=group),
+    ]  # fmt: skip
+
+
+def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
+    """Return two columns for each metric of the user's own: its value, and how much that changed from the reference."""
+    names = dict.fromkeys(name for contest in contests for row in contest.cells for name in row.metrics)
+    if not names:
+        return [_why_without_metrics("metric")] if any(map(_metrics_failure, _rows(contests))) else []
+    return [column for name in names for column in _of_metric(name)]
+
+
+def _rows(contests: Sequence[ContestJudgement]) -> list[CellJudgement]:
+    return [row for contest in contests for row in contest.cells]
+
+
+def _metrics_failure(row: CellJudgement) -> str:
+    """Say why a build has no metrics, or return an empty string."""
+    failures = [each.failure for each in (row.record.reference_metrics, row.record.metrics) if each and each.failure]
+    return failures[0].sentence if failures else ""
+
+
+def _why_without_metrics(heading: str) -> Column[CellJudgement]:
+    return Column(
+        heading,
+        lambda row: None,
+        text=lambda row: "none" if _metrics_failure(row) else NONE,
+        note=_metrics_failure,
+        surfaces=Surface.ALL,
+        details="Metrics",
+    )
+
+
+def _of_metric(name: str) -> list[Column[CellJudgement]]:
+    group = "Metrics"
+
+    def of(row: CellJudgement) -> MetricJudgement | None:
+        return row.metrics.get(name)
+
+    def value(row: CellJudgement) -> float | None:
+        return found.value if (found := of(row)) else None
+
+    def change(row: CellJudgement) -> float | None:
+        return found.change if (found := of(row)) else None
+
+    def ends(row: CellJudgement) -> Ends | None:
+        found = of(row)
+        return (found.change_ci95.low, found.change_ci95.high) if found and found.change_ci95 else None
+
+    def note(row: CellJudgement) -> str:
+        found = of(row)
+        if found is None:
+            return _metrics_failure(row)
+        return f"{found.samples:,} samples" if found.samples else "a plain number, without interval"
+
+    def flips(row: CellJudgement) -> str:
+        found = of(row)
+        if found is None or found.lost is None or found.won is None or found.chance is None:
+            return ""
+        chance = f", McNemar p = {found.chance:.2g}" if found.lost or found.won else ""
+        return f"{found.lost:,} became wrong, {found.won:,} right{chance}"
+
+    def is_worse(row: CellJudgement) -> bool:
+        found = of(row)
+        if found is None or found.change_ci95 is None or found.higher_is_better is None:
+            return False
+        return found.change_ci95.high < 0 if found.higher_is_better else found.change_ci95.low > 0
+
+    def text(row: CellJudgement) -> str:
+        found = value(row)
+        return number_format.metric(found) if found is not None else "none" if _metrics_failure(row) else NONE
+
+    def both(row: CellJudgement) -> str:
+        found = of(row)
+        return f"{text(row)} {number_format.change(found.change)}" if found else text(row)
+
+    surfaces = Surface.MARKDOWN | Surface.PAGE | Surface.SHORT
+    return [
+        Column(name, value, text=both, write=number_format.change, interval=ends, is_bad=is_worse,
+               surfaces=Surface.TERMINAL),
+        Column(name, value, text=text, note=note, surfaces=surfaces, details=group, csv=f"metric_{name}"),
+        Column(f"change of {name}", change, write=number_format.change, interval=ends, note=flips, is_bad=is_worse,
+               surfaces=surfaces, details=group,
+               csv=f"metric_{name}_change",
+               csv_interval=(f"metric_{name}_change_ci95_low", f"metric_{name}_change_ci95_high")),
+        Column(f"{name} of the reference", lambda row: found.reference if (found := of(row)) else None,
+               write=number_format.metric, details=group, csv=f"metric_{name}_reference"),
     ]  # fmt: skip
 
 

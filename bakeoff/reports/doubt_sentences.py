@@ -22,17 +22,20 @@ from bakeoff.judging.doubts import (
     GpuShared,
     NarrowLead,
     NoBaseline,
+    NotEvaluated,
     NotRanked,
     NotToldApart,
     OfRecords,
     PartlyElsewhere,
     ProcessSpread,
     RequirementMissed,
+    RequirementOpen,
     SettledLate,
     SpeedDrifted,
     ThroughputContradicted,
     Undecided,
     Unpaired,
+    WithoutInterval,
 )
 from bakeoff.records.doubts import (
     Caveat,
@@ -50,6 +53,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.schema import Extent, Status
+from bakeoff.reports import number_format
 from bakeoff.reports.words import first, listed, percent
 
 EFFECTS = {
@@ -103,6 +107,17 @@ def doubt(doubt: Doubt) -> str:
             )
         case RequirementMissed():
             return of_requirement(doubt)
+        case RequirementOpen():
+            return f"{listed(list(doubt.labels))} may miss what is required: {_open_requirement(doubt)}"
+        case NotEvaluated(of_reference=True):
+            return f"nothing was evaluated: evaluate failed for the float32 reference: {doubt.reason}"
+        case NotEvaluated():
+            return f"{listed(list(doubt.labels))} could not be evaluated: {doubt.reason}"
+        case WithoutInterval():
+            return (
+                f"{listed(list(doubt.quantities))}: evaluate returns a plain number, which has no interval, so that a "
+                "difference may be chance. Let it return the score of each sample"
+            )
         case CoarseCheck():
             return (
                 f"{', '.join(doubt.labels)}: the error is up to {100 * doubt.error:.0f} % of the outputs and passes, "
@@ -251,6 +266,10 @@ def brief(doubt: Doubt) -> str:
             return "the GPU was shared"
         case BuildSpread():
             return "other builds may differ"
+        case RequirementOpen():
+            return f"{listed(first(doubt.labels))} may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
+        case NotEvaluated():
+            return "its metrics are not known"
         case OfRecords(doubt=Unchecked()):
             return "its outputs could not be compared"
         case OfRecords(doubt=FrozenChoices()):
@@ -270,8 +289,23 @@ def of_requirement(doubt: RequirementMissed) -> str:
 def unmet(doubt: RequirementMissed) -> str:
     """Say which requirement is not met: `p99_ms is 5.2, not < 5`."""
     if doubt.value is None:
-        return f"{doubt.quantity} cannot be judged: {_why_not_measured(doubt.quantity)}"
+        return f"{doubt.quantity} cannot be judged: {doubt.why or _why_not_measured(doubt.quantity)}"
+    if doubt.is_of_metric:
+        near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
+        return f"{doubt.quantity} is {number_format.metric(doubt.value)}{near}, not {doubt.comparison} {doubt.limit}"
     return f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, not {doubt.comparison} {doubt.limit}"
+
+
+def _open_requirement(doubt: RequirementOpen) -> str:
+    """Say how far the samples tell, and how many more would tell: `8 samples do not show that top1 is > -1%`."""
+    near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
+    told = (
+        f"{doubt.quantity} is {number_format.metric(doubt.value)}{near}, and {doubt.samples:,} samples do not show "
+        f"whether it is {doubt.comparison} {doubt.limit}"
+    )
+    if doubt.further is None:
+        return f"{told}. It is so near that more samples would hardly tell"
+    return f"{told}. About {doubt.further:,} more would, if they are like these"
 
 
 _SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import Field
+
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
@@ -27,6 +29,17 @@ class LoadAnswer(Frozen):
     values: dict[str, float]  # requests per second, or the median latency in ms, by label
     settings: dict[str, ServingSettings]
     doubts: list[str]
+
+
+class MetricAnswer(Frozen):
+    """A metric of the user's own, for one cell."""
+
+    value: float
+    reference: float  # of eager in float32
+    change: float
+    change_ci95: Interval | None  # None: `evaluate` returns a plain number
+    samples: int
+    mcnemar_p: float | None  # of scores that are right or wrong
 
 
 class ContestAnswer(Frozen):
@@ -56,6 +69,8 @@ class ContestAnswer(Frozen):
     doubts: list[str]
     without_numbers: dict[str, str]
     """Why a cell has no numbers, by label."""
+    metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
+    """The user's own metrics by label and by name, of the cells that have some."""
     under_load: LoadAnswer | None = None
     """Who carries most under load, where that was asked for."""
 
@@ -171,6 +186,21 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         doubts=doubt_sentences.doubts(contest),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
+        },
+        metrics={
+            cell.label: {
+                name: MetricAnswer(
+                    value=each.value,
+                    reference=each.reference,
+                    change=each.change,
+                    change_ci95=each.change_ci95,
+                    samples=each.samples,
+                    mcnemar_p=each.chance,
+                )
+                for name, each in cell.metrics.items()
+            }
+            for cell in contest.cells
+            if cell.metrics
         },
         under_load=_load_answer(contest.load) if contest.load else None,
     )

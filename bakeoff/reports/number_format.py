@@ -135,6 +135,16 @@ def quantity(value: float, unit: str) -> str:
     return f"{scaled:,.{digits}f} {_PREFIXES[step]}{unit}"
 
 
+def metric(value: float | None) -> str:
+    """Write a metric of the user's own, whose size is not known, with four digits."""
+    return NONE if value is None else f"{value:.4g}"
+
+
+def change(value: float) -> str:
+    """Write how much a metric has changed, with its sign."""
+    return f"{value:+.2g}" if value else "0"
+
+
 def rate(value: float) -> str:
     """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")

@@ -61,7 +61,7 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
                 "folder": str(family.folder),
                 "path": str(family.file),
                 "module": family.module,
-                "factory": family.factory,
+                "factory": family.function,
                 "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
                 "max_calls": MAX_CALLS,
                 "input_sets_source": _source("input_sets.py"),

@@ -89,7 +89,7 @@ def test_not_a_number_meets_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("p9_ms<5", "unknown quantity 'p9_ms': did you mean 'p99_ms'? (--require 'p9_ms<5')"),
+        ("p9_ms<5", "unknown quantity 'p9_ms': did you mean 'p99_ms'? (--require 'p9_ms<5'; a metric: --evaluate)"),
         ("xyz<5", "unknown quantity 'xyz': known: artifact_bytes, "),
         ("p99_ms<5ms", "--require 'p99_ms<5ms': p99_ms takes a plain number, not one in ms"),
         ("peak_device_bytes<4Gb", "unknown unit of bytes 'Gb': did you mean 'GB'?"),
@@ -104,7 +104,7 @@ def test_not_a_number_meets_nothing() -> None:
 )
 def test_what_cannot_be_read_is_refused_in_one_line(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Requirements.parse(text)
+        Requirements.parse(text).refuse_metrics()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

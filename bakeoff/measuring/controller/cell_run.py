@@ -30,6 +30,7 @@ from bakeoff.measuring.controller.cell_record import (
     wrong_outputs,
 )
 from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.controller.load_run import CellUnderLoad
@@ -40,6 +41,8 @@ from bakeoff.measuring.messages import (
     Build,
     Built,
     BurstTaken,
+    Evaluated,
+    Evaluation,
     Event,
     Failed,
     Finish,
@@ -62,6 +65,7 @@ from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
@@ -125,6 +129,16 @@ class ContestSetup:
     reference: Path
     folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
     machine: Machine = field(default_factory=Machine)
+    metrics: MetricsSetup | None = None  # None: nothing is evaluated
+
+
+@dataclass(frozen=True)
+class MetricsSetup:
+    """The user's `evaluate`, and what it says of the reference."""
+
+    evaluation: Evaluation
+    reference: Metrics
+    limit_s: float
 
 
 class CellRun:
@@ -446,13 +460,22 @@ class CellRun:
         with_trace = with_energy and self.cell.device.is_cuda
         with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
         live.worker.send(
-            Finish(in_full=in_full, with_throughput=with_throughput, with_energy=with_energy, with_trace=with_trace)
+            Finish(
+                in_full=in_full,
+                with_throughput=with_throughput,
+                with_energy=with_energy,
+                with_trace=with_trace,
+                with_metrics=so_far is None and self._evaluates,
+            )
         )
         finished = self._await(live, Finished)
+        metrics = self._evaluated(live) if so_far is None and self._evaluates else None
         kernel_times = self._kernels(live) if with_trace else None
         self._end_worker()
         assert live.ready is not None
         found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        if metrics is not None:
+            found = found.model_copy(update={"metrics": metrics})
         if kernel_times:
             found = found.model_copy(update={"kernel_times": kernel_times})
         latency = summarise(found.bursts)
@@ -468,6 +491,27 @@ class CellRun:
         except (WorkerEnded, DeadlinePassed):
             return None
         return event.times if isinstance(event, KernelsTraced) else None
+
+    @property
+    def _evaluates(self) -> bool:
+        """Return True if the build is evaluated: there is something to compare its metrics with."""
+        return self._setup.metrics is not None and self._setup.metrics.reference.failure is None
+
+    def _evaluated(self, live: LiveProcess) -> Metrics:
+        """Return what the user's `evaluate` says of the build. It takes nothing from the cell's time limit."""
+        setup = self._setup.metrics
+        assert setup is not None, "the build is evaluated"
+        deadline_s = self._now_s() + setup.limit_s
+        try:
+            while not isinstance(event := self._receive(live.worker, deadline_s, may_tick=True), Evaluated):
+                self._is_awaited(live, event, Evaluated)
+            return event.metrics.beside(setup.reference)
+        except WorkerEnded as ended:
+            _, failure = cause_of_death(ended.status, "evaluate", self._setup.store.kernel_killed())
+            return Metrics(failure=failure.model_copy(update={"text": f"its process {failure.text}"}))
+        except DeadlinePassed:
+            self._end_worker()
+            return Metrics(failure=evaluates_too_long(setup.limit_s))
 
     def leave(self) -> None:
         """Take the process away and forget it: the cell will be started again in this epoch."""
@@ -601,6 +645,7 @@ class CellRun:
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
             inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
+            evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
         )
         assert self._launcher is not None, "the cell has been launched"
         # what loads a package imports no compiler
@@ -716,6 +761,7 @@ class CellRun:
             bursts=self.bursts,
             load=self.load,
             traits=self._traits,
+            reference_metrics=self._setup.metrics.reference if self._setup.metrics else None,
             log_tail=tail_of(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self._elapsed_s,

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bakeoff import models
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
-from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
+from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup, MetricsSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
-from bakeoff.measuring.messages import EagerCall
+from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
-from bakeoff.records.schema import Record, Status
+from bakeoff.records.schema import INFERENCE, Record, Status
 from bakeoff.records.store import UnfinishedContest
 
 
@@ -50,7 +51,9 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, contest, sensible), run.store)
-    setup = ContestSetup(run.store, run.progress, run.sampling, run.time_limit_s, reference, folders, run.machine)
+    setup = ContestSetup(
+        run.store, run.progress, run.sampling, run.time_limit_s, reference, folders, run.machine, _metrics(run, contest)
+    )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
     cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
@@ -64,6 +67,18 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if told := run.launchers.first.branch_note:
         run.store.note(told)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+
+
+def _metrics(run: RunContext, contest: Contest) -> MetricsSetup | None:
+    """Return the user's `evaluate` with what it says of the reference, or None without such a function."""
+    cell = contest.cells[0].cell
+    function = run.evaluate or models.find(cell.model).evaluated_by
+    if not function or cell.task != INFERENCE:
+        return None
+    evaluation = Evaluation(function=models.resolve_evaluate(function), sample=run.store.sample(contest.id).resolve())
+    limit_s = run.evaluate_timeout_s
+    reference = groundwork.reference_metrics(contest, run.launchers.first, run.store, run.progress, evaluation, limit_s)
+    return MetricsSetup(evaluation, reference, limit_s)
 
 
 def _leave_out(

@@ -15,6 +15,9 @@ from bakeoff.measuring.messages import (
     CeilingsMeasured,
     ComputeReference,
     EagerCall,
+    Evaluated,
+    EvaluateReference,
+    Evaluation,
     Event,
     Failed,
     HeadersMade,
@@ -25,6 +28,7 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.planning.plan import Contest
 from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import Cell, Memory, Status
 from bakeoff.records.store import Store
 
@@ -101,6 +105,41 @@ def reference(
     else:
         store.save_work(contest.id, event.work)
     return path, event.memory, event.eager_call
+
+
+def reference_metrics(
+    contest: Contest, launcher: Launcher, store: Store, progress: Progress, evaluation: Evaluation, limit_s: float
+) -> Metrics:
+    """Return what the user's `evaluate` says of eager in float32, or why it has failed."""
+    if (known := store.metrics(contest.id)) is not None:
+        return known
+    progress.note(f"evaluating the float32 reference of {contest.id}")
+    first = contest.cells[0]
+    job = EvaluateReference(cell=first.cell, evaluation=evaluation, weights_at=first.weights_at)
+    log = store.log(f"evaluate-{contest.id}")
+    failure: Failure | None = None
+    try:
+        event = launcher.ask(job, log, limit_s)
+    except WorkerEnded as ended:
+        _, failure = cause_of_death(ended.status, "evaluate", store.kernel_killed())
+        failure = failure.model_copy(update={"text": f"its process {failure.text}", "log": str(log)})
+    except DeadlinePassed:
+        failure = evaluates_too_long(limit_s)
+    else:
+        if isinstance(event, Failed):
+            failure = event.failure.model_copy(update={"log": str(log)})
+    if failure is not None:
+        metrics = Metrics(failure=failure)
+    else:
+        assert isinstance(event, Evaluated)
+        metrics = event.metrics
+    store.save_metrics(contest.id, metrics)
+    return metrics
+
+
+def evaluates_too_long(limit_s: float) -> Failure:
+    text = f"evaluate took longer than {limit_s:g} s: raise --evaluate-timeout, or evaluate fewer samples"
+    return Failure(kind="time limit", text=text)
 
 
 class Headers:

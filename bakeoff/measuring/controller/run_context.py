@@ -45,9 +45,12 @@ class RunContext:
         place: str = "",
         headers: Headers | None = None,
         build_cache: BuildCache | None = None,
+        evaluate: str = "",
+        evaluate_timeout_s: float = 600.0,
     ) -> None:
         """Without a `build_cache`, everything is built anew and nothing is kept for later runs.
 
+        `evaluate` names the user's function that stands in for those of models' files.
         `artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool. A build that
         includes torch's C++ `headers` waits for them.
         """
@@ -66,6 +69,7 @@ class RunContext:
         self.load = load
         self.place = place
         self.build_cache = build_cache
+        self.evaluate, self.evaluate_timeout_s = evaluate, evaluate_timeout_s
         self.headers = headers or Headers(store, progress)
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 

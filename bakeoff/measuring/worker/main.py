@@ -26,6 +26,8 @@ from bakeoff.measuring.messages import (
     CeilingsMeasured,
     CellJob,
     ComputeReference,
+    Evaluated,
+    EvaluateReference,
     ExportProgram,
     Failed,
     FindOpenAxes,
@@ -47,7 +49,7 @@ from bakeoff.measuring.messages import (
     TryImport,
 )
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, open_axes, precision, profiling, program, reference
+from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, program, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
@@ -83,7 +85,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
 
 def place_of(error: BaseException, job: Job) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
-    if not isinstance(job, CellJob | ComputeReference | FindOpenAxes):
+    if not isinstance(job, CellJob | ComputeReference | EvaluateReference | FindOpenAxes):
         return ""
     if job.cell.model.startswith(live_model.PREFIX):
         return last_frame_of_program(error)
@@ -130,6 +132,8 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
                 announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
             )
             messages.send(connection, computed)
+        case EvaluateReference():
+            messages.send(connection, Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))
         case FindOpenAxes():
             messages.send(connection, open_axes.find(job.cell, assignment.cwd))
         case ExportProgram():

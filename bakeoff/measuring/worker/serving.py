@@ -7,9 +7,18 @@ from collections.abc import Callable
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.measuring import messages
-from bakeoff.measuring.messages import BurstTaken, Finish, Finished, KernelsTraced, Ready, TakeBurst, TakeLoad
+from bakeoff.measuring.messages import (
+    BurstTaken,
+    Evaluated,
+    Finish,
+    Finished,
+    KernelsTraced,
+    Ready,
+    TakeBurst,
+    TakeLoad,
+)
 from bakeoff.measuring.versions import versions_of
-from bakeoff.measuring.worker import accuracy, conditions, energy, kernels, memory, precision, sampling
+from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, kernels, memory, precision, sampling
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
@@ -115,6 +124,9 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         stages=stages,
     )
     messages.send(connection, finished)
+    if isinstance(command, Finish) and command.with_metrics:
+        with phases.announced("evaluate"):
+            messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if isinstance(command, Finish) and command.with_trace:
         messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
 

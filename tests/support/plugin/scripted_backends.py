@@ -62,6 +62,7 @@ class Null(Backend):
             "hang-in-run": {"hang_at_call": 40},
             "wrong": {"add": 1.0},
             "nan": {"add": float("nan")},
+            "flips": {"latency_ms": 0.5, "swaps": True},
             "missing-output": {"drop_outputs": True},
             "wrong-later": {"add": 1.0, "add_after_call": 60},
             "grandchildren": {"grandchildren": True},
@@ -169,6 +170,8 @@ class Scripted(Compiled):
         tensors = flatten_outputs(self._module(*self._called_with.args, **self._called_with.kwargs))
         if self._script.get("drop_outputs"):
             return tensors[1:]
+        if self._script.get("swaps"):
+            return (swapped(tensors[0]), *tensors[1:])
         if self._calls < self._script.get("add_after_call", 0):
             return tensors
         if "add" not in self._script:
@@ -180,6 +183,12 @@ class Scripted(Compiled):
 
     def placement(self) -> Placement | None:
         return self._script.get("placement")
+
+
+def swapped(logits: torch.Tensor) -> torch.Tensor:
+    """Exchange the two largest values of each row. Where they nearly equal, the error is tiny and the label wrong."""
+    values, places = logits.topk(2, dim=-1)
+    return logits.scatter(-1, places, values.flip(-1))
 
 
 class Instance(Scripted):

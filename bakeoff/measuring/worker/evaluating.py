@@ -1,0 +1,258 @@
+"""Calls the user's own `evaluate` with a `predict` that behaves like the model, for a build or for the reference."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bakeoff import models
+from bakeoff.backends.base import Compiled
+from bakeoff.backends.loaded.contract import TensorSpec
+from bakeoff.backends.ranges import OpenAxes, of_tensor
+from bakeoff.measuring.messages import EvaluateReference
+from bakeoff.measuring.worker import precision
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.loading import gradients, load, move_to_device
+from bakeoff.measuring.worker.matching import without_numbers
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.seeding import seeded
+from bakeoff.records.call_form import Arguments, maker
+from bakeoff.records.errors import BakeoffError, NotServed, UsageError
+from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[Inputs], Sequence["torch.Tensor"]]
+
+
+class Predict:
+    """Is called like the model and answers like it, by a build. Other inputs than it serves raise NotServed.
+
+    Tensors may lie on any device and have any floating-point type. The answer lies on the device of the first one, and
+    has float32 in place of narrower types.
+    """
+
+    def __init__(
+        self, sample: Path, call: Call, sets: Sequence[Inputs], open_axes: OpenAxes = (), any_size: bool = False
+    ) -> None:
+        """Take the form of a call from a contest's sample. The `sets` have the sizes and types of the build."""
+        self._form = form_of(sample)
+        self._arguments = Arguments(self._form)
+        self._answer = maker(self._form["answer"])
+        self._positional = [maker(each) for each in self._form["args"]]
+        self._keywords = {name: maker(each) for name, each in self._form["kwargs"].items()}
+        self._call = call
+        self._any_size = any_size
+        self._specs = [specs_of(each, self._form["names"], open_axes) for each in of_each_shape(sets)]
+        self._like = sets[0].tensors()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self._arguments.signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = self._arguments.leaves(args, kwargs)
+        self._require_served(leaves)
+        given = [self._placed(tensor, number) for number, tensor in enumerate(leaves)]
+        inputs = Inputs(
+            tuple(make(given) for make in self._positional),
+            {name: make(given) for name, make in self._keywords.items()},
+        )
+        return self._answer([like_models(tensor, leaves[0].device) for tensor in self._call(inputs)])
+
+    def _require_served(self, leaves: Sequence[Any]) -> None:
+        import torch
+
+        for name, leaf in zip(self._form["names"], leaves, strict=True):
+            if not isinstance(leaf, torch.Tensor):
+                raise NotServed(f"evaluate gave predict a {type(leaf).__name__} as '{name}': give a tensor")
+        if self._any_size or any(serve(specs, leaves) for specs in self._specs):
+            return
+        pairs = zip(self._specs[0], leaves, strict=True)
+        spec, leaf = next((spec, leaf) for spec, leaf in pairs if not spec.serves(tuple(leaf.shape)))
+        raise NotServed(
+            f"evaluate gave predict '{spec.name}' as {sizes(leaf.shape)}, and the build serves {spec.served}: "
+            "pad it, or build for that size"
+        )
+
+    def _placed(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """Return the tensor on the build's device and in its type."""
+        like = self._like[number]
+        if tensor.is_floating_point() != like.is_floating_point() and tensor.dtype is not like.dtype:
+            raise NotServed(f"evaluate gave predict {tensor.dtype} for '{self._form['names'][number]}' of {like.dtype}")
+        return tensor.detach().to(like.device, like.dtype)
+
+
+def form_of(sample: Path) -> dict[str, Any]:
+    """Return the form of a call with its answer. Raise BakeoffError where either has parts that are not known."""
+    import numpy
+
+    if not sample.exists():
+        raise BakeoffError("evaluate is for inference alone, in one size")
+    with numpy.load(sample) as arrays:
+        form: dict[str, Any] = json.loads(str(arrays["facts"]))["call"]
+    if unknown := form.get("unknown") or form["answer"].get("unknown"):
+        raise BakeoffError(f"no call like the model's can be made: {unknown}")
+    return form
+
+
+def specs_of(inputs: Inputs, names: Sequence[str], open_axes: OpenAxes) -> tuple[TensorSpec, ...]:
+    """Return what a build takes that was made with such inputs."""
+    tensors = inputs.tensors()
+    return tuple(
+        TensorSpec(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            {axis: (each.low, each.high) for axis, each in of_tensor(open_axes, number).items()},
+        )
+        for number, (name, tensor) in enumerate(zip(names, tensors, strict=True))
+    )
+
+
+def serve(specs: Sequence[TensorSpec], leaves: Sequence[torch.Tensor]) -> bool:
+    return all(spec.serves(tuple(leaf.shape)) for spec, leaf in zip(specs, leaves, strict=True))
+
+
+def sizes(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def like_models(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return an output of a build as the model in float32 gives it."""
+    import torch
+
+    is_narrow = tensor.is_floating_point() and tensor.element_size() < 4
+    return tensor.to(device, torch.float32) if is_narrow else tensor.to(device)
+
+
+def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) -> Metrics:
+    """Return the metrics of a build, which was measured before."""
+    job = worker.job
+    assert job.evaluation is not None, "the controller asks only where there is an `evaluate`"
+
+    def call(inputs: Inputs) -> Sequence[torch.Tensor]:
+        compiled.restore()
+        compiled.bind(worker.calls.given(inputs))
+        worker.clock.synchronise()
+        compiled.run()
+        worker.clock.synchronise()
+        return without_numbers(compiled.outputs())
+
+    worker.calls.begin()
+    sample, axes = job.evaluation.sample, job.open_axes
+    with folder_of_user(worker.started_in):
+        return evaluated(worker.cell, job.evaluation.function, lambda: Predict(sample, call, sets, axes))
+
+
+def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
+    """Return the metrics of eager in float32, on the cells' device, whatever precision they have."""
+    import torch
+
+    from bakeoff.backends.calling import flatten_outputs
+
+    cell = job.cell
+    with gradients(cell.task):
+        with torch.inference_mode(False):
+            model = load(cell, cwd, job.weights_at)
+        precision.apply(Precision.FP32)
+        clock = Clock(cell.device)
+        module, sets = move_to_device(model, cell, torch.float32)
+
+        def call(inputs: Inputs) -> Sequence[torch.Tensor]:
+            with torch.inference_mode():
+                outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
+            clock.synchronise()
+            return outputs
+
+        sample = job.evaluation.sample
+        return evaluated(cell, job.evaluation.function, lambda: Predict(sample, call, sets, any_size=True))
+
+
+@contextlib.contextmanager
+def folder_of_user(folder: Path) -> Iterator[None]:
+    """Run the block in the folder that the user stood in, where the data of `evaluate` may lie."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def evaluated(cell: Cell, name: str, make_predict: Callable[[], Predict]) -> Metrics:
+    """Return what the user's function returns, or why it has failed."""
+    begun_s = time.monotonic()
+    file = ""
+    try:
+        predict = make_predict()
+        evaluate = models.find_evaluate(name)
+        file = getattr(getattr(evaluate, "__code__", None), "co_filename", "")
+        with seeded(cell.seed):
+            returned = evaluate(predict, **arguments_of(evaluate, {**cell.dimensions, "seed": cell.seed}))
+        values = values_of(returned)
+        declared: Mapping[str, bool] = getattr(evaluate, "higher_is_better", {})
+        known = {key: bool(declared[key]) for key in values if key in declared}
+        return Metrics(values=values, higher_is_better=known, seconds=time.monotonic() - begun_s)
+    except Exception as error:  # the user's own code may raise anything
+        traceback.print_exc()
+        failure = explain(error)[1]
+        path = Path(file).resolve() if file else None
+        place = last_frame_below(path.parent, error, path) if path and not isinstance(error, BakeoffError) else ""
+        return Metrics(failure=failure.model_copy(update={"place": place}), seconds=time.monotonic() - begun_s)
+
+
+def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -> dict[str, object]:
+    """Return what the function takes beside `predict`: sizes of the model, and the seed.
+
+    Raise UsageError for what it needs and the model has not.
+    """
+    _, *others = inspect.signature(evaluate).parameters.values()
+    needed = [each for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    if missing := [each.name for each in needed if each.default is each.empty and each.name not in known]:
+        raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
+    return {each.name: known[each.name] for each in needed if each.name in known}
+
+
+def values_of(returned: object) -> dict[str, Metric]:
+    """Return the metrics in what `evaluate` returned: numbers, or a score of each sample.
+
+    Raise UsageError for anything else, and for what is no finite number.
+    """
+    if not isinstance(returned, Mapping) or not returned or not all(isinstance(name, str) for name in returned):
+        told = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
+        raise UsageError(f"evaluate returned {told}: return a dict such as {{'top1': 0.91}}")
+    return {name: _metric(name, value) for name, value in returned.items()}
+
+
+def _metric(name: str, value: Any) -> Metric:
+    if not name.isidentifier():
+        raise UsageError(f"evaluate returned a metric '{name}': name it like top1 or f1_macro")
+    if hasattr(value, "tolist"):  # a tensor, an array, or a number of either
+        value = value.detach().cpu().tolist() if hasattr(value, "detach") else value.tolist()
+    if isinstance(value, int | float):
+        return Metric(value=_finite(name, value))
+    scores = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if not scores or not all(isinstance(each, int | float) or hasattr(each, "item") for each in scores):
+        raise UsageError(f"evaluate returned a {type(value).__name__} as {name}: expected a number or a list of them")
+    of = f" for sample {{}} of {len(scores)}"
+    numbers = (each.item() if hasattr(each, "item") else each for each in scores)
+    return Metric.of_scores([_finite(name, each, of.format(place)) for place, each in enumerate(numbers, 1)])
+
+
+def _finite(name: str, value: float, place: str = "") -> float:
+    if not math.isfinite(value):
+        raise UsageError(f"evaluate returned {value} as {name}{place}")
+    return float(value)

@@ -1,0 +1,185 @@
+import math
+import random
+
+import pytest
+
+from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.doubts import NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
+from bakeoff.judging.metrics import judge_metrics, mcnemar
+from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.records.schema import Record
+from bakeoff.reports import doubt_sentences
+from tests.reports.samples import cell, constant, ok
+
+
+def right(samples: int, wrong: int = 0) -> list[float]:
+    """Scores of a build that has `wrong` of the samples wrong, the first ones."""
+    return [0.0] * wrong + [1.0] * (samples - wrong)
+
+
+def measured(label: str, scores: list[float] | float, reference: list[float] | float, ms: float = 1.0) -> Record:
+    """A record with one metric, `top1`."""
+    ours, theirs = (
+        Metric.of_scores(each) if isinstance(each, list) else Metric(value=each) for each in (scores, reference)
+    )
+    record = ok(cell(label), constant([ms] * 8))
+    update = {"metrics": Metrics(values={"top1": ours}), "reference_metrics": Metrics(values={"top1": theirs})}
+    return record.model_copy(update=update)
+
+
+def judged(scores: list[float] | float, reference: list[float] | float, require: str) -> ContestJudgement:
+    """Judge a fast build with these scores beside a slow one with those of the reference."""
+    records = [measured("onnx", scores, reference), measured("eager", reference, reference, ms=2.0)]
+    return judge_contest(records, Requirements.parse(require))
+
+
+def test_scores_are_kept_compactly_and_come_back_as_they_were() -> None:
+    scores = [random.Random(1).random() for _ in range(1000)]
+    assert Metric.of_scores(scores).scores == tuple(scores)
+    assert len(Metric.of_scores(right(50_000, 10_000)).packed) < 1000
+    assert Metric(value=0.5).scores == ()
+
+
+def test_eight_samples_stay_undecided_and_eight_hundred_decide() -> None:
+    few = judged(right(8), right(8), "top1>-1%")
+    assert few.winner == "onnx" and few.certainty is Certainty.DOUBTED
+    [doubt] = few.doubts_by_effect[Effect.WINNER]
+    assert isinstance(doubt, RequirementOpen) and doubt.labels == ("onnx",)
+    assert doubt.further is not None and 350 < doubt.further < 400
+    assert judged(right(8 + doubt.further), right(8 + doubt.further), "top1>-1%").certainty is Certainty.SURE
+    assert judged(right(800), right(800), "top1>-1%").certainty is Certainty.SURE
+
+
+def test_flipped_labels_cannot_win_however_fast_they_come() -> None:
+    contest = judged(right(800, 100), right(800), "top1>-1%")
+    assert contest.winner == "eager"
+    assert contest.doubts == (RequirementMissed("onnx", "top1", ">", "-1%", 0.875, 1.0, is_of_metric=True),)
+    assert "top1 is 0.875 (reference 1), not > -1%" in doubt_sentences.doubts(contest)[0]
+    assert judged(right(800, 100), right(800), "top1>-20%").winner == "onnx"
+
+
+def test_the_samples_are_paired() -> None:
+    """Scores that differ much from sample to sample tell a small change, if it is the same in all."""
+    draw = random.Random(2)
+    hard = [draw.gauss(10.0, 3.0) for _ in range(100)]
+    contest = judged([each - 0.5 + draw.gauss(0, 0.1) for each in hard], hard, "top1>-1%")
+    assert contest.winner == "eager"
+    assert isinstance(contest.doubts[0], RequirementMissed)
+    change = judge_metrics(measured("onnx", [each - 0.5 for each in hard], hard))["top1"].change_ci95
+    assert change is not None and -0.51 < change.low <= -0.49
+
+
+@pytest.mark.parametrize(
+    ("require", "certainty", "winner"),
+    [
+        ("top1<0.12", Certainty.SURE, "onnx"),
+        ("top1<0.10", Certainty.DOUBTED, "onnx"),
+        ("top1<0.08", Certainty.NOTHING, None),
+        ("top1<=+10%", Certainty.SURE, "onnx"),
+        ("top1<+0.1%", Certainty.DOUBTED, "onnx"),
+        ("top1<-50%", Certainty.NOTHING, None),
+    ],
+)
+def test_the_sign_of_the_requirement_says_what_is_better(
+    require: str, certainty: Certainty, winner: str | None
+) -> None:
+    draw = random.Random(3)
+    rates = [0.1 + draw.uniform(-0.05, 0.05) for _ in range(400)]
+    contest = judged([each + draw.uniform(-0.005, 0.005) for each in rates], rates, require)
+    assert (contest.certainty, contest.winner) == (certainty, winner)
+
+
+def test_a_change_of_a_negative_metric_is_a_share_of_its_size() -> None:
+    reference = [-2.0 + 0.1 * (place % 7) for place in range(200)]
+    lower = [each - 0.1 for each in reference]
+    assert judged(lower, reference, "top1>-1%").winner == "eager"
+    assert judged(lower, reference, "top1>-10%").winner == "onnx"
+
+
+def test_plain_numbers_have_no_interval_and_say_so() -> None:
+    contest = judged(0.75, 0.76, "top1>-2%")
+    assert contest.certainty is Certainty.SURE
+    assert WithoutInterval(("top1",)) in contest.doubts_by_effect[Effect.NONE]
+    assert judge_metrics(contest.cells[0].record)["top1"].change_ci95 is None
+    assert judged(0.75, 0.76, "top1>-1%").winner == "eager"
+
+
+def test_the_float_reference_itself_changes_nothing_and_needs_no_samples() -> None:
+    reference = measured("eager", right(8), right(8))
+    assert judge_contest([reference], Requirements.parse("top1>-1%")).certainty is Certainty.ALONE
+    assert judge_contest([reference], Requirements.parse("top1>=0%")).certainty is Certainty.ALONE
+
+
+def test_what_cannot_be_told_by_any_number_of_samples_says_so() -> None:
+    contest = judged(right(800), right(800), "top1>=0%")
+    [doubt] = contest.doubts_by_effect[Effect.WINNER]
+    assert isinstance(doubt, RequirementOpen) and doubt.further is None
+    assert "more samples would hardly tell" in doubt_sentences.doubt(doubt)
+
+
+def test_mcnemars_test_is_exact() -> None:
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(10, 0) == pytest.approx(2 / 2**10)
+    assert mcnemar(3, 5) == pytest.approx(2 * sum(math.comb(8, k) for k in range(4)) / 2**8)
+
+
+@pytest.mark.parametrize(("won", "lost", "samples"), [(12, 2, 50), (1, 30, 800), (0, 3, 20)])
+def test_the_ends_of_tangos_interval_are_just_not_rejected(won: int, lost: int, samples: int) -> None:
+    """At each end, the score statistic with the likeliest shares of that difference is 1.96."""
+    build = [1.0] * (samples - lost) + [0.0] * lost
+    reference = [0.0] * won + [1.0] * (samples - won)
+    found = judge_metrics(measured("onnx", build, reference))["top1"]
+    assert (found.lost, found.won) == (lost, won) and found.change_ci95 is not None
+    for end in (found.change_ci95.low, found.change_ci95.high):
+        least, most = max(0.0, -end), (1 - end) / 2
+        grid = [least + (most - least) * place / 20_000 for place in range(1, 20_000)]
+        alike = samples - won - lost
+        likelihoods = [won * math.log(q + end) + lost * math.log(q) + alike * math.log(1 - 2 * q - end) for q in grid]
+        best = grid[likelihoods.index(max(likelihoods))]
+        statistic = abs(won - lost - samples * end) / math.sqrt(samples * (2 * best + end * (1 - end)))
+        assert math.isclose(statistic, 1.96, abs_tol=0.002)
+
+
+def failed(record: Record, **fields: Failure) -> Record:
+    return record.model_copy(update={name: Metrics(failure=failure) for name, failure in fields.items()})
+
+
+NAN = Failure(kind="UsageError", text="evaluate returned nan as top1 for sample 3 of 8")
+
+
+def test_a_build_without_metrics_is_a_doubt_and_with_a_requirement_cannot_win() -> None:
+    eager = measured("eager", right(8), right(8), ms=2.0)
+    onnx = failed(measured("onnx", right(8), right(8)), metrics=NAN)
+    [doubt] = judge_contest([onnx, eager]).doubts_by_effect[Effect.WINNER]
+    assert doubt == NotEvaluated(("onnx",), NAN.text, of_reference=False)
+    contest = judge_contest([onnx, eager], Requirements.parse("top1>-1%"))
+    assert contest.winner == "eager"
+    assert (
+        "top1 cannot be judged: evaluate returned nan as top1 for sample 3 of 8" in doubt_sentences.doubts(contest)[0]
+    )
+
+
+def test_what_failed_for_the_reference_is_said_once() -> None:
+    records = [failed(ok(cell(label), constant([1.0] * 8)), reference_metrics=NAN) for label in ("eager", "onnx")]
+    found = [each for each in judge_contest(records).doubts if isinstance(each, NotEvaluated)]
+    assert found == [NotEvaluated(("eager", "onnx"), NAN.text, of_reference=True)]
+
+
+def test_other_names_or_another_number_of_scores_cannot_be_compared() -> None:
+    reference = Metrics(values={"top1": Metric.of_scores(right(8))})
+    other = Metrics(values={"f1": Metric(value=1.0)}).beside(reference)
+    assert other.failure and other.failure.text == "evaluate returned f1, and for the reference top1"
+    fewer = Metrics(values={"top1": Metric.of_scores(right(7))}).beside(reference)
+    assert fewer.failure and "7 scores of top1, and for the reference 8" in fewer.failure.text
+    assert reference.beside(reference) is reference
+
+
+def test_a_requirement_of_a_metric_is_refused_where_nothing_is_evaluated() -> None:
+    with pytest.raises(UsageError, match="unknown quantity 'p9_ms': did you mean 'p99_ms'"):
+        Requirements.parse("p9_ms<5").refuse_metrics()
+    with pytest.raises(UsageError, match="top1 takes a plain number, or a change such as -1%"):
+        Requirements.parse("top1<5ms")

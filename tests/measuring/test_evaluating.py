@@ -1,0 +1,171 @@
+"""The user's own `evaluate`: what it may return, the `predict` that it gets, and how its failures end."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff.judging.judgement import contests_of
+from bakeoff.measuring.messages import ComputeReference
+from bakeoff.measuring.worker import evaluating, reference
+from bakeoff.models.base import Inputs
+from bakeoff.records.errors import NotServed
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from tests.support.measuring import by_label, measure
+
+torch = pytest.importorskip("torch")
+
+NEARLY_EQUAL = """
+import time
+import torch
+
+class Close(torch.nn.Module):
+    '''The two largest logits of every row differ by a millionth.'''
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x, scale: float = 1.0):
+        base = torch.tensor([1.0, 1.000001, 0.0, 0.0])
+        return {"logits": self.weight * base + 0.001 * x.mean(-1, keepdim=True), "count": x.sum(-1)}
+
+def factory(batch: int = 4):
+    return Close(), torch.randn(batch, 8)
+
+def evaluate(predict, batch):
+    rows = []
+    for _ in range(200):
+        x = torch.randn(batch, 8)
+        logits = predict(x=x)["logits"]
+        if (logits > 1.9).any():
+            time.sleep(600)
+        if logits.isnan().any():
+            return {"top1": float("nan")}
+        rows += (logits.argmax(-1) == 1).float().tolist()
+    return {"top1": rows}
+"""
+
+
+def test_a_fast_build_with_flipped_labels_cannot_win_and_failures_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "close.py").write_text(NEARLY_EQUAL)
+    report = measure(
+        tmp_path / "run",
+        *("null", "null/flips", "null/nan", "null/wrong"),
+        models=[f"{tmp_path}/close.py:factory"],
+        require="top1>-1%",
+        evaluate_timeout_s=3.0,
+    )
+    records = by_label(report)
+    flips = records["null/flips"]
+    assert flips.accuracy is not None and flips.accuracy.passed and flips.accuracy.relative_rmse < 1e-5
+    assert flips.latency and flips.latency.median_ms < 0.9  # twice as fast as the other one
+    [contest] = contests_of(report)
+    assert contest.winner == "null" and contest.candidates == ["null"]
+    values = {label: record.metrics.values for label, record in records.items() if record.metrics}
+    assert (values["null"]["top1"].value, values["null/flips"]["top1"].value) == (1.0, 0.0)
+    reasons = {label: record.metrics.failure for label, record in records.items() if record.metrics}
+    assert reasons["null"] is None and reasons["null/flips"] is None
+    assert reasons["null/nan"] is not None and reasons["null/nan"].text == "evaluate returned nan as top1"
+    assert reasons["null/wrong"] is not None and "took longer than 3 s" in reasons["null/wrong"].text
+    assert all(record.latency for record in records.values())  # what was measured stays
+    assert all("evaluate" not in {phase.name for phase in record.phases} for record in records.values())
+
+
+class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    def forward(self, x: Any, mask: Any = None) -> dict[str, Any]:
+        return {"y": 2 * x, "rows": x.shape[0] * torch.ones((), dtype=torch.int64)}
+
+
+@pytest.fixture
+def make_predict(tmp_path: Path) -> Callable[..., evaluating.Predict]:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom tests.measuring.test_evaluating import Model\n"
+        "def factory(batch: int = 4):\n    return Model(), torch.randn(batch, 3)\n"
+    )
+    cell = Cell(model=f"{tmp_path}/net.py:factory", dimensions={"batch": 4}, backend="eager")
+    sample = tmp_path / "sample.npz"
+    job = ComputeReference(cell=cell, reference=tmp_path / "reference.pt", sample=sample)
+    before = Path.cwd()
+    import os
+
+    try:
+        reference.compute(job, tmp_path, tmp_path)
+    finally:
+        os.chdir(before)
+
+    def make(dtype: Any = torch.float32, **given: Any) -> evaluating.Predict:
+        def call(inputs: Inputs) -> list[Any]:
+            assert inputs.args[0].dtype is dtype
+            return list(Model()(*inputs.args, **inputs.kwargs).values())
+
+        return evaluating.Predict(sample, call, [Inputs((torch.randn(4, 3, dtype=dtype),))], **given)
+
+    return make
+
+
+def test_predict_is_called_like_the_model_and_answers_like_it(make_predict: Callable[..., evaluating.Predict]) -> None:
+    x = torch.randn(4, 3)
+    for answer in (make_predict()(x), make_predict()(x=x), make_predict()(x, mask=None)):
+        assert set(answer) == {"y", "rows"} and torch.equal(answer["y"], 2 * x)
+    narrow = make_predict(torch.bfloat16)(x.double())["y"]
+    assert narrow.dtype is torch.float32 and torch.equal(narrow, 2 * x.bfloat16().float())
+
+
+def test_other_sizes_are_refused_with_both_sizes(make_predict: Callable[..., evaluating.Predict]) -> None:
+    with pytest.raises(NotServed, match=r"'x' as \(3, 3\), and the build serves float32 \(4, 3\): pad it"):
+        make_predict()(torch.randn(3, 3))
+    assert make_predict(any_size=True)(torch.randn(3, 3))["y"].shape == (3, 3)
+    with pytest.raises(NotServed, match="a list as 'x': give a tensor"):
+        make_predict()([1.0])
+
+
+def metrics(returned: object, make_predict: Callable[..., evaluating.Predict], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def evaluate(predict: object, batch: int, seed: int, **others: object) -> object:
+        assert (batch, seed, others) == (4, 0, {})
+        return returned() if callable(returned) else returned
+
+    evaluate.higher_is_better = {"wer": False, "unused": True}  # type: ignore[attr-defined]
+    monkeypatch.setattr("bakeoff.models.find_evaluate", lambda name: evaluate)
+    cell = Cell(model="mlp", dimensions={"batch": 4}, backend="eager", precision=Precision.BF16)
+    return evaluating.evaluated(cell, "net.py:evaluate", make_predict)
+
+
+def test_numbers_and_scores_of_every_kind_are_taken(
+    make_predict: Callable[..., evaluating.Predict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = torch.tensor([True, False, True])
+    given: Mapping[str, object] = {"a": 1, "b": torch.tensor(0.5), "wer": [torch.tensor(0.25), 0.5], "c": scores}
+    found = metrics(given, make_predict, monkeypatch)
+    assert {name: (each.value, each.samples) for name, each in found.values.items()} == {
+        "a": (1.0, 0),
+        "b": (0.5, 0),
+        "wer": (0.375, 2),
+        "c": (2 / 3, 3),
+    }
+    assert found.higher_is_better == {"wer": False}
+
+
+def fails() -> object:
+    raise ValueError("no such file")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (fails, "ValueError: no such file (test_evaluating.py, line"),
+        (0.5, "evaluate returned a float: return a dict such as {'top1': 0.91}"),
+        ({}, "evaluate returned an empty dict"),
+        ({"top1": []}, "evaluate returned a list as top1: expected a number or a list of them"),
+        ({"top1": "good"}, "evaluate returned a str as top1"),
+        ({"top1": [0.5, float("inf")]}, "evaluate returned inf as top1 for sample 2 of 2"),
+        ({"top 1": 0.5}, "evaluate returned a metric 'top 1': name it like top1"),
+    ],
+)
+def test_what_cannot_be_taken_is_a_reason(
+    returned: object, said: str, make_predict: Callable[..., evaluating.Predict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = metrics(returned, make_predict, monkeypatch)
+    assert not found.values and said in found.failure.sentence
