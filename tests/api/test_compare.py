@@ -95,7 +95,7 @@ def test_what_is_wrong_is_told_before_weights_are_written(
 
 
 def test_importing_it_draws_no_random_number_of_the_program() -> None:
-    code = "import random; s = random.getstate(); import bakeoff.api.run_process; assert random.getstate() == s"
+    code = "import random; s = random.getstate(); import bakeoff.api.progress; assert random.getstate() == s"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

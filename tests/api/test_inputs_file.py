@@ -92,6 +92,7 @@ def test_a_wrong_name_is_told_with_the_nearest_one(folder: Path) -> None:
         load(contest.cells[0].cell)
 
 
+@pytest.mark.slow
 def test_models_of_other_sources_take_them_too(folder: Path) -> None:
     bakeoff.Calls.of(torch.ones(3, 3, 8, 8)).save("calls.pt")
     family = find_for("timm:resnet18", "inference", "calls.pt")

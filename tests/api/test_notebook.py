@@ -11,6 +11,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.support.checkout import ROOT
 
+pytestmark = pytest.mark.slow
+
 CELLS = [
     """
 import torch
@@ -30,6 +32,13 @@ result
 import asyncio
 assert asyncio.get_running_loop().is_running()
 print(result.rows[0]["status"], result.contests[0].title)
+""",
+    """
+class Broken(Gate):
+    def forward(self, x):
+        return x.view(3, 5)
+
+bakeoff.compare(Broken(), torch.randn(4, 8), backends="eager", devices="cpu", progress=False).rows[0]["reason"]
 """,
 ]
 
@@ -55,3 +64,7 @@ def test_cell_shows_the_answer_and_progress_has_gone(notebook: nbformat.Notebook
     progress, shown = notebook.cells[1].outputs
     assert progress.output_type == "display_data" and progress.data["text/html"] == ""
     assert "only eager could be ranked" in shown.data["text/html"] and "live:Gate on cpu" in shown.data["text/plain"]
+
+
+def test_error_of_a_cell_is_told_with_its_line(notebook: nbformat.NotebookNode) -> None:
+    assert "(a cell of the notebook, line 3, in forward)" in notebook.cells[3].outputs[-1].data["text/plain"]
