@@ -65,6 +65,17 @@ def form_by_types(module: nn.Module) -> tuple[str, ...]:
     return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)
 
 
+def form_by_mode(module: nn.Module) -> tuple[str, ...]:
+    """Return what is said of a module that was given in training mode, if a layer acts otherwise in it, or nothing."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.dropout import _DropoutNd
+
+    kinds = sorted({type(part).__name__ for part in module.modules() if isinstance(part, _BatchNorm | _DropoutNd)})
+    if not module.training or not kinds:
+        return ()
+    return (f"came in training mode, in which {' and '.join(kinds)} act otherwise, and is measured in eval mode",)
+
+
 def is_scripted(module: nn.Module) -> bool:
     """Return True if the module or a part of it is a ScriptModule, scripted or traced."""
     import torch

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import form_by_types, require_weights
+from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.package import checkout
 
@@ -160,7 +160,7 @@ def with_own_inputs(
     """
     require_weights(module)
     sets, bolder = _input_sets(model, example) if example is not None else ((), None)
-    forms = form_by_types(module)
+    forms = (*form_by_types(module), *form_by_mode(module))
     module = module.to("cpu").float().eval()
     targets = _targets(model, module)
     return LoadedModel(

@@ -280,6 +280,26 @@ def test_a_count_that_is_returned_is_tried_with_inputs_that_change_it() -> None:
     assert found.probes and all(int((probe.args[0] > 50).sum()) for probe in found.probes)
 
 
+def skips_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) if len(x[x > 50]) else x
+
+
+def skips_unused_experts(m: Any, x: torch.Tensor) -> torch.Tensor:
+    rows, _ = torch.where(x > 50)
+    return m.linear(x) if rows.numel() else x
+
+
+def drops_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) if x.masked_select(x > 50).shape[0] > 0 else x
+
+
+@pytest.mark.parametrize("forward", [skips_without_hits, skips_unused_experts, drops_without_hits])
+def test_a_size_that_values_decide_is_a_decision(forward: Any) -> None:
+    found = deciding(forward)
+    assert [decision.goes_both_ways for decision in found.decisions] == [True]
+    assert found.probes
+
+
 def test_sizes_and_constants_are_no_decisions() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x

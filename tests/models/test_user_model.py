@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.unwrapping import form_by_mode
 from bakeoff.models.user import MAX_CALLS
 from bakeoff.records.errors import UsageError
 
@@ -395,3 +397,10 @@ def test_the_users_own_errors_pass_through(write: Write) -> None:
         load(write(returning("1 / 0")))
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         load(write("import no_such_package\ndef factory(): ..."))
+
+
+def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    told = "came in training mode, in which BatchNorm1d and Dropout act otherwise, and is measured in eval mode"
+    assert form_by_mode(layers) == (told,)
+    assert form_by_mode(layers.eval()) == form_by_mode(nn.Linear(4, 4).train()) == ()

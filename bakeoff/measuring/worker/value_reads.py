@@ -44,6 +44,14 @@ READS = frozenset(
 )
 """Functions of torch and of its tensors that give Python a value to decide by."""
 
+SIZE_READS = frozenset({"numel", "nelement", "__len__", "size", "__get__"})
+"""Functions that give Python a size. `__get__` gives a shape, or another attribute."""
+
+SIZED_BY_VALUES = frozenset(
+    {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "__getitem__"}
+)
+"""Functions of torch whose results may have sizes that depend on values, such as how many of them are true."""
+
 SHOWN_CHARACTERS = 1000
 """So much of a value that was read tells it from another one."""
 
@@ -64,12 +72,15 @@ class _Read:
 class ReadingWatch(TorchFunctionMode):
     """Notes where Python reads values that come from the inputs, in calls inside the block, and the way of these calls.
 
+    How many values fulfil a condition is such a value, too: the length of `x[x > 0]`.
+
     A value that comes from weights alone is the same in each call, so nothing is decided by it.
     """
 
     def __init__(self, inputs: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self._from_inputs = WeakIdKeyDictionary()
+        self._sized_by_values = WeakIdKeyDictionary()
         self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
@@ -82,7 +93,12 @@ class ReadingWatch(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if any(tensor in self._from_inputs for tensor in given):
             self._note(_tensors_in(result))
-            if name in READS and (frame := _models_frame(sys._getframe(1))):
+            if is_sized_by_values(name, args):
+                for tensor in _tensors_in(result):
+                    self._sized_by_values[tensor] = True
+            has_size = name in SIZE_READS and (name != "__get__" or isinstance(result, torch.Size))
+            is_size = has_size and given[0] in self._sized_by_values
+            if (name in READS or is_size) and (frame := _models_frame(sys._getframe(1))):
                 read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
                 read.values.append(str(result)[:SHOWN_CHARACTERS])
         return result
@@ -113,6 +129,15 @@ class ReadingWatch(TorchFunctionMode):
             for (file, line), read in self._reads.items()
             if not _decides_nothing(file, line)
         )
+
+
+def is_sized_by_values(name: str, args: Any) -> bool:
+    """Return True if the size of what this call returns depends on values: of a condition, or of a mask as an index."""
+    if name == "where":
+        return len(args) == 1
+    if name == "__getitem__":
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors_in(args[1:]))
+    return name in SIZED_BY_VALUES
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
