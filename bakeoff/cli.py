@@ -239,6 +239,23 @@ def history(
     return 0
 
 
+@app.command()
+def publish(
+    paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
+    out: Annotated[Path, typer.Option(help="Folder of the site")] = Path("site"),
+    card: Annotated[bool, typer.Option("--card", help="Write the answers as Markdown for a model card, too")] = False,
+) -> int:
+    """Write a static site of many runs: an index to search, each report, and latencies from run to run."""
+    from bakeoff.judging.judgement import judge
+    from bakeoff.reports import site
+
+    files = site.write([judge(report_at(path)) for path in paths], out, card)
+    say(f"Site: {files[0]}")
+    if card:
+        say(f"Model card: {files[-1]}")
+    return 0
+
+
 @app.command("machines")
 def compare_machines(
     paths: Annotated[list[Path], typer.Argument(help="A report of each machine, in a folder named after it")],

@@ -46,7 +46,7 @@ def read(folder: Path) -> History:
     for path in _find(folder):
         try:
             report = report_file.read(path, with_samples=False)
-            key = (_moment(report.created_at), report.run_id)
+            key = (moment(report.created_at), report.run_id)
         except UsageError as error:
             skipped.append(str(error))
             continue
@@ -85,7 +85,7 @@ def _find(folder: Path) -> list[Path]:
     return sorted({path.parent for name in names for path in folder.rglob(name)})
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
     """Read a date of ISO 8601; without a zone it is UTC. Raises UsageError for anything else."""
     try:
         moment = datetime.fromisoformat(text)

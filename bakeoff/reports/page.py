@@ -12,8 +12,9 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import jinja2
 from markupsafe import Markup
@@ -21,6 +22,7 @@ from pydantic import JsonValue
 
 from bakeoff.judging.compare import CellChange, Comparison
 from bakeoff.judging.explanation import Explanation, tree_of
+from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.profile import CellProfile
@@ -35,6 +37,7 @@ from bakeoff.reports import (
     explanation,
     floor,
     generation,
+    headline,
     load,
     machine,
     mix,
@@ -58,8 +61,8 @@ USUAL_CALLS = 1_000
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
-def to_page(judgement: Judgement) -> str:
-    """Return the whole report as a page."""
+def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
+    """Return the whole report as a page. `folder` is that of the run, for the commands at its top."""
     report, contests = judgement.report, judgement.contests
     palette = Palette(row.record for contest in contests for row in contest.cells)
     sections = [
@@ -74,6 +77,9 @@ def to_page(judgement: Judgement) -> str:
         summary=machine.summary(report),
         answers=shown_in(Surface.PAGE, answers_of(contests), contests),
         absent=sentences.cannot_run_here(judgement),
+        headline=headline.line(contests[0]) if len(contests) == 1 else "",
+        whether_to_ship=sentences.whether_to_ship(contests[0]) if len(contests) == 1 else "",
+        next_commands=sentences.next_commands(judgement, folder),
         about_models=traits.about_models(contests),
         incomplete=machine.what_is_missing(report),
         sections=sections,
@@ -172,6 +178,36 @@ def explanation_to_page(found: Explanation, profiles: Sequence[CellProfile], rec
         the_model=explanation.THE_MODEL,
         work=[(profile.label, explanation.work_lines(profile.work)) for profile in profiles],
         sides=lambda branch: list(zip(labels, (branch.ms, branch.against_ms), strict=False)),
+    )
+
+
+@dataclass(frozen=True)
+class Index(Generic[T]):
+    """The table of the answers of many runs."""
+
+    rows: Sequence[T]
+    columns: Sequence[Column[T]]
+    anchor: str = "answers"
+    title: str = "answers of all runs"
+
+
+def site_to_page(
+    section: Index[T], runs: Sequence[Any], history: History | None, name_column: Column[T], status_column: Column[T]
+) -> str:
+    """Return the index of a site: the answers of all runs, links to their reports, and latencies from run to run."""
+    records = [record for run in history.runs for record in run.records.values()] if history else []
+    palette = Palette(record for record in records if record.latency)
+    return _page(
+        "site.html.jinja",
+        palette,
+        title=f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
+        summary=sorted({machine.devices(run.judgement.report) for run in runs}),
+        section=section,
+        runs=runs,
+        no_swatch=lambda _: "",
+        pictures=[Picture(chart, palette) for chart in charts.of_history(history, palette)] if history else [],
+        name_column=name_column,
+        status_column=status_column,
     )
 
 

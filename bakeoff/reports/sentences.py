@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
@@ -18,7 +18,7 @@ from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import one_line, spell_ms, visible
 from bakeoff.reports import doubt_sentences, headline, machine, number_format
 from bakeoff.reports.words import first, listed, percent
 
@@ -171,6 +171,32 @@ def export_command(contest: ContestJudgement, folder: str) -> str:
     if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
         return ""  # nothing exports a dynamic build
     return f"bakeoff export {shlex.quote(folder)} {best.cell.id}"
+
+
+def whether_to_ship(contest: ContestJudgement) -> str:
+    """Say in one sentence whether the outputs of the best one were found right, and what may change that it is best."""
+    best = contest.best
+    if best is None or best.record.accuracy is None:
+        return ""
+    accuracy = best.record.accuracy
+    if accuracy.unchecked:
+        return f"The outputs of {best.label} could not be checked: {one_line(accuracy.unchecked)}."
+    error = number_format.error(accuracy.relative_rmse)
+    told = f"The outputs of {best.label} passed the check against the reference (relative RMSE {error})"
+    count = len(contest.doubts_by_effect[Effect.WINNER])
+    if not count:
+        return f"{told}, and nothing was found that could change the winner."
+    return f"{told}; {'one finding' if count == 1 else f'{count} findings'} could change the winner."
+
+
+def next_commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
+    """Return the commands that ship the winners and that measure all of it again, by what they are for."""
+    exports = [text for contest in judgement.contests if (text := export_command(contest, folder))]
+    command = judgement.report.command
+    return {
+        **({"the winner as a folder that runs without Bakeoff": exports} if exports else {}),
+        **({"all of it again": [visible(command)]} if command else {}),
+    }
 
 
 def what_all_winners_ship(judgement: Judgement, folder: str) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
-from bakeoff.records.text import visible
 from bakeoff.reports import (
     doubt_sentences,
     dynamic,
@@ -48,6 +47,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         *(f"**{escape(suite_report.answer(suite))}**" for suite in judgement.suites),
         *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
         _answer(contests),
+        escape(sentences.whether_to_ship(contests[0])) if len(contests) == 1 else "",
         about_models,
         *(f"**{escape(dynamic.finding(each))}.**" for each in judgement.dynamic_ranges),
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
@@ -106,10 +106,9 @@ def _figure(figures: Sequence[Path]) -> str:
 
 def _next(judgement: Judgement, folder: Path) -> str:
     """Return the commands that ship the winner and measure it again."""
-    report = judgement.report
-    commands = [text for contest in judgement.contests if (text := sentences.export_command(contest, str(folder)))]
-    lines = ["# the winner as a folder that runs without Bakeoff", *commands[:MOST_CONTESTS]] if commands else []
-    lines += ["# all of it again", visible(report.command)] if report.command else []
+    lines = []
+    for purpose, commands in sentences.next_commands(judgement, str(folder)).items():
+        lines += [f"# {purpose}", *commands[:MOST_CONTESTS]]
     return fenced("\n".join(lines), "sh") if lines else ""
 
 

@@ -31,7 +31,7 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     Return the files by their names within `folder`, such as `figures/latency.svg`.
     """
     tables = {"cells.csv": to_csv(judgement), **suite_tables(judgement), **sweep_tables(judgement)}
-    texts = tables | {"report.html": to_page(judgement)}
+    texts = tables | {"report.html": to_page(judgement, str(folder))}
     if rows := load.rows_of(judgement):
         texts["load.csv"] = csv_text(rows)
     if rows := generation.rows_of(judgement):

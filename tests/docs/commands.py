@@ -36,6 +36,7 @@ NOT_RUN = {
     r"^pipx? ": "changes what is installed",
     r" (explain|blame) ": "builds cells of a run again; tests/explaining does it with small models",
     r" start results/": "starts processes for a minute; tests/shipping/test_starts.py starts a small folder",
+    r" publish results/": "needs two runs; tests/reports/test_site.py publishes two",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
     r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",

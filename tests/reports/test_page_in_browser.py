@@ -204,7 +204,7 @@ def test_what_a_mark_says_is_shown_by_pointer_and_by_keyboard(reader: Reader, ht
     assert tip.startswith("onnx: 1.0") and tip.endswith("2,880 calls in 3 processes")
     picture = reader.finds("figure[data-chart=roofline] svg")[0]
     picture.send_keys("\ue015")  # arrow down
-    assert "of a large copy" in reader.reads("#tip")[0]
+    assert "of a large product" in reader.reads("#tip")[0]
     picture.send_keys("\ue015")
     assert reader.reads("#tip")[0].startswith("onnx: ")
     picture.send_keys("\ue00c")  # Escape

@@ -30,7 +30,7 @@ from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "draw_starts", "latencies_svg",
-           "of_change", "of_contest", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
+           "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""
@@ -123,11 +123,18 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)
 
 
+def of_history(history: History, palette: Palette) -> list[Chart]:
+    """Return a chart for each contest that was measured in two runs, for a page with this palette."""
+    from bakeoff.reports.charts import history as charts_of_runs
+
+    return charts_of_runs.of_history(history, palette, least_runs=2)
+
+
 def draw_history(history: History, folder: Path) -> list[Path]:
     """Write `history.png` and `history.svg`, and further files for many contests; nothing if no run has a latency."""
-    from bakeoff.reports.charts.history import of_history
+    from bakeoff.reports.charts import history as charts_of_runs
 
-    return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
+    return _draw({"history": charts_of_runs.of_history(history)}, {"history": ""}, folder, png=True)
 
 
 def draw_starts(judged: StartsJudgement, finding: str, folder: Path) -> list[Path]:

@@ -18,10 +18,14 @@ _WIDE_UP_TO = 3
 _CHANGED = Look(0, LIGHT["soft"], LIGHT["soft"], "|")
 
 
-def of_history(history: History) -> list[Chart]:
-    """Return a chart for each contest that has a latency in some run."""
-    shown = [records for records in history.contests.values() if any(_points(history, record) for record in records)]
-    palette = Palette(record for records in shown for record in records)
+def of_history(history: History, palette: Palette | None = None, least_runs: int = 1) -> list[Chart]:
+    """Return a chart for each contest that has latencies in so many runs. A page gives its own palette."""
+    shown = [
+        records
+        for records in history.contests.values()
+        if any(len(_points(history, record)) >= least_runs for record in records)
+    ]
+    palette = palette or Palette(record for records in shown for record in records)
     width_in = 2 * COLUMN_IN if len(shown) <= _WIDE_UP_TO else COLUMN_IN
     return [_chart(history, records, palette, width_in) for records in shown]
 

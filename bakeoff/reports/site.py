@@ -1,0 +1,147 @@
+"""Writes a static site of many runs, and their answers as Markdown for a model card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.history import History, history_of
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.text import one_line
+from bakeoff.reports import doubt_sentences, headline, machine, sentences
+from bakeoff.reports.history import moment
+from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.page import Index, site_to_page, to_page
+from bakeoff.reports.tables import Column, Surface
+
+INDEX, CARD = "index.html", "model-card.md"
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One run of the site."""
+
+    judgement: Judgement
+    link: str  # of its report, from the index
+
+    @property
+    def title(self) -> str:
+        return sentences.title(self.judgement)
+
+    @property
+    def machine(self) -> str:
+        return machine.devices(self.judgement.report)
+
+    @property
+    def day(self) -> str:
+        return self.judgement.report.created_at[:10]
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """The answer of one contest, in the index."""
+
+    contest: ContestJudgement
+    run: PublishedRun
+
+    @property
+    def link(self) -> str:
+        return self.run.link
+
+    @property
+    def finding(self) -> str:
+        return f"{sentences.finding(self.contest)}."
+
+    @property
+    def doubts(self) -> list[str]:
+        return doubt_sentences.doubts(self.contest)
+
+
+CONTEST = Column[IndexRow](
+    "contest", lambda row: row.contest.title, write=one_line, is_text=True, surfaces=Surface.PAGE
+)
+SURE = Column[IndexRow](
+    "how sure",
+    lambda row: headline.certainty(row.contest),
+    is_text=True,
+    surfaces=Surface.PAGE,
+    is_bad=lambda row: headline.is_unsure(row.contest),
+)
+COLUMNS = [
+    CONTEST,
+    Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True, surfaces=Surface.PAGE),
+    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True, surfaces=Surface.PAGE),
+    Column[IndexRow]("measured", lambda row: headline.value(row.contest), surfaces=Surface.PAGE),
+    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest), surfaces=Surface.PAGE),
+    SURE,
+    Column[IndexRow]("on", lambda row: row.run.day, is_text=True, surfaces=Surface.PAGE),
+]  # fmt: skip
+
+
+def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> list[Path]:
+    """Write the index, a page for each run, and a model card if it is asked for. Return the files, the index first."""
+    names = unique_names(judgement.report.run_id for judgement in judgements)
+    runs = [PublishedRun(judgement, f"runs/{name}.html") for judgement, name in zip(judgements, names, strict=True)]
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    files = [write_atomically(out / INDEX, to_index(runs))]
+    files += [write_atomically(out / run.link, to_page(run.judgement)) for run in runs]
+    if card:
+        files.append(write_atomically(out / CARD, to_card(judgements)))
+    return files
+
+
+def to_index(runs: Sequence[PublishedRun]) -> str:
+    """Return the page that lists the answers of all runs, which can be searched and sorted without a network."""
+    rows = [IndexRow(contest, run) for run in runs for contest in run.judgement.contests]
+    return site_to_page(Index(rows, COLUMNS), runs, _history(runs), CONTEST, SURE)
+
+
+def to_card(judgements: Sequence[Judgement]) -> str:
+    """Return a section for the model card: what is fastest where, and how that was measured."""
+    rows = [
+        [
+            escape(contest.title),
+            escape(machine.devices(judgement.report)),
+            *map(escape, (headline.candidates(contest), headline.value(contest), headline.speedup(contest))),
+            escape(headline.certainty(contest)),
+        ]
+        for judgement in judgements
+        for contest in judgement.contests
+    ]
+    days = sorted({judgement.report.created_at[:10] for judgement in judgements})
+    commands = dict.fromkeys(f"`{one_line(judgement.report.command)}`" for judgement in judgements)
+    return (
+        "\n\n".join(
+            [
+                "## Inference speed",
+                table(["what", "machine", "fastest", "measured", "speed-up", "how sure"], rows, "lllrrl"),
+                "Every build was checked against the model in float64. Latencies are medians of several processes of "
+                f"each build, measured in turns with Bakeoff, {' to '.join(dict.fromkeys([days[0], days[-1]]))}.",
+                "To measure it again:\n\n" + "\n".join(f"- {command}" for command in commands),
+            ]
+        )
+        + "\n"
+    )
+
+
+def unique_names(run_ids: Iterable[str]) -> list[str]:
+    """Return a name for the file of each run. A number follows where two runs have the same id."""
+    names: list[str] = []
+    for run_id in run_ids:
+        plain = re.sub(r"[^\w.-]+", "-", run_id).strip(".-") or "run"
+        number = sum(re.fullmatch(rf"{re.escape(plain)}(--\d+)?", name) is not None for name in names)
+        names.append(f"{plain}--{number + 1}" if number else plain)
+    return names
+
+
+def _history(runs: Sequence[PublishedRun]) -> History | None:
+    """Return the runs in the order of time, or None where no contest was measured twice."""
+    measured = [contest.contest_id for run in runs for contest in run.judgement.contests]
+    if len(set(measured)) == len(measured):
+        return None
+    reports = [run.judgement.report for run in runs]
+    return history_of({(moment(report.created_at), report.run_id): report for report in reports}, [])
