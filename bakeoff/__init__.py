@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bakeoff.backends.ranges import OpenAxis
     from bakeoff.backends.standalone import Runtime, ScriptPart
     from bakeoff.backends.traps import Facts, Finding, Trap, Weight
-    from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel
+    from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Pipeline
     from bakeoff.models.calls_file import Calls, load_calls
     from bakeoff.models.recording import record
     from bakeoff.models.seeding import normal_inputs, seeded
@@ -72,6 +72,7 @@ __all__ = [
     "Mode",
     "NotServed",
     "OpenAxis",
+    "Pipeline",
     "Placement",
     "Precision",
     "Ratio",
@@ -118,7 +119,7 @@ _MODULES = {
     "bakeoff.backends.ranges": ("OpenAxis",),
     "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
     "bakeoff.backends.traps": ("Facts", "Finding", "Trap", "Weight"),
-    "bakeoff.models.base": ("INPUT_SETS", "Call", "Dimension", "Family", "Inputs", "LoadedModel"),
+    "bakeoff.models.base": ("INPUT_SETS", "Call", "Dimension", "Family", "Inputs", "LoadedModel", "Pipeline"),
     "bakeoff.models.calls_file": ("Calls", "load_calls"),
     "bakeoff.models.recording": ("record",),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),

@@ -18,7 +18,7 @@ from bakeoff.records.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from bakeoff.models.base import Call
+    from bakeoff.models.base import Call, Pipeline
     from bakeoff.models.calls_file import Calls
 
 Texts = str | Sequence[str]
@@ -29,7 +29,7 @@ FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items()
 
 
 def compare(
-    model: torch.nn.Module | Callable[..., Any] | str,
+    model: torch.nn.Module | Callable[..., Any] | Pipeline | str,
     inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | Call | Iterable[Call] | Calls | str | Path | None = None,
     *,
     backends: Texts | None = None,
@@ -79,7 +79,9 @@ def compare(
 
     Args:
         model: A module, as it is now. Or a function that makes it, whose parameters are sizes for `set`. Or the name of
-            any model that the command line knows, such as `"mlp"` or `"hf:bert-base-uncased"`.
+            any model that the command line knows, such as `"mlp"` or `"hf:bert-base-uncased"`. Or a module with what a
+            request does around it, as a `bakeoff.Pipeline`; its `before` makes the inputs from the raw example that is
+            given in their place.
         inputs: An example call: a tensor, a tuple of positional arguments, a dict of keyword arguments, or a
             `bakeoff.Call` with both. Or several calls, as a list of `bakeoff.Call`. Or what `bakeoff.record` kept, or
             the path of a file that `--inputs` takes: its sizes are weighted by how often they came. A function that
@@ -210,20 +212,25 @@ def _travelling(model: object, inputs: object, evaluate: object = None) -> Itera
     import torch
 
     from bakeoff.models import live_model
+    from bakeoff.models.base import Pipeline
     from bakeoff.models.calls_file import Calls
     from bakeoff.models.user import require_fitting
 
-    if not isinstance(model, str) and not callable(model):
+    if not isinstance(model, str | Pipeline) and not callable(model):
         kind = type(model).__name__
         raise UsageError(
             f"model is a {kind}: give a torch.nn.Module, a function that makes one, or a name such as 'mlp'"
         )
-    if isinstance(model, torch.nn.Module) and inputs is None:
+    module = model.model if isinstance(model, Pipeline) else model
+    if isinstance(module, torch.nn.Module) and inputs is None:
         raise UsageError(
             "inputs are missing: give the arguments of a call, such as compare(model, torch.randn(1, 3, 224, 224))"
         )
     folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
     try:
+        if isinstance(model, Pipeline) and model.before is not None:
+            yield live_model.save(model, inputs, folder), folder, _gpu_of(model.model), ""
+            return
         inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
         if isinstance(inputs, list) and not inputs:
             raise UsageError("inputs are an empty list: give the arguments of at least one call")
@@ -237,7 +244,7 @@ def _travelling(model: object, inputs: object, evaluate: object = None) -> Itera
         if not file:
             require_fitting(model, inputs)
         name = live_model.save(model, None if file else inputs, folder)
-        yield name, folder, _gpu_of(model) if isinstance(model, torch.nn.Module) else "", file
+        yield name, folder, _gpu_of(module) if isinstance(module, torch.nn.Module) else "", file
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

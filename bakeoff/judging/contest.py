@@ -10,6 +10,7 @@ from bakeoff.judging.certainty import Certainty, Effect, certainty_of
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubts import Doubt, RequirementMissed
+from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
@@ -111,6 +112,7 @@ class ContestJudgement:
     fit: Fit  # the latencies and ratios that all of this comes from
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
     load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
+    end_to_end: EndToEnd | None = None  # what whole requests take, if they are more than the model
     generation: Generation | None = None  # of decode steps: what a whole generation takes
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
@@ -223,6 +225,7 @@ def judge_contest(
         front=front_of(ranking.ranked),
         fit=ranking.fit,
         calls=calls,
+        end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, _label(ranking.baseline)),
         load=judge_load(records, price_per_hour, _label(ranking.baseline)),
         run_id=run_id,
     )

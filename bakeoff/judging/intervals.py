@@ -107,6 +107,32 @@ def around(value: float, half_width: float | None) -> Interval | None:
     return Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))
 
 
+def half_width_of(interval: Interval | None) -> float | None:
+    """Return half the width of an interval in its logarithm, or None without one."""
+    return math.log(interval.high / interval.low) / 2 if interval and interval.low > 0 else None
+
+
+def ratio_of_sums(
+    fast: Sequence[float],
+    slow: Sequence[float],
+    ratio_half_widths: Sequence[float | None],
+    level_half_widths: Sequence[float | None],
+) -> tuple[float, float | None]:
+    """Return the ratio of the sums of independent parts, and half its width; None where a part has no interval.
+
+    Its logarithm changes with the ratio of a part by the part's share of the sum, and with the speed of the machine in
+    a part by the difference of both shares.
+    """
+    shares = [[part / sum(parts) for part in parts] for parts in (fast, slow)]
+    reach: float | None = 0.0
+    for ours, theirs, half, level in zip(*shares, ratio_half_widths, level_half_widths, strict=True):
+        if reach is None or half is None or (level is None and ours != theirs):
+            reach = None
+        else:
+            reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (level or 0.0))
+    return sum(slow) / sum(fast), reach
+
+
 def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
     """Return the probability that groups of equal normal values have means as far apart as these, by Fisher's F.
 

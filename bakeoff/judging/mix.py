@@ -19,7 +19,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.doubts import Doubt, NarrowLead, NotToldApart, Undecided
 from bakeoff.judging.fit import rounded_ms
-from bakeoff.judging.intervals import around
+from bakeoff.judging.intervals import around, half_width_of, ratio_of_sums
 from bakeoff.records.schema import Interval, Ratio, Record
 
 CALL = "call"
@@ -206,35 +206,22 @@ def _interval(row: MixRow, sizes: Sequence[MixSize]) -> Interval | None:
 
 
 def _ratio(fast: MixRow, slow: MixRow, sizes: Sequence[MixSize]) -> Ratio:
-    """Return how many times faster one is over the mix.
-
-    Its logarithm changes with the ratio at a size by the size's share of the time, and with the speed of the machine at
-    a size by the difference of both shares.
-    """
-    assert fast.mean_ms and slow.mean_ms
-    value = slow.mean_ms / fast.mean_ms
+    """Return how many times faster one is over the mix."""
     ratios = [size.contest.fit.ratio(fast.label, slow.label) for size in sizes]
-    levels = [_half_width(size.contest.fit.latency_ci95_ms(fast.label)) for size in sizes]
-    halves = [_half_width(ratio.ci95) for ratio in ratios]
-    parts = _parts_ms(fast.label, sizes), _parts_ms(slow.label, sizes)
-    shares = [[part / sum(each) for part in each] for each in parts]
-    reach: float | None = 0.0
-    for ours, theirs, half, level in zip(*shares, halves, levels, strict=True):
-        if reach is None or half is None or (level is None and ours != theirs):
-            reach = None  # where one size has no interval, neither has the mix
-        else:
-            reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (level or 0.0))
+    value, reach = ratio_of_sums(
+        _parts_ms(fast.label, sizes),
+        _parts_ms(slow.label, sizes),
+        [half_width_of(ratio.ci95) for ratio in ratios],
+        [half_width_of(size.contest.fit.latency_ci95_ms(fast.label)) for size in sizes],
+    )
+    assert fast.mean_ms and slow.mean_ms
+    value = slow.mean_ms / fast.mean_ms  # of the printed means
     return Ratio(
         value=value,
         ci95=around(value, reach),
         paired=all(ratio.paired for ratio in ratios),
         processes=min(ratio.processes for ratio in ratios),
     )
-
-
-def _half_width(interval: Interval | None) -> float | None:
-    """Return half the width of an interval in its logarithm."""
-    return math.log(interval.high / interval.low) / 2 if interval and interval.low > 0 else None
 
 
 def _is_behind(label: str, lead: Ratio, ranked: Sequence[MixRow], sizes: Sequence[MixSize]) -> bool:

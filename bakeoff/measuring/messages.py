@@ -25,6 +25,7 @@ from bakeoff.records.profile import CellProfile
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     Accuracy,
+    AroundCall,
     Ceilings,
     Cell,
     Conditions,
@@ -340,6 +341,7 @@ class Finished(Frozen):
     device_time: DeviceTime | None = None
     energy: Energy | None = None
     stages: list[Stage] = Field(default_factory=list)
+    around: list[AroundCall] = Field(default_factory=list)
 
 
 class Evaluated(Frozen):

@@ -110,6 +110,28 @@ def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """A model with what a request does around it: `after(model(*before(raw example)))`. Either may be missing.
+
+    `before` returns the arguments of a call, as a factory gives its example inputs. `after` takes what the model
+    returns.
+    """
+
+    before: Callable[[Any], Any] | None
+    model: torch.nn.Module
+    after: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a request does before and after the model, and the raw example that it begins with."""
+
+    before: Callable[[Any], Any] | None
+    after: Callable[[Any], Any] | None
+    raw: Any = None
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types.
 
@@ -152,6 +174,8 @@ class LoadedModel:
     """Where these inputs come from, such as `calibrate() in net.py`."""
     calibration: tuple[Inputs, ...] = ()
     """What `calibrate` returned, without what is among `inputs`."""
+    around: Around | None = None
+    """What a request does before and after the model. None where the model alone is a request."""
 
     def understood(self, traits: ModelTraits) -> LoadedModel:
         """Return the model with these traits, and with the input sets that belong to them."""

@@ -22,16 +22,17 @@ import sysconfig
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from pydantic import Field
 
-from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Sizes
+from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import PARALLEL, require_weights
-from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs
+from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.frozen import Frozen
 
@@ -99,10 +100,12 @@ class LiveModel(Family):
             with seeded(seed):
                 returned = model(**arguments)
             model, example = module_in(self.name, returned, example)
-        return with_own_inputs(self.name, model, example, self._about.unwrapped, self._about.code)
+        module, example, around = with_stages(self.name, model, example)
+        made = with_own_inputs(self.name, module, example, self._about.unwrapped, self._about.code)
+        return replace(made, around=around)
 
 
-def save(model: Callable[..., Any], example: object, folder: Path) -> str:
+def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path) -> str:
     """Write a module or a factory, with its inputs, and return the name under which workers of a run find it.
 
     Neither the model nor anything else in this process changes. Raise UsageError, with the path of the attribute, for
@@ -110,19 +113,20 @@ def save(model: Callable[..., Any], example: object, folder: Path) -> str:
     """
     import torch
 
-    is_module = isinstance(model, torch.nn.Module)
-    if isinstance(model, torch.nn.Module):
-        require_weights(model)
+    module = model.model if isinstance(model, Pipeline) else model
+    is_module = isinstance(module, torch.nn.Module)
+    if isinstance(module, torch.nn.Module):
+        require_weights(module)
     program, pickler = _write({"model": model, "inputs": example}, folder, PROGRAM, WEIGHTS)
     about = About(
-        name=_name_of(model),
-        description=(inspect.getdoc(model if not is_module else type(model)) or "a live model").splitlines()[0],
+        name=_name_of(module),
+        description=(inspect.getdoc(module if not is_module else type(module)) or "a live model").splitlines()[0],
         is_factory=not is_module,
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
         unwrapped=tuple(pickler.taken),
         code=_digest(program),
-        **({} if is_module else _parameters(model)),
+        **({} if is_module else _parameters(module)),
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
     return f"{PREFIX}{about.name}"

@@ -23,6 +23,10 @@ The factory is a top-level function of the file that returns `(module, example_i
   int8 fixes its ranges with them. Its parameters are some of the factory's.
 - If the file has a function `evaluate(predict)`, it returns the model's metrics by their names. It computes them with
   `predict`, which behaves like the model. Its other parameters are some of the factory's.
+- Where a request does more than to call the model, the factory returns `(bakeoff.Pipeline(before, module, after), raw
+  example)`. Or the file has functions `before` and `after`, of which one may be missing. `before` takes the raw
+  example, which the file's `example()` returns or the factory in place of inputs, and returns the example inputs.
+  `after` takes what the module returns. Both are timed beside the cells.
 - With `--inputs FILE` they are those in the file, and the factory may return the module alone.
 - Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
   model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
@@ -44,9 +48,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import INPUT_SETS, Around, Call, Dimension, Family, Inputs, LoadedModel, Pipeline, Sizes
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
 from bakeoff.records.errors import UsageError, unknown
@@ -133,6 +137,7 @@ class UserModel(UserCode, Family):
         self.description = docstring.splitlines()[0]
         self.dimensions = _dimensions(self.name, function)
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
+        self.around = frozenset(_functions(tree)) & AROUND
         self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
         self.evaluated_by = f"{source}:{EVALUATE}" if _has_evaluate(tree) else ""
 
@@ -143,7 +148,9 @@ class UserModel(UserCode, Family):
             _loaded[self.name] = self
             imported = self._import()
             returned = getattr(imported, self.function)(**arguments)
-        model = with_own_inputs(self.name, *_unpack(self.name, returned))
+            own = {name: getattr(imported, name) for name in self.around}
+            module, example, around = with_stages(self.name, *_unpack(self.name, returned), **own)
+        model = replace(with_own_inputs(self.name, module, example), around=around)
         if self.calibrate_takes is None:
             return model
         taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
@@ -166,6 +173,39 @@ def with_own_inputs(
     return LoadedModel(
         module, sets, surgical_targets=targets, unwrapped=taken, forms=forms, code=code, bolder_inputs=bolder
     )
+
+
+AROUND = frozenset(("before", "after", "example"))
+"""Functions of a user's file that are the stages of a request around the model, and give the raw example."""
+
+
+def with_stages(
+    model: str,
+    returned: torch.nn.Module | Pipeline,
+    given: object,
+    before: Callable[[Any], Any] | None = None,
+    after: Callable[[Any], Any] | None = None,
+    example: Callable[[], Any] | None = None,
+) -> tuple[torch.nn.Module, object, Around | None]:
+    """Return the module, its example inputs, and what a request does around it.
+
+    `given` is what stands beside the module: its inputs, or the raw example that `before` makes them from. Raise
+    UsageError where `before` has no example.
+    """
+    module = returned
+    if isinstance(returned, Pipeline):
+        module, before, after = returned.model, returned.before, returned.after
+    assert not isinstance(module, Pipeline)
+    if before is None and after is None:
+        return module, given, None
+    if before is None:
+        return module, given, Around(None, after)
+    raw = given if example is None else example()
+    if raw is None:
+        raise UsageError(
+            f"{model}: before() has no example: return it beside the module, or add a function example() that does"
+        )
+    return module, before(raw), Around(before, after, raw)
 
 
 def loaded(name: str) -> UserModel | None:
@@ -362,23 +402,25 @@ def dimension_of(model: str, parameter: str, value: object, written: str = "") -
     return Dimension(value, "parameter of the factory", minimum)
 
 
-def module_in(model: str, returned: object, example: object) -> tuple[torch.nn.Module, object]:
+def module_in(model: str, returned: object, example: object) -> tuple[torch.nn.Module | Pipeline, object]:
     """Return what a factory returned, if its inputs are not given, or else the module in it and `example`."""
-    from torch import nn
-
     if example is None:
         return _unpack(model, returned)
-    return (returned, example) if isinstance(returned, nn.Module) else (_unpack(model, returned)[0], example)
+    return (returned, example) if _is_model(returned) else (_unpack(model, returned)[0], example)
 
 
-def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:
-    from torch import nn
-
-    if isinstance(returned, nn.Module):
+def _unpack(model: str, returned: object) -> tuple[torch.nn.Module | Pipeline, object]:
+    if _is_model(returned):
         return returned, None
-    if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], nn.Module):
+    if not isinstance(returned, tuple | list) or len(returned) != 2 or not _is_model(returned[0]):
         raise UsageError(f"{model} returned {_describe(returned)}: expected (nn.Module, example inputs)")
     return returned[0], returned[1]
+
+
+def _is_model(value: object) -> TypeGuard[torch.nn.Module | Pipeline]:
+    from torch import nn
+
+    return isinstance(value.model if isinstance(value, Pipeline) else value, nn.Module)
 
 
 def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:

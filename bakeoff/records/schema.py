@@ -302,6 +302,16 @@ class Stage(Frozen):
     std_ms: MillisecondsOrZero
 
 
+class AroundCall(Frozen):
+    """What a request does before or after the model, timed on its own in one process of a cell."""
+
+    name: Literal["before", "after"]
+    process: int = 0  # `Process.index`
+    calls: int = 0
+    median_ms: MillisecondsOrZero = 0.0
+    failure: str = ""  # why it could not be timed
+
+
 class Energy(Frozen):
     """The energy of a call beyond that of an idle machine, from a counter read before and after many calls."""
 
@@ -488,6 +498,7 @@ class Record(Frozen):
     device_time: DeviceTime | None = None
     kernel_times: KernelTimes | None = None
     stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
+    around: list[AroundCall] = Field(default_factory=list)  # in each process that holds the model itself
     energy: Energy | None = None
     load: Load | None = None  # what it carried under load, where that was asked for
     accuracy: Accuracy | None = None

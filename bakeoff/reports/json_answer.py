@@ -8,13 +8,14 @@ from pydantic import Field
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, headline, load, mix, suite_report, traits
+from bakeoff.reports import doubt_sentences, end_to_end, headline, load, mix, suite_report, traits
 
 FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
 
@@ -40,6 +41,27 @@ class MetricAnswer(Frozen):
     change_ci95: Interval | None  # None: `evaluate` returns a plain number
     samples: int
     mcnemar_p: float | None  # of scores that are right or wrong
+
+
+class StepAnswer(Frozen):
+    """One stage of a request: `before()`, the model, or `after()`."""
+
+    name: str
+    ms: float
+    ci95_ms: Interval | None
+    share: float
+
+
+class EndToEndAnswer(Frozen):
+    """Who answers a whole request fastest: before, the model and after."""
+
+    verdict: str
+    outcome: Certainty
+    tied: list[str]
+    open: list[str]
+    request_ms: dict[str, float]  # by label, the best first
+    speedups: dict[str, Ratio]  # over the baseline
+    steps: list[StepAnswer]  # of a request that the best one answers
 
 
 class ContestAnswer(Frozen):
@@ -73,6 +95,8 @@ class ContestAnswer(Frozen):
     """The user's own metrics by label and by name, of the cells that have some."""
     under_load: LoadAnswer | None = None
     """Who carries most under load, where that was asked for."""
+    end_to_end: EndToEndAnswer | None = None
+    """What a whole request takes, where more than the model belongs to it."""
 
 
 class BackendAnswer(Frozen):
@@ -203,6 +227,19 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             if cell.metrics
         },
         under_load=_load_answer(contest.load) if contest.load else None,
+        end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
+    )
+
+
+def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndAnswer:
+    return EndToEndAnswer(
+        verdict="; ".join(end_to_end.sentences(contest)),
+        outcome=judged.certainty,
+        tied=list(judged.tied),
+        open=list(judged.open_labels),
+        request_ms={row.label: row.ms for row in judged.rows},
+        speedups={row.label: row.speedup for row in judged.rows if row.speedup},
+        steps=[StepAnswer(name=each.name, ms=each.ms, ci95_ms=each.ci95, share=each.share) for each in judged.steps],
     )
 
 

@@ -21,8 +21,6 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     floor,
-    generation,
-    load,
     machine,
     mix,
     number_format,
@@ -31,6 +29,7 @@ from bakeoff.reports import (
     traits,
 )
 from bakeoff.reports.columns import answers_of, columns_of
+from bakeoff.reports.further_answers import FurtherAnswer, further_answers
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, T, Table, TableOverSizes, shown_in
 
@@ -159,8 +158,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         f"**{escape(sentences.finding(contest))}.**",
         _contest_table(contest),
-        _load(contest),
-        _generation(contest),
+        *map(_answer, further_answers(contest)),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
         "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),
@@ -296,20 +294,9 @@ def _precision(switches: Mapping[str, JsonValue]) -> str:
     return "; ".join(escape(f"{name} {number_format.json_value(value)}") for name, value in switches.items())
 
 
-def _generation(contest: ContestJudgement) -> str:
-    """Return what whole generations take."""
-    if not contest.generation:
-        return ""
-    told = "\n".join(f"- {escape(sentence)}" for sentence in generation.sentences(contest))
-    return "\n\n".join(["### Whole generations", told, *map(written_table, generation.tables(contest))])
-
-
-def _load(contest: ContestJudgement) -> str:
-    """Return what the cells carried under load."""
-    if not contest.load:
-        return ""
-    told = "\n".join(f"- {escape(sentence)}" for sentence in load.sentences(contest))
-    return "\n\n".join(["### Under load", told, *map(written_table, load.tables(contest))])
+def _answer(answer: FurtherAnswer) -> str:
+    told = "\n".join(f"- {escape(sentence)}" for sentence in answer.sentences)
+    return "\n\n".join([f"### {answer.heading}", told, *map(written_table, answer.tables)])
 
 
 def _lifetime(contest: ContestJudgement) -> str:

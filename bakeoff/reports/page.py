@@ -36,9 +36,7 @@ from bakeoff.reports import (
     dynamic,
     explanation,
     floor,
-    generation,
     headline,
-    load,
     machine,
     mix,
     number_format,
@@ -48,6 +46,7 @@ from bakeoff.reports import (
 )
 from bakeoff.reports.charts import Chart, Palette
 from bakeoff.reports.columns import BACKEND, STATUS, answers_of, columns_of
+from bakeoff.reports.further_answers import further_answers
 from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 
 NOTE_LIMIT = 90
@@ -241,10 +240,7 @@ class Section:
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
         self.tables = cost_report.tables(contest)
-        self.load_sentences = load.sentences(contest)
-        self.load_tables = load.tables(contest)
-        self.generation_sentences = generation.sentences(contest)
-        self.generation_tables = generation.tables(contest)
+        self.answers = further_answers(contest)
 
     @property
     def drawn(self) -> list[str]:

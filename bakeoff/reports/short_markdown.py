@@ -14,9 +14,8 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.reports import (
     doubt_sentences,
     dynamic,
-    generation,
+    further_answers,
     headline,
-    load,
     machine,
     mix,
     sentences,
@@ -75,12 +74,8 @@ def _contest(contest: ContestJudgement, number: int) -> str:
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         escape(f"{sentences.finding(contest)}.") if contest.load is None else "",
-        *(f"- {escape(sentence)}" for sentence in (*load.sentences(contest), *generation.sentences(contest))),
-        *(
-            written_table(table)
-            for table in (*load.tables(contest), *generation.tables(contest))
-            if not table.is_folded
-        ),
+        *(f"- {escape(sentence)}" for sentence in further_answers.sentences(contest)),
+        *map(written_table, further_answers.short_tables(contest)),
         table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
         _doubts(contest),
         escape(sentences.pays(contest)),

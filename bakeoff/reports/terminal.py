@@ -29,7 +29,7 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     floor,
-    generation,
+    further_answers,
     load,
     machine,
     mix,
@@ -326,10 +326,9 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
     told += cost_report.plain_verdicts(contest)
-    for table in (*load.tables(contest), *generation.tables(contest)):
-        if not table.is_folded:
-            console.print(_texts(table))
-    told += [*load.sentences(contest), *generation.sentences(contest), *floor.sentences(contest)]
+    for table in further_answers.short_tables(contest):
+        console.print(_texts(table))
+    told += [*further_answers.sentences(contest), *floor.sentences(contest)]
     for sentence in filter(None, told):
         print_wrapped(console, "= ", sentence)
     console.print()

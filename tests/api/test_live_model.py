@@ -18,7 +18,7 @@ from torch import nn
 
 from bakeoff import models
 from bakeoff.models import live_model
-from bakeoff.models.base import LIVE_MODEL, LoadedModel
+from bakeoff.models.base import LIVE_MODEL, LoadedModel, Pipeline
 from bakeoff.models.live_model import About
 from bakeoff.records.errors import UsageError
 from tests.support.checkout import ROOT
@@ -194,3 +194,15 @@ def test_equal_code_has_one_digest(tmp_path: Path) -> None:
         return About.model_validate_json((tmp_path / live_model.ABOUT).read_bytes()).code
 
     assert digest(2) == digest(2) != digest(3)
+
+
+def test_a_pipeline_travels_with_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {"a": 1.0, "b": 2.0}
+    pipeline = Pipeline(lambda text: torch.tensor([[words[each] for each in text]]), nn.Linear(2, 2), torch.argmax)
+    name = live_model.save(pipeline, "ab", tmp_path)
+    monkeypatch.setenv(LIVE_MODEL, str(tmp_path))
+    loaded = live_model.LiveModel(name).load({}, 0)
+    assert name == "live:Linear"
+    assert loaded.inputs[0].args[0].tolist() == [[1.0, 2.0]]
+    assert loaded.around is not None
+    assert loaded.around.raw == "ab"

@@ -404,3 +404,36 @@ def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> 
     told = "came in training mode, in which BatchNorm1d and Dropout act otherwise, and is measured in eval mode"
     assert form_by_mode(layers) == (told,)
     assert form_by_mode(layers.eval()) == form_by_mode(nn.Linear(4, 4).train()) == ()
+
+
+STAGES = """
+def before(text):
+    return torch.tensor([[float(len(text))] * 4])
+def after(outputs):
+    return outputs.tolist()
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        STAGES + "def factory():\n    return nn.Linear(4, 2), 'seven77'",
+        STAGES + "def example():\n    return 'seven77'\ndef factory():\n    return nn.Linear(4, 2)",
+        "import bakeoff\n"
+        + STAGES.replace("before", "first")
+        + "def factory():\n    return bakeoff.Pipeline(first, nn.Linear(4, 2), after), 'seven77'",
+    ],
+    ids=["file", "example", "pipeline"],
+)
+def test_stages_around_the_model(write: Write, code: str) -> None:
+    model = load(write(code))
+    assert model.inputs[0].args[0].tolist() == [[7.0] * 4]
+    assert model.around is not None
+    assert model.around.raw == "seven77"
+    assert model.around.before is not None
+    assert model.around.after is not None
+
+
+def test_a_stage_before_needs_an_example(write: Write) -> None:
+    with pytest.raises(UsageError, match=r"before\(\) has no example"):
+        load(write(STAGES + "def factory():\n    return nn.Linear(4, 2)"))

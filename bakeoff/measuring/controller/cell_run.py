@@ -68,6 +68,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
     Accuracy,
+    AroundCall,
     Burst,
     Cell,
     Conditions,
@@ -605,6 +606,7 @@ class CellRun:
             device_time=finished.device_time,
             energy=finished.energy,
             stages=finished.stages,
+            around=self._around(finished),
             recompiled=ready.recompiled,
         )
 
@@ -619,10 +621,15 @@ class CellRun:
                 "bursts": self.bursts,
                 "throughput": finished.throughput or so_far.throughput,
                 "energy": finished.energy or so_far.energy,
+                "around": [*so_far.around, *self._around(finished)],
                 "doubts": [*so_far.doubts, *new],
                 **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
             }
         )
+
+    def _around(self, finished: Finished) -> list[AroundCall]:
+        index = self._alive().summary().index
+        return [each.model_copy(update={"process": index}) for each in finished.around]
 
     def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""

@@ -167,7 +167,7 @@ def burst(
     samples_ns: list[int] = []
     now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
     calls_in_time = max(min_calls, wanted_calls)
-    with _no_garbage_collection():
+    with no_garbage_collection():
         begun_ns = now_ns()
         end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
         while True:
@@ -225,7 +225,7 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
     """
     rewarm(compiled, sets, clock, core)
     blocks: list[tuple[float, float]] = []
-    with _no_garbage_collection():
+    with no_garbage_collection():
         compiled.bind(sets[0])
         with clock.timed() as first_call_s:
             compiled.run()
@@ -279,7 +279,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Sta
     """
     parts = compiled.stages()
     times_ms: dict[str, list[float]] = {name: [] for name, _ in parts}
-    with _no_garbage_collection():
+    with no_garbage_collection():
         end_ns, calls = clock.now_ns() + int(STAGES_S * 1e9), 0
         while parts and (calls < MIN_STAGES_CALLS or clock.now_ns() < end_ns):
             compiled.bind(sets[calls % len(sets)])
@@ -310,7 +310,7 @@ def freeze_garbage() -> None:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Collect garbage before the block and not in it: a collection is the interpreter's doing, not the backend's."""
     enabled = gc.isenabled()
     gc.collect()

@@ -113,6 +113,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         after = checker.check()
     # builds for load are none of the cell's own
     memory_now, placement = before_load or (worker.memory(), compiled.placement())
+    around = worker.around.measure(clock) if worker.around and isinstance(command, Finish) else []
     finished = Finished(
         accuracy_after=after,
         placement=placement,
@@ -122,6 +123,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         device_time=device_time,
         energy=used,
         stages=stages,
+        around=around,
     )
     messages.send(connection, finished)
     if isinstance(command, Finish) and command.with_metrics:

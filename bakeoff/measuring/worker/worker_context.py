@@ -23,6 +23,7 @@ from bakeoff.measuring import messages
 from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
+from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import (
@@ -63,6 +64,7 @@ class WorkerContext:
     traits: ModelTraits
     calls: AlikeCalls
     training: Training | None = None
+    around: AroundModel | None = None  # None in a process that never sees the module, and where there are no stages
     calibration: tuple[Inputs, ...] = ()  # data of the user's own, which are not judged
     frozen_choices: tuple[Decision, ...] = ()  # that a trace made while the cell was built
     targets: tuple[str, ...] = ()
@@ -135,6 +137,8 @@ class WorkerContext:
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)
+            if model.around and not self.training:
+                self.around = AroundModel(model.around, module, sets[0], self.started_in)
             self.calls = AlikeCalls(module, self.traits)
             return module, sets
 

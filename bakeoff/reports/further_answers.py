@@ -1,0 +1,35 @@
+"""What a contest answers beside the latency of a call, for every output: whole requests, load, whole generations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.reports import end_to_end, generation, load
+from bakeoff.reports.tables import Table
+
+_BY_HEADING = {"Whole requests": end_to_end, "Under load": load, "Whole generations": generation}
+
+
+@dataclass(frozen=True)
+class FurtherAnswer:
+    heading: str
+    sentences: list[str]
+    tables: list[Table]
+
+
+def further_answers(contest: ContestJudgement) -> list[FurtherAnswer]:
+    """Return what the contest was asked beside the latency of a call."""
+    found = (
+        FurtherAnswer(heading, each.sentences(contest), each.tables(contest)) for heading, each in _BY_HEADING.items()
+    )
+    return [each for each in found if each.sentences]
+
+
+def sentences(contest: ContestJudgement) -> list[str]:
+    return [sentence for answer in further_answers(contest) for sentence in answer.sentences]
+
+
+def short_tables(contest: ContestJudgement) -> list[Table]:
+    """Return the tables that are not folded away."""
+    return [table for answer in further_answers(contest) for table in answer.tables if not table.is_folded]

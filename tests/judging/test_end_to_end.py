@@ -1,0 +1,104 @@
+"""Whole requests: the stages around the model are in every sum, and decide who is told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.end_to_end import EndToEnd
+from bakeoff.judging.judgement import judge
+from bakeoff.records.schema import AroundCall, LeftEarly, Record
+from bakeoff.reports import headline
+from bakeoff.reports.json_answer import _answer
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.short_markdown import to_short_markdown
+from tests.reports.samples import LAYOUTS, lived, once, report
+
+
+def staged(record: Record, **stages_ms: float) -> Record:
+    """Return the record with these stages, timed in each of its processes."""
+    around = [
+        AroundCall(name=name, process=process, calls=10, median_ms=ms * LAYOUTS[process])  # type: ignore[arg-type]
+        for name, ms in stages_ms.items()
+        for process in range(len(record.processes))
+    ]
+    return record.model_copy(update={"around": around})
+
+
+def judged(*records: Record) -> EndToEnd:
+    found = judge_contest(records).end_to_end
+    assert found is not None
+    return found
+
+
+def test_a_model_four_times_faster_behind_slow_stages_is_a_tie_and_says_where_the_time_is() -> None:
+    records = [staged(lived(0.1, "onnx"), before=20.0), staged(lived(0.4, "eager"), before=20.0)]
+    found = judged(*records)
+    assert judge_contest(records).winner == "onnx"
+    assert found.certainty is Certainty.TIE
+    assert found.tied == ("onnx", "eager")
+    assert [(row.label, row.rank) for row in found.rows] == [("onnx", 1), ("eager", 1)]
+    assert found.longest.name == "before()"
+    assert found.longest.share == pytest.approx(0.995, abs=0.001)
+    told = headline.line(judge_contest(records))
+    assert told == "onnx, 0.1000 ms, 4.00x eager, sure; tie end to end (20.11 ms a request): 100 % of it is before()"
+
+
+def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
+    records = [staged(lived(1.0, "onnx"), before=1.0, after=0.5), staged(lived(4.0, "eager"), before=1.0, after=0.5)]
+    found = judged(*records)
+    assert found.certainty is Certainty.SURE
+    assert found.best.label == "onnx"
+    assert found.best.speedup is not None
+    assert found.best.speedup.value == pytest.approx(5.5 / 2.5, rel=0.01)
+    assert found.best.speedup.ci95 is not None
+    assert found.best.speedup.ci95.low < 5.5 / 2.5 < found.best.speedup.ci95.high
+    assert [step.name for step in found.steps] == ["before()", "the model", "after()"]
+    assert sum(step.share for step in found.steps) == pytest.approx(1.0)
+    assert found.best.ci95_ms is not None
+
+
+def test_without_stages_nothing_is_said() -> None:
+    contest = judge_contest([lived(1.0, "onnx"), lived(4.0, "eager")])
+    assert contest.end_to_end is None
+    assert "end to end" not in headline.line(contest)
+    assert _answer(contest).end_to_end is None
+
+
+def test_a_stage_that_failed_is_told_and_nothing_is_judged() -> None:
+    failed = lived(1.0, "onnx").model_copy(update={"around": [AroundCall(name="after", failure="KeyError: 'boxes'")]})
+    found = judged(failed, lived(4.0, "eager"))
+    assert found.rows == ()
+    assert found.failures == ("after() failed: KeyError: 'boxes'",)
+    assert "after() failed" in to_markdown(judge(report([failed])))
+
+
+@pytest.mark.parametrize(("before_ms", "is_open", "is_tied"), [(0.1, False, False), (30.0, False, True)])
+def test_a_cell_that_was_left_early_is_behind_only_where_its_least_lead_shows(
+    before_ms: float, is_open: bool, is_tied: bool
+) -> None:
+    left = LeftEarly(after_process=1, ratio=1.3, than="onnx")
+    slow = staged(once(1.4, "eager", left=left), before=before_ms)
+    found = judged(staged(lived(1.0, "onnx"), before=before_ms), slow)
+    assert bool(found.open_labels) is is_open
+    assert bool(found.tied) is is_tied
+
+
+def test_a_stage_known_from_too_few_processes_decides_no_close_order() -> None:
+    found = judged(staged(once(1.0, "onnx"), before=1.0), staged(once(1.05, "eager"), before=1.0))
+    assert found.certainty is Certainty.OPEN
+
+
+def test_every_output_shows_whole_requests(tmp_path: Path) -> None:
+    records = [staged(lived(0.1, "onnx"), before=20.0, after=1.0), staged(lived(0.4, "eager"), before=20.0, after=1.0)]
+    whole = judge(report(records))
+    for text in (to_markdown(whole), to_short_markdown(whole, tmp_path)):
+        assert "tie end to end between onnx and eager" in text
+        assert "before() 20.0" in text
+    answer = _answer(whole.contests[0]).end_to_end
+    assert answer is not None
+    assert answer.tied == ["onnx", "eager"]
+    assert answer.request_ms["eager"] == pytest.approx(21.4, rel=0.01)
