@@ -242,7 +242,7 @@ def _travelling(model: object, inputs: object, evaluate: object = None) -> Itera
             yield model, folder if evaluate is not None else None, "", file
             return
         if not file:
-            require_fitting(model, inputs)
+            require_fitting(model.model if isinstance(model, Pipeline) else model, inputs)
         name = live_model.save(model, None if file else inputs, folder)
         yield name, folder, _gpu_of(module) if isinstance(module, torch.nn.Module) else "", file
     finally:
