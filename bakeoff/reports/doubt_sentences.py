@@ -99,7 +99,7 @@ def doubt(doubt: Doubt) -> str:
                 f"processes can be so far apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
             )
         case NoBaseline():
-            return f"there is no {doubt.baseline} to compare with, so no speed-up can be given. Measure it too"
+            return f"{doubt.baseline} has no numbers here, so no speed-up can be given. Measure it too"
         case Unpaired():
             return (
                 "some cells were not measured in the same rounds, and the machine may have changed in between: leads "

@@ -40,7 +40,7 @@ def what_is_missing(report: Report) -> str:
     if report.complete:
         return ""
     if len(report.records) < report.planned:
-        return f"Incomplete: {len(report.records)} of {report.planned} cells have ended."
+        return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
     return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
 
 

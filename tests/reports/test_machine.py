@@ -8,7 +8,7 @@ def test_what_an_interrupted_run_lacks_is_said() -> None:
     records = conv_on_cpu()
     assert machine.what_is_missing(report(records)) == ""
     some = report(records, complete=False, planned=40)
-    assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended."
+    assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended or were measured in part."
     every = report(records, complete=False)
     assert "all 7 cells have numbers, but the run was interrupted" in machine.what_is_missing(every)
 

@@ -251,7 +251,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             NoBaseline("eager"),
-            "there is no eager to compare with, so no speed-up can be given. Measure it too",
+            "eager has no numbers here, so no speed-up can be given. Measure it too",
         ),
         (
             Unpaired(),
