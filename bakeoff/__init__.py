@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bakeoff.backends.traps import Facts, Finding, Trap, Weight
     from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Pipeline
     from bakeoff.models.calls_file import Calls, load_calls
+    from bakeoff.models.pipeline_parts import Parts, inspect_parts
     from bakeoff.models.recording import record
     from bakeoff.models.seeding import normal_inputs, seeded
     from bakeoff.records.device import Device
@@ -72,6 +73,7 @@ __all__ = [
     "Mode",
     "NotServed",
     "OpenAxis",
+    "Parts",
     "Pipeline",
     "Placement",
     "Precision",
@@ -89,6 +91,7 @@ __all__ = [
     "Weight",
     "compare",
     "export_onnx",
+    "inspect_parts",
     "load",
     "load_calls",
     "normal_inputs",
@@ -121,6 +124,7 @@ _MODULES = {
     "bakeoff.backends.traps": ("Facts", "Finding", "Trap", "Weight"),
     "bakeoff.models.base": ("INPUT_SETS", "Call", "Dimension", "Family", "Inputs", "LoadedModel", "Pipeline"),
     "bakeoff.models.calls_file": ("Calls", "load_calls"),
+    "bakeoff.models.pipeline_parts": ("Parts", "inspect_parts"),
     "bakeoff.models.recording": ("record",),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),
     "bakeoff.records.device": ("Device",),

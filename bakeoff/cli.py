@@ -535,6 +535,22 @@ def measure_starts(
     return shown.exit_status(judged)
 
 
+@app.command()
+def inspect(
+    model: Annotated[str, typer.Argument(help="FILE.py:FACTORY, which returns a pipeline and an example call of it")],
+    parts: Annotated[
+        str, typer.Option(help="Modules by their paths, such as unet,vae.decoder [all that are called]")
+    ] = "",
+    sizes: Annotated[list[str] | None, typer.Option("--set", help="Sizes of the factory: KEY=VALUE")] = None,
+) -> int:
+    """The parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
+    from bakeoff.commands.inspection import inspect_model
+
+    given = {name: values[0] for name, values in config.parse_dimensions(sizes or []).items()}
+    say(str(inspect_model(model, given, config.split([parts]) if parts else ())))
+    return 0
+
+
 @app.command("explain")
 def explain_run(
     run: Annotated[Path, typer.Argument(help="Folder of a run")],

@@ -141,13 +141,15 @@ class UserModel(UserCode, Family):
         self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
         self.evaluated_by = f"{source}:{EVALUATE}" if _has_evaluate(tree) else ""
 
+    def made(self, dimensions: Sizes, seed: int) -> Any:
+        """Import the file anew, and return whatever the factory does, such as a pipeline and an example call of it."""
+        with seeded(seed):
+            return self._run(dimensions, seed)[1]
+
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
-        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
         with seeded(seed):
-            _loaded[self.name] = self
-            imported = self._import()
-            returned = getattr(imported, self.function)(**arguments)
+            imported, returned = self._run(dimensions, seed)
             own = {name: getattr(imported, name) for name in self.around}
             module, example, around = with_stages(self.name, *_unpack(self.name, returned), **own)
         model = replace(with_own_inputs(self.name, module, example), around=around)
@@ -156,6 +158,12 @@ class UserModel(UserCode, Family):
         taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
         calibrate = partial(_calibration, self.name, partial(imported.calibrate, **taken), seed)
         return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
+
+    def _run(self, dimensions: Sizes, seed: int) -> tuple[ModuleType, Any]:
+        _loaded[self.name] = self
+        imported = self._import()
+        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
+        return imported, getattr(imported, self.function)(**arguments)
 
 
 def with_own_inputs(

@@ -1,0 +1,209 @@
+"""The parts of a pipeline of several models: which are called, how often, with which sizes, and for how long.
+
+A pipeline is any object that calls modules, such as one of diffusers. An example call is what it is called with, as the
+example inputs of a model are, or a function that takes the pipeline and calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.models.base import Call
+from bakeoff.models.calls_file import Calls
+from bakeoff.models.recording import record
+from bakeoff.records.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Part:
+    """One module of a pipeline, over one call of the pipeline."""
+
+    name: str  # its path, such as `vae.decoder`
+    kind: str  # its class
+    calls: int
+    sizes: Mapping[str, int]  # how often each size of its inputs came, the most frequent first
+    seconds: float  # in all its calls, with those of the parts within it
+    share: float  # of the whole call
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one call of a pipeline consists of. Parts are in the order of their time, the longest first."""
+
+    seconds: float  # of the call
+    parts: tuple[Part, ...]
+
+    @property
+    def rest(self) -> float:
+        """Return the share of the call that no part takes: Python between the parts, schedulers, other modules."""
+        return max(0.0, 1 - sum(part.share for part in self.parts))
+
+    def __str__(self) -> str:
+        rows = [
+            (part.name, part.kind, str(part.calls), f"{1e3 * part.seconds:.2f}", f"{100 * part.share:.0f} %",
+             f"{part.parameters:,}", _first_sizes(part.sizes))
+            for part in self.parts
+        ]  # fmt: skip
+        headings = ("part", "class", "calls", "ms", "share", "parameters", "sizes")
+        table = [headings, *rows, ("all else", "", "", f"{1e3 * self.rest * self.seconds:.2f}",
+                                   f"{100 * self.rest:.0f} %", "", "")]  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        return "\n".join([*lines, f"one call of the pipeline: {1e3 * self.seconds:.2f} ms"])
+
+
+def _first_sizes(sizes: Mapping[str, int], shown: int = 2) -> str:
+    told = [f"{count} x {label}" for label, count in list(sizes.items())[:shown]]
+    return ", ".join([*told, *([f"and {len(sizes) - shown} more"] if len(sizes) > shown else [])])
+
+
+def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) -> Parts:
+    """Call a pipeline three times, and return what its parts are asked for and how long they take.
+
+    Without `parts`, these are the modules that the pipeline holds and calls. Of one whose own `forward` is never
+    called, such as an autoencoder that only decodes, they are the modules within it that are called.
+
+    The first call warms up, the second one counts calls and sizes, and the third one is timed. On a GPU it waits for
+    the device before and after each call of a part, so that the whole call takes longer than usual.
+    """
+    run_once(pipeline, example)
+    candidates = {name: part_of(pipeline, name) for name in parts} if parts else _candidates(pipeline)
+    calls = recorded(pipeline, example, candidates)
+    chosen = {name: module for name, module in candidates.items() if parts or _is_listed(name, calls)}
+    if not chosen:
+        raise UsageError(
+            f"the call of {type(pipeline).__name__} calls none of {', '.join(candidates) or 'its modules'}"
+        )
+    timers = {name: _Timer(module) for name, module in chosen.items()}
+    with contextlib.ExitStack() as held:
+        for timer in timers.values():
+            held.enter_context(timer.attached())
+        begun_s = time.perf_counter()
+        run_once(pipeline, example)
+        _synchronise(*chosen.values())
+        seconds = time.perf_counter() - begun_s
+    found = [
+        Part(
+            name,
+            type(module).__name__,
+            calls[name].count,
+            calls[name].sizes,
+            timers[name].seconds,
+            timers[name].seconds / seconds,
+            sum(weight.numel() for weight in module.parameters()),
+        )
+        for name, module in chosen.items()
+    ]
+    return Parts(seconds, tuple(sorted(found, key=lambda part: -part.seconds)))
+
+
+def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]) -> dict[str, Calls]:
+    """Call the pipeline once, and return the calls of each of these modules."""
+    with contextlib.ExitStack() as held:
+        calls = {name: held.enter_context(record(module)) for name, module in modules.items()}
+        run_once(pipeline, example)
+    return calls
+
+
+def run_once(pipeline: Any, example: Any) -> Any:
+    """Make the example call, without gradients."""
+    import torch
+
+    with torch.no_grad():
+        if isinstance(example, Call):
+            args = example.args if isinstance(example.args, tuple | list) else (example.args,)
+            return pipeline(*args, **example.kwargs)
+        if callable(example):
+            return example(pipeline)
+        if isinstance(example, Mapping):
+            return pipeline(**example)
+        return pipeline(*(example if isinstance(example, tuple | list) else (example,)))
+
+
+def part_of(pipeline: object, name: str) -> nn.Module:
+    """Return the module at a path such as `vae.decoder`. Raise UsageError where there is none."""
+    from torch import nn
+
+    try:
+        found = functools.reduce(getattr, name.split("."), pipeline)
+    except AttributeError as error:
+        known = ", ".join(_modules_of(pipeline))
+        raise UsageError(
+            f"no part '{name}' in {type(pipeline).__name__}: {error}; it holds {known or 'none'}"
+        ) from None
+    if not isinstance(found, nn.Module):
+        raise UsageError(f"'{name}' of {type(pipeline).__name__} is a {type(found).__name__}, and no torch.nn.Module")
+    return found
+
+
+def _modules_of(pipeline: object) -> dict[str, nn.Module]:
+    """Return the modules that an object holds by their names."""
+    from torch import nn
+
+    if isinstance(pipeline, nn.Module):
+        return dict(pipeline.named_children())
+    components = getattr(pipeline, "components", None)  # of diffusers
+    held = components if isinstance(components, Mapping) else getattr(pipeline, "__dict__", {})
+    return {name: each for name, each in held.items() if isinstance(each, nn.Module) and hasattr(pipeline, name)}
+
+
+def _candidates(pipeline: object) -> dict[str, nn.Module]:
+    outer = _modules_of(pipeline)
+    inner = {f"{name}.{child}": part for name, each in outer.items() for child, part in each.named_children()}
+    return outer | inner
+
+
+def _is_listed(name: str, calls: Mapping[str, Calls]) -> bool:
+    outer = name.rpartition(".")[0]
+    return calls[name].count > 0 and not (outer and calls[outer].count)
+
+
+@dataclass
+class _Timer:
+    """Adds up how long the calls of one module take. A call within another one of it is not counted twice."""
+
+    module: nn.Module
+    seconds: float = 0.0
+    _begun_s: list[float] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        import torch
+
+        before = torch.nn.Module.register_forward_pre_hook(self.module, self._begin)
+        after = torch.nn.Module.register_forward_hook(self.module, self._end, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _begin(self, module: nn.Module, args: object) -> None:
+        _synchronise(module)
+        self._begun_s.append(time.perf_counter())
+
+    def _end(self, module: nn.Module, args: object, outputs: object) -> None:
+        _synchronise(module)
+        taken_s = time.perf_counter() - self._begun_s.pop()
+        if not self._begun_s:
+            self.seconds += taken_s
+
+
+def _synchronise(*modules: nn.Module) -> None:
+    import torch
+
+    devices = {weight.device for module in modules if (weight := next(module.parameters(), None)) is not None}
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

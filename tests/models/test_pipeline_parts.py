@@ -1,0 +1,103 @@
+"""The parts of a pipeline: what is called, how often, with which sizes, and for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import bakeoff
+from bakeoff.records.errors import UsageError
+
+
+class Sleeping(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        answer: torch.Tensor = self.layer(x)
+        return answer
+
+
+class Decoding(nn.Module):
+    """Only what is within it is called, as with an autoencoder that decodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Sleeping(1.0)
+        self.decoder = Sleeping(0.04)
+
+
+class Loop:
+    """Text encoder, a denoiser that is called four times, and a decoder, as in a diffusion pipeline."""
+
+    def __init__(self) -> None:
+        self.text_encoder, self.denoiser, self.vae = Sleeping(0.02), Sleeping(0.03), Decoding()
+        self.steps = 4
+
+    def __call__(self, x: torch.Tensor, steps: int = 4) -> torch.Tensor:
+        state = self.text_encoder(x)
+        for _ in range(steps):
+            state = self.denoiser(torch.cat([state, state])).chunk(2)[0]
+        time.sleep(0.02)  # what no part does
+        answer: torch.Tensor = self.vae.decoder(state)
+        return answer
+
+
+def test_shares_are_those_of_planted_sleeps() -> None:
+    found = bakeoff.inspect_parts(Loop(), torch.ones(1, 4))
+    parts = {part.name: part for part in found.parts}
+    assert {name: part.calls for name, part in parts.items()} == {
+        "text_encoder": 1,
+        "denoiser": 4,
+        "vae.decoder": 1,
+    }
+    wanted = {"text_encoder": 0.1, "denoiser": 0.6, "vae.decoder": 0.2}
+    assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted, abs=0.05)
+    assert found.rest == pytest.approx(0.1, abs=0.05)
+    assert parts["denoiser"].sizes == {"2x4": 4}
+    assert parts["denoiser"].parameters == 20
+    assert found.parts[0].name == "denoiser"
+    assert "all else" in str(found)
+
+
+@pytest.mark.parametrize(
+    "example", [bakeoff.Call(torch.ones(1, 4), {"steps": 2}), lambda loop: loop(torch.ones(1, 4), steps=2)]
+)
+def test_an_example_call_may_be_a_call_or_a_function(example: object) -> None:
+    loop = Loop()
+    (found,) = bakeoff.inspect_parts(loop, example, ["denoiser"]).parts
+    assert found.calls == 2
+    assert not loop.denoiser._forward_hooks
+    assert not loop.denoiser._forward_pre_hooks
+
+
+def test_what_is_no_part_is_told_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"no part 'unet' in Loop.*text_encoder, denoiser, vae"):
+        bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["unet"])
+    with pytest.raises(UsageError, match="'steps' of Loop is a int"):
+        bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["steps"])
+
+
+def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[..., tuple[int, str, str]]) -> None:
+    (tmp_path / "pipe.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Pipe:\n"
+        "    def __init__(self, width):\n        self.first, self.second = nn.Linear(width, 8), nn.Linear(8, 2)\n"
+        "    def __call__(self, x):\n        return self.second(self.first(x))\n"
+        "def factory(width: int = 4):\n    return Pipe(width), torch.ones(3, width)\n"
+    )
+    status, out, _ = command_line("inspect", f"{tmp_path / 'pipe.py'}:factory", "--set", "width=6")
+    assert status == 0
+    assert "first" in out
+    assert "1 x 3x6" in out
+    status, _, err = command_line("inspect", "mlp")
+    assert status == 2
+    assert "mlp is one model" in err
