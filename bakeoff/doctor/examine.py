@@ -135,11 +135,11 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
     try:
-        reference, *_ = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+        groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, reference)
+    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")

@@ -69,7 +69,8 @@ def baseline_beside(report: Report, record: Record) -> Record | None:
             each
             for each in report.records
             if each.cell.contest_id == record.cell.contest_id
-            and each.cell.label == BASELINE
+            and each.cell.precision is record.cell.precision
+            and each.cell.configuration == BASELINE
             and each.latency
             and each.cell.id != record.cell.id
         ),
@@ -112,7 +113,7 @@ def asked_of_worker(
         log = launcher.temporary / "worker.log"
         facts = {
             "cell": cell,
-            "reference": store.reference(cell.contest_id).resolve(),
+            "reference": store.reference(cell.reference_id).resolve(),
             "sampling": sampling_of(request),
             "shared_folder": launcher.temporary / "shared",
             "surgical": request.surgical,

@@ -71,6 +71,11 @@ class Requirements:
                 raise unknown("quantity", requirement.name, QUANTITIES, f"--require '{written}'; a metric: --evaluate")
 
     @property
+    def judge_errors(self) -> bool:
+        """Return True if they say how far outputs may be off: by their error, or by a metric of the user's own."""
+        return any(requirement.name in ERRORS or requirement.name not in QUANTITIES for requirement in self.each)
+
+    @property
     def calls(self) -> int:
         """Return how many calls of a cell are needed to judge it by the required percentiles."""
         quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
@@ -183,6 +188,9 @@ QUANTITIES = {
     "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j)),
 }
 """By name, which is that of the report's field if there is one."""
+
+ERRORS = ("rmse", "relative_rmse", "max_abs_error")
+"""The quantities that say how far outputs are off."""
 
 UNITS = {
     "B": 1,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,8 +17,10 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
+from bakeoff.judging.tolerance import Tolerance
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status
 
 
@@ -35,6 +38,8 @@ class CellJudgement:
     is_baseline: bool = False
     unmet: tuple[RequirementMissed, ...] = ()  # requirements that it does not meet
     metrics: Mapping[str, MetricJudgement] = field(default_factory=dict)  # of the user's own, by name
+    place: int | None = None  # in its precision, in a contest across several; those that tie for the first share it
+    beyond: Tolerance | None = None  # the first precision's, if it rounds more than that allows
     over_own_build: Ratio | None = None  # its latency over that of the build for this size alone, if it is dynamic
 
     @property
@@ -53,6 +58,20 @@ class CellJudgement:
     def turns(self) -> tuple[tuple[Turn, ...], ...]:
         """Return how the latency of each process moved over the rounds."""
         return turns_of(self.record)
+
+
+@dataclass(frozen=True)
+class PrecisionJudgement:
+    """The fastest of one precision, in a contest across several."""
+
+    precision: Precision
+    candidates: tuple[str, ...]  # the fastest, and those that may be as fast
+    best: CellJudgement
+
+    @property
+    def may_win(self) -> bool:
+        """Return True if the fastest one may win the whole contest."""
+        return self.best.rank is not None
 
 
 @dataclass(frozen=True)
@@ -111,6 +130,8 @@ class ContestJudgement:
     front: Front  # the ranked cells that no other one dominates
     fit: Fit  # the latencies and ratios that all of this comes from
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
+    of_precisions: tuple[PrecisionJudgement, ...] = ()  # in a contest across several, in the order asked for
+    tolerance: Tolerance | None = None  # of the first precision, where it decides what may win a contest across several
     load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
     end_to_end: EndToEnd | None = None  # what whole requests take, if they are more than the model
     generation: Generation | None = None  # of decode steps: what a whole generation takes
@@ -173,8 +194,12 @@ class ContestJudgement:
 
     @property
     def roofline(self) -> Roofline | None:
-        """Return the roofline of any cell: it is the same for all of them, except for the share."""
-        return next((cell.record.roofline for cell in self.cells if cell.record.roofline), None)
+        """Return the roofline of any cell: it is the same for all of them, except for the share.
+
+        Precisions have different ones: then there is none of the whole contest.
+        """
+        known = (cell.record.roofline for cell in self.cells if cell.record.roofline and not cell.cell.compared)
+        return next(known, None)
 
     @property
     def best(self) -> CellJudgement | None:
@@ -210,9 +235,13 @@ def judge_contest(
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
     doubts = doubts_of(ranking, records)
+    # sorting is stable: failures stay in the order in which they were asked for
+    unranked.sort(key=_distance_from_success)
+    others = [_unranked_cell(record, ranking) for record in unranked]
+    others.sort(key=lambda cell: median_ms(cell.record) if cell.beyond else math.inf)
+    cells = (*ranked, *others)
     return ContestJudgement(
-        # sorting is stable: failures stay in the order in which they were asked for
-        cells=(*ranked, *(_unranked_cell(record, ranking) for record in sorted(unranked, key=_distance_from_success))),
+        cells=cells,
         baseline=_label(ranking.baseline),
         winner=tied[0].cell.label if len(tied) == 1 else None,
         tied=tuple(record.cell.label for record in tied) if len(tied) > 1 else (),
@@ -226,7 +255,11 @@ def judge_contest(
         fit=ranking.fit,
         calls=calls,
         end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, _label(ranking.baseline)),
-        load=judge_load(records, price_per_hour, _label(ranking.baseline)),
+        of_precisions=tuple(_of_precisions(cells, ranking)),
+        tolerance=ranking.tolerance,
+        load=judge_load(
+            records, price_per_hour, _label(ranking.baseline), [cell.label for cell in cells if cell.beyond]
+        ),
         run_id=run_id,
     )
 
@@ -238,6 +271,7 @@ def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs
     return CellJudgement(
         record,
         rank=1 if record in tied else 1 + ranking.ranked.index(record),
+        place=ranking.place_in_precision(record),
         speedup=ranking.ratio(record, baseline) if baseline else None,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
@@ -249,19 +283,33 @@ def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs
 def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
     """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
     labels = {other.cell.label: other for other in ranking.measured}
-    own = labels.get(record.cell.configuration) if record.cell.dynamic else None
+    own = labels.get(record.cell.own_build_label) if record.cell.dynamic else None
     return ranking.ratio(own, record) if own and record.cell.label in labels else None
 
 
 def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
-    unmet = tuple(ranking.unmet.get(record.cell.label, ()))
+    unmet, place = tuple(ranking.unmet.get(record.cell.label, ())), ranking.place_in_precision(record)
     return CellJudgement(
         record,
         unmet=unmet,
+        place=place,
+        beyond=None if ranking.keeps(record) or place is None else ranking.tolerance,
+        speedup=ranking.ratio(record, ranking.baseline) if place is not None and ranking.baseline else None,
         is_baseline=record is ranking.baseline,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
+
+
+def _of_precisions(cells: Sequence[CellJudgement], ranking: Ranking) -> Iterator[PrecisionJudgement]:
+    """Yield the fastest cells of each precision, of those that may win if there are any."""
+    for precision in cells[0].cell.compared:
+        measured = [cell for cell in cells if cell.cell.precision is precision and cell.place is not None]
+        among = [cell for cell in measured if cell.rank is not None] or measured
+        if records := sorted((cell.record for cell in among), key=median_ms):
+            sharing = [record.cell.label for record in ranking.sharing_place(records)]
+            best = next(cell for cell in among if cell.record is records[0])
+            yield PrecisionJudgement(precision, tuple(sharing), best)
 
 
 def _label(record: Record | None) -> str | None:

@@ -79,7 +79,7 @@ class DynamicRange:
     @cached_property
     def builds(self) -> list[DynamicBuild]:
         """Return each configuration in the order of reading of the first contest."""
-        names = dict.fromkeys(cell.cell.configuration for contest in self.contests for cell in contest.cells)
+        names = dict.fromkeys(cell.cell.own_build_label for contest in self.contests for cell in contest.cells)
         return [DynamicBuild(name, tuple(_point(contest, name) for contest in self.contests)) for name in names]
 
 
@@ -105,6 +105,6 @@ def _sizes(contest: ContestJudgement, names: Iterable[str]) -> list[float]:
 
 
 def _point(contest: ContestJudgement, configuration: str) -> DynamicPoint:
-    cells = [cell for cell in contest.cells if cell.cell.configuration == configuration]
+    cells = [cell for cell in contest.cells if cell.cell.own_build_label == configuration]
     dynamic = next((cell for cell in cells if cell.cell.dynamic), None)
     return DynamicPoint(contest, dynamic, next((cell for cell in cells if not cell.cell.dynamic), None))

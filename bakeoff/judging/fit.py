@@ -195,12 +195,14 @@ def fit_records(records: Iterable[Record]) -> Fit:
 def fitted(records: Sequence[Record], found: Fit | None = None) -> list[Record]:
     """Return the records of one contest with their fitted latencies. The share of the roofline follows them.
 
-    If a right cell was faster than the floor, beyond its interval, then that is no floor: no cell has a share of it.
-    A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from samples alone.
+    If a right cell was faster than the floor, beyond its interval, then that is no floor of its precision, and no cell
+    has a share of it. A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from
+    samples alone.
     """
     found = found or fit_records(records)
     known = [_with_latency(record, found) for record in records]
-    return [_without_share(record) for record in known] if any(map(_beats_floor, known)) else known
+    beaten = {record.cell.precision for record in known if _beats_floor(record)}
+    return [_without_share(record) if record.cell.precision in beaten else record for record in known]
 
 
 def fitted_report(report: Report) -> Report:

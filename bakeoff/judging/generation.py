@@ -136,4 +136,4 @@ def _key(contest: ContestJudgement, without_context: bool = False) -> tuple[obje
     """Return what both contests of a generation have in common."""
     cell, left_out = contest.cell, ("prompt", "new_tokens") if without_context else ()
     sizes = tuple(sorted((name, value) for name, value in cell.dimensions.items() if name not in left_out))
-    return (cell.model, sizes, cell.device, cell.precision, cell.seed, contest.run_id)
+    return (cell.model, sizes, cell.device, cell.precisions, cell.seed, contest.run_id)

@@ -151,16 +151,22 @@ class LoadJudgement:
 
 
 def judge_load(
-    records: Sequence[Record], price_per_hour: float | None = None, baseline: str | None = None
+    records: Sequence[Record],
+    price_per_hour: float | None = None,
+    baseline: str | None = None,
+    may_not_win: Sequence[str] = (),
 ) -> LoadJudgement | None:
-    """Judge the cells of one contest under load, or return None if none of them was."""
+    """Judge the cells of one contest under load, or return None if none of them was.
+
+    Cells whose labels are in `may_not_win` have values, and no rank.
+    """
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
     fitted = fit_load({label: load for label, load in loads.items() if label in sound})
-    order = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
+    order = sorted(fitted.latency_ms.keys() - set(may_not_win), key=lambda label: fitted.latency_ms[label])
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
     sharing = [*order[:1], *(label for label, _ in itertools.takewhile(_is_not_faster, leads))]
     behind = [lead for label, lead in leads if label not in sharing]

@@ -12,6 +12,8 @@ from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn, series_of
 from bakeoff.judging.fit import fit_records, fitted
+from bakeoff.judging.tolerance import Tolerance, tolerance_of
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, LeftEarly, Ratio, Record, Status
 
 BASELINE = "eager"
@@ -26,14 +28,23 @@ CALLED = (Relation.FASTER, Relation.SLOWER)
 def baseline_of(cells: Sequence[Cell]) -> str:
     """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime.
 
-    It is the first cell where an ONNX file's contest has none, and where environments are compared without eager.
+    Across precisions it is that of float32, or else of the first precision that has it. It is the first cell where an
+    ONNX file's contest has none, and where environments are compared without eager.
     """
-    labels = [cell.label for cell in cells]
+    order = order_of_precisions(cells)
     wanted = ONNX_BASELINE if any(cell.is_onnx_file for cell in cells) else BASELINE
-    if wanted == ONNX_BASELINE or any(cell.environment for cell in cells):
-        in_some = [label for label in labels if label.partition("@")[0] == wanted]
-        return wanted if wanted in labels else (in_some or labels)[0]
-    return wanted
+    in_order = sorted(cells, key=lambda cell: order.index(cell.precision))
+    found = [cell.label for cell in in_order if cell.configuration == wanted and not cell.dynamic]
+    if not found and (wanted == ONNX_BASELINE or any(cell.environment for cell in cells)):
+        in_some = [cell.label for cell in in_order if cell.configuration.partition("@")[0] == wanted]
+        return (in_some or [cell.label for cell in in_order])[0]
+    return found[0] if found else " ".join([wanted, *(order[:1] if any(cell.compared for cell in cells) else ())])
+
+
+def order_of_precisions(cells: Sequence[Cell]) -> list[Precision]:
+    """Return the precisions of these cells' contest: float32 first, because it is what others round, then as asked."""
+    named = dict.fromkeys(precision for cell in cells for precision in (*cell.compared, cell.precision))
+    return sorted(named, key=lambda precision: precision is not Precision.FP32)
 
 
 def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
@@ -73,6 +84,7 @@ def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
 class Ranking:
     """The cells of a contest that can win, the best first, and the ratio between any two of them.
 
+    Across precisions, a cell can win if it keeps the required metric, or else the tolerance of the first precision.
     `records` are all of the contest's, with fitted latencies. The order of the ranked ones is that of these latencies.
     """
 
@@ -88,10 +100,15 @@ class Ranking:
         self.baseline = next((one for one in self.measured if one.cell.label == self.baseline_label), None)
         unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
         self.unmet: dict[str, list[RequirementMissed]] = {label: doubts for label, doubts in unmet.items() if doubts}
-        allowed = [record for record in self.measured if record.cell.label not in self.unmet]
+        self.tolerance = None if requirements and requirements.judge_errors else _tolerance(self.measured)
+        allowed = [record for record in self.measured if record.cell.label not in self.unmet and self.keeps(record)]
         self.ranked = sorted(allowed, key=median_ms)
         self.open_requirements = (requirements or NOTHING).open(self.ranked)
         self.plain_metrics = (requirements or NOTHING).without_interval(self.ranked)
+
+    def keeps(self, record: Record) -> bool:
+        """Return True if the cell rounds no more than the first precision does, or if something else is required."""
+        return self.tolerance is None or self.tolerance.holds(record)
 
     def ratio(self, fast: Record, slow: Record) -> Ratio:
         """Return how many times faster `fast` is than `slow`."""
@@ -106,10 +123,24 @@ class Ranking:
 
     def sharing_first_place(self) -> list[Record]:
         """Return the best cell and those after it, up to the first one that it is called faster than."""
-        if not self.ranked:
-            return []
-        tied = itertools.takewhile(lambda pair: relation(pair[1]) is not Relation.FASTER, self.leads())
-        return [self.ranked[0], *(other for other, _ in tied)]
+        return self.sharing_place(self.ranked)
+
+    def sharing_place(self, in_order: Sequence[Record]) -> list[Record]:
+        """Return the first of these cells and those after it, up to the first one that it is called faster than."""
+        tied = itertools.takewhile(
+            lambda other: relation(self.ratio(in_order[0], other)) is not Relation.FASTER, in_order[1:]
+        )
+        return [*in_order[:1], *tied]
+
+    def place_in_precision(self, record: Record) -> int | None:
+        """Return the place of a right cell among those of its precision, in a contest across several."""
+        alike = [each for each in self.measured if each.cell.precision is record.cell.precision]
+        alike.sort(key=median_ms)
+        labels = [each.cell.label for each in alike]
+        if record.cell.label not in labels or not record.cell.compared:
+            return None
+        sharing = len(self.sharing_place(alike))
+        return place if (place := 1 + labels.index(record.cell.label)) > sharing else 1
 
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:
@@ -133,6 +164,15 @@ class Ranking:
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
         """Return the undecided leads that leave the verdict open. A lead that is called by a margin does not."""
         return [(other, lead) for other, lead in self.undecided() if relation(lead) not in CALLED]
+
+
+def _tolerance(measured: Sequence[Record]) -> Tolerance | None:
+    """Return the tolerance of the first precision that was measured, or None in a contest of a single one."""
+    cells = [record.cell for record in measured]
+    if not any(cell.compared for cell in cells):
+        return None
+    there = {cell.precision for cell in cells}
+    return tolerance_of(next(each for each in order_of_precisions(cells) if each in there), measured)
 
 
 def median_ms(record: Record) -> float:

@@ -124,7 +124,7 @@ def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
     groups: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
     for contest in contests:
         cell = contest.cell
-        groups[cell.task, cell.device, cell.precision, cell.is_onnx_file, contest.run_id].append(contest)
+        groups[cell.task, cell.device, cell.precisions, cell.is_onnx_file, contest.run_id].append(contest)
     return [suite_of(each) for each in groups.values() if len({one.cell.model for one in each}) >= MIN_MODELS]
 
 
@@ -273,7 +273,7 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
     for contest in contests:
         for cell in contest.cells:
             record = cell.record
-            if not passed(cell) and record.status not in NOT_TRIED:
+            if not passed(cell) and not cell.beyond and record.status not in NOT_TRIED:
                 why = record.failure.sort if record.failure else (record.reason,)
                 kind = (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
                 by_kind.setdefault(kind, {}).setdefault(cell.label, []).append((cell, contest))

@@ -124,7 +124,7 @@ def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     for contest in contests:
         cell = contest.cell
         kinds = sorted((name, isinstance(value, int)) for name, value in cell.dimensions.items())  # a stream is no size
-        family = (cell.model, cell.task, cell.device, cell.precision, cell.seed, *kinds)
+        family = (cell.model, cell.task, cell.device, cell.precisions, cell.seed, *kinds)
         families[family].append(contest)
     return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
 

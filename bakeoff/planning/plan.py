@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.ranking import BASELINE, order_of_precisions
 from bakeoff.models.base import Sizes
 from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
@@ -19,6 +19,7 @@ from bakeoff.planning.configurations import BEST, best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, Cell, RecordedSize, Status
 
 
@@ -36,10 +37,18 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Contest:
-    """Cells that differ only in backend and mode."""
+    """Cells that differ only in backend and mode, and in their precision if that is compared as well."""
 
     id: str
     cells: tuple[PlannedCell, ...]
+
+    @property
+    def by_reference(self) -> list[Contest]:
+        """Return the cells of each precision, which have a reference of their own, under the reference's id."""
+        found: dict[str, list[PlannedCell]] = {}
+        for planned in self.cells:
+            found.setdefault(planned.cell.reference_id, []).append(planned)
+        return [Contest(reference_id, tuple(cells)) for reference_id, cells in found.items()]
 
 
 def plan(request: Request) -> list[Contest]:
@@ -84,6 +93,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     seed=request.seed,
                     backend=BASELINE,
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
+                    compared=_compared(request, task),
                 )
                 configurations = [
                     (*configuration, environment, configuration[:2] not in named)
@@ -102,6 +112,12 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     if dynamic and not _is_any_size(backend, mode):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
+
+
+def _compared(request: Request, task: str) -> tuple[Precision, ...]:
+    """Return the precisions that make one contest, or none if each makes its own."""
+    named = tuple(dict.fromkeys(request.precision))
+    return named if len(named) > 1 and task == INFERENCE and not request.separate else ()
 
 
 def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:
@@ -149,7 +165,8 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     both = label if label == BASELINE or cell.is_onnx_file else f"{BASELINE},{label}"
     parts = ["bakeoff run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
-    parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
+    precisions = ",".join(dict.fromkeys([*order_of_precisions([cell])[:1], cell.precision]))
+    parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {precisions}", f"--seed {cell.seed}"]
     if cell.recorded:
         parts.append(f"--inputs {shlex.quote(cell.recorded.file)}")
     if cell.task != INFERENCE:

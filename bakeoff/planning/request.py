@@ -130,6 +130,9 @@ class Request(Frozen):
     precision: Annotated[
         tuple[Precision, ...], Option(("--precision",), ",".join(Precision)), BeforeValidator(_known_precisions)
     ] = (Precision.FP32,)
+    separate: Annotated[
+        bool, Option(("--separate",), "A contest for each precision: by default they are one, with one table")
+    ] = False
     task: Annotated[
         str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)
     ] = INFERENCE

@@ -167,7 +167,7 @@ class TimePlan:
 @cache
 def usual_build_s(label: str) -> float:
     """Return the usual seconds of a cell's first process until it is warm, by what its backend says."""
-    backend = re.split(r"[/@[]", label)[0]
+    backend = re.split(r"[/@[ ]", label)[0]
     try:
         return backends.create(backend).usual_build_s
     except BakeoffError:  # it ends at once

@@ -100,17 +100,32 @@ class Cell(Frozen):
     environment: str = ""  # the name of the interpreter that it runs in; empty: the one that runs Bakeoff
     dynamic: dict[str, Range] = Field(default_factory=dict)  # of one build for many sizes; empty: built for its own
     recorded: RecordedSize | None = None  # None: the model brings its inputs
+    compared: tuple[Precision, ...] = ()  # the precisions of its contest, if there are several
 
     @property
     def label(self) -> str:
-        """Return the name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`."""
-        return f"{self.configuration}[dynamic]" if self.dynamic else self.configuration
+        """Return the name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`.
+
+        Where a contest is across precisions, the cell's own is part of it: `onnx int8`.
+        """
+        name = f"{self.configuration}[dynamic]" if self.dynamic else self.configuration
+        return f"{name} {self.precision}" if self.compared else name
+
+    @property
+    def precisions(self) -> str:
+        """Return the precision of its contest, or all of them, such as `fp32/bf16/int8`."""
+        return "/".join(self.compared or (self.precision,))
 
     @property
     def configuration(self) -> str:
         """Return the backend, its mode and its environment, which a dynamic build and those for single sizes share."""
         configuration = self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
         return f"{configuration}@{self.environment}" if self.environment else configuration
+
+    @property
+    def own_build_label(self) -> str:
+        """Return the label of the same configuration built for one size, which a dynamic build is compared with."""
+        return self.model_copy(update={"dynamic": {}}).label
 
     @property
     def as_built(self) -> Cell:
@@ -144,21 +159,29 @@ class Cell(Frozen):
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
         task = "" if self.task == "inference" else f", {self.task}"
-        return f"{self.model}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precision}{task}"
+        return f"{self.model}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}"
 
     @property
     def contest_id(self) -> str:
         """Return a stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
+        return self._id_in(self.precisions)
+
+    @property
+    def reference_id(self) -> str:
+        """Return a stable slug of what the cell is checked against: the contest's, but of its precision alone."""
+        return self._id_in(self.precision)
+
+    def _id_in(self, precision: str) -> str:
         sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
         seed = [f"seed{self.seed}"] if self.seed else []
-        return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, self.precision, *seed]))
+        return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, precision, *seed]))
 
     @property
     def id(self) -> str:
-        """Return a stable slug of the cell, which is also a file name."""
+        """Return a stable slug of the cell, which is also a file name. It does not tell what else its contest has."""
         where = f".{self.environment}" if self.environment else ""
         spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
-        return _slug("_".join([self.contest_id, f"{self.backend}.{self.mode}{where}", *spans]))
+        return _slug("_".join([self.reference_id, f"{self.backend}.{self.mode}{where}", *spans]))
 
 
 class Phase(Frozen):

@@ -42,6 +42,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
         "speedup": _speedup_over_all(contests),
+        "precisions": "latency against error",
         "pareto": "latency against build time",
         "costs": "what calls cost from a cold start, building included",
         "costs-warm": "what calls cost from a warm start, building included",
@@ -177,6 +178,12 @@ def cheapest(contest: ContestJudgement, start: Start, calls: int) -> str:
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 
+def precisions(contest: ContestJudgement) -> str:
+    """Name the fastest of each precision, the fastest first."""
+    fastest = sorted(contest.of_precisions, key=lambda each: each.best.latency.median_ms if each.best.latency else 0.0)
+    return f"{', then '.join(each.best.label for each in fastest)}: the fastest of each precision"
+
+
 def pareto(contest: ContestJudgement) -> str:
     """Say which ranked cells another one dominates, or which none does, whichever are fewer."""
     front = [cell.label for cell in contest.ranked if cell.label in contest.front.labels]
@@ -233,7 +240,7 @@ def _facts(contest: ContestJudgement) -> list[str]:
     cell = contest.cell
     sizes = [f"{name} {value}" for name, value in cell.dimensions.items()]
     seed = [f"seed {cell.seed}"] if cell.seed else []
-    return [str(cell.device), str(cell.precision), cell.task, *sizes, *seed, contest.run_id or ""]
+    return [str(cell.device), cell.precisions, cell.task, *sizes, *seed, contest.run_id or ""]
 
 
 def _gain(contest: ContestJudgement) -> str:

@@ -8,7 +8,7 @@ from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
-from bakeoff.reports import doubt_sentences, end_to_end, load, number_format
+from bakeoff.reports import doubt_sentences, end_to_end, load, number_format, precisions
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed
 
@@ -88,7 +88,8 @@ def line(contest: ContestJudgement) -> str:
 
     Where a request is more than the model: `onnx, 0.44 ms, 4.0x eager, sure; tie end to end (20.44 ms a request): ...`.
     """
-    parts = (candidates(contest), value(contest), speedup(contest), certainty(contest))
+    kept = precisions.condition(contest) or NONE
+    parts = (candidates(contest), value(contest), speedup(contest), kept, certainty(contest))
     told = ", ".join(part for part in parts if part != NONE)
     return "; ".join(filter(None, (told, end_to_end.brief(contest))))
 
@@ -97,7 +98,7 @@ def endings(contest: ContestJudgement) -> str:
     """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
     counts: dict[str, int] = {}
     for cell in contest.cells:
-        ending = "not as required" if cell.unmet else cell.record.status.value
+        ending = "not as required" if cell.unmet or cell.beyond else cell.record.status.value
         counts[ending] = counts.get(ending, 0) + 1
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
@@ -64,6 +64,17 @@ class EndToEndAnswer(Frozen):
     steps: list[StepAnswer]  # of a request that the best one answers
 
 
+class PrecisionAnswer(Frozen):
+    """The fastest of one precision, in a contest across several."""
+
+    precision: str
+    labels: list[str]  # the fastest first, then those that may be as fast
+    latency_ms: float | None
+    speedup: Ratio | None  # over the baseline of the contest
+    relative_rmse: float | None  # None: the outputs could not be compared
+    may_win: bool  # it keeps what is required, or rounds no more than the first precision does
+
+
 class ContestAnswer(Frozen):
     """Who wins one contest. Ratios say how many times faster the best cell is."""
 
@@ -93,6 +104,8 @@ class ContestAnswer(Frozen):
     """Why a cell has no numbers, by label."""
     metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
     """The user's own metrics by label and by name, of the cells that have some."""
+    precisions: list[PrecisionAnswer] = Field(default_factory=list)
+    """The fastest of each precision, where several make one contest."""
     under_load: LoadAnswer | None = None
     """Who carries most under load, where that was asked for."""
     end_to_end: EndToEndAnswer | None = None
@@ -226,6 +239,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             for cell in contest.cells
             if cell.metrics
         },
+        precisions=[_precision_answer(each) for each in contest.of_precisions],
         under_load=_load_answer(contest.load) if contest.load else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
     )
@@ -240,6 +254,19 @@ def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndA
         request_ms={row.label: row.ms for row in judged.rows},
         speedups={row.label: row.speedup for row in judged.rows if row.speedup},
         steps=[StepAnswer(name=each.name, ms=each.ms, ci95_ms=each.ci95, share=each.share) for each in judged.steps],
+    )
+
+
+def _precision_answer(judged: PrecisionJudgement) -> PrecisionAnswer:
+    best = judged.best
+    accuracy = best.record.accuracy
+    return PrecisionAnswer(
+        precision=judged.precision,
+        labels=list(judged.candidates),
+        latency_ms=best.latency.median_ms if best.latency else None,
+        speedup=best.speedup,
+        relative_rmse=accuracy.relative_rmse if accuracy and not accuracy.unchecked else None,
+        may_win=judged.may_win,
     )
 
 

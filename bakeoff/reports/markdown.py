@@ -24,6 +24,7 @@ from bakeoff.reports import (
     machine,
     mix,
     number_format,
+    precisions,
     sentences,
     suite_report,
     traits,
@@ -36,7 +37,7 @@ from bakeoff.reports.tables import Column, Surface, T, Table, TableOverSizes, sh
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
 
-_SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup", "sweep-dynamic"}
+_SHOWN_FIGURES = {"latency", "load", "precisions", "sweep-latency", "sweep-speedup", "sweep-dynamic"}
 """Figures that are shown; the others fold away."""
 
 _SHOWN_OF_SUITES = {"profile", "map"}
@@ -55,6 +56,7 @@ _FIGURE_CAPTIONS = {
     "profile": "Share of the models on which a backend is within so many times the best latency",
     "map": "Speed-up of each backend on each model",
     "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
+    "precisions": "Latency against error, over all precisions",
     "pareto": "Latency against build time, and what nothing dominates",
     "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
     "sweep-size": "Speed-up of compiled language models over their size",
@@ -159,6 +161,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         f"**{escape(sentences.finding(contest))}.**",
         _contest_table(contest),
         *map(_answer, further_answers(contest)),
+        "\n".join(f"- {escape(sentence)}" for sentence in precisions.sentences(contest)),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
         "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),

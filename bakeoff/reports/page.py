@@ -40,6 +40,7 @@ from bakeoff.reports import (
     machine,
     mix,
     number_format,
+    precisions,
     sentences,
     suite_report,
     traits,
@@ -236,6 +237,7 @@ class Section:
         self.left_early = sentences.left_early(contest)
         self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
+        self.precisions = precisions.sentences(contest)
         self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
@@ -297,7 +299,7 @@ class Model:
         self.failures = [
             f"{cell.label}: {number_format.ending(cell.record)}: {cell.record.reason}"
             for cell in contest.unranked
-            if not cell.record.status.is_absence
+            if not cell.record.status.is_absence and not cell.beyond
         ]
 
     def heat(self, label: str) -> Markup:

@@ -59,7 +59,7 @@ def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
         "model": cell.model,
         **{name: f"{name} {value}" for name, value in cell.dimensions.items()},
         " device": str(cell.device),  # a dimension has no blank in its name
-        " precision": str(cell.precision),
+        " precision": cell.precisions,
         " task": cell.task,
         " seed": f"seed {cell.seed}",
         " run": contest.run_id or "",

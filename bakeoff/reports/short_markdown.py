@@ -18,6 +18,7 @@ from bakeoff.reports import (
     headline,
     machine,
     mix,
+    precisions,
     sentences,
     suite_report,
     traits,
@@ -28,7 +29,7 @@ from bakeoff.reports.tables import Surface, shown_in
 
 DETAILS_MD = "details.md"
 
-FIGURES = ("load", "profile", "sweep-latency", "sweep-dynamic", "latency")
+FIGURES = ("load", "profile", "sweep-latency", "sweep-dynamic", "precisions", "latency")
 """The figure that is shown is the first of these that was drawn."""
 
 MOST_CONTESTS = 6
@@ -77,6 +78,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         *(f"- {escape(sentence)}" for sentence in further_answers.sentences(contest)),
         *map(written_table, further_answers.short_tables(contest)),
         table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
+        "\n".join(f"- {escape(sentence)}" for sentence in precisions.sentences(contest)),
         _doubts(contest),
         escape(sentences.pays(contest)),
     ]

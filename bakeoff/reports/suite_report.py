@@ -46,7 +46,7 @@ def title(suite: Suite) -> str:
     number = f"{contests} contests of {suite.models} models" if contests > suite.models else f"{contests} models"
     task = "" if cell.task == "inference" else f", {cell.task}"
     run = f", {suite.contests[0].run_id}" if suite.contests[0].run_id else ""
-    return f"{number} on {cell.device}, {cell.precision}{task}{run}"
+    return f"{number} on {cell.device}, {cell.precisions}{task}{run}"
 
 
 def finding(suite: Suite) -> str:
@@ -223,7 +223,7 @@ def suite_fields(suite: Suite) -> dict[str, Raw]:
     return {
         "task": cell.task,
         "device": str(cell.device),
-        "precision": str(cell.precision),
+        "precision": cell.precisions,
         "contests": len(suite.contests),
         "contests_in_means": len(suite.common),
         "baseline": suite.baseline,

@@ -34,6 +34,7 @@ from bakeoff.reports import (
     machine,
     mix,
     number_format,
+    precisions,
     sentences,
     suite_report,
     traits,
@@ -324,7 +325,8 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
-    told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
+    told = precisions.sentences(contest)
+    told += [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
     told += cost_report.plain_verdicts(contest)
     for table in further_answers.short_tables(contest):
         console.print(_texts(table))
@@ -397,7 +399,9 @@ def _describe(cell: Cell) -> str:
     """Return `mlp cpu fp32 inductor`, with its dimensions and task if it has any."""
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
-    return one_line(" ".join([cell.model, *sizes, *task, cell.device, cell.precision, cell.label]))
+    return one_line(
+        " ".join([cell.model, *sizes, *task, cell.device, *([] if cell.compared else [cell.precision]), cell.label])
+    )
 
 
 def heading_of(column: Column[T]) -> str:

@@ -98,7 +98,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         triton_server.require(record, runtime, captures)
     elif format is Format.CPP:
         cpp_program.require(record, runtime, captures)
-    sample_file = Store(run).sample(record.cell.contest_id)
+    sample_file = Store(run).sample(record.cell.reference_id)
     try:
         sample = Sample.read(sample_file)
     except (OSError, KeyError, ValueError, ValidationError):
@@ -211,7 +211,7 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
 
 
 def _program_of(record: Record, run: Path) -> Path:
-    return run / "programs" / f"{record.cell.contest_id}.pt2"
+    return run / "programs" / f"{record.cell.reference_id}.pt2"
 
 
 def _export_program(record: Record, program: Path, launchers: Launchers) -> None:

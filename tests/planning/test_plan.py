@@ -12,6 +12,7 @@ from bakeoff import backends, cli
 from bakeoff.backends.base import ANYWHERE
 from bakeoff.commands import run as runs
 from bakeoff.judging.price import Price
+from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.planning.configurations import expand_backends
@@ -371,16 +372,44 @@ def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
 
 
 def test_shards_share_the_contests_out() -> None:
-    request = Request(models=("mlp", "conv"), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"))
+    request = Request(
+        models=("mlp", "conv"), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"), separate=True
+    )
     whole = [contest.id for contest in plan(request)]
     shards = [[one.id for one in plan(request.model_copy(update={"shard": Shard(number, 3)}))] for number in (1, 2, 3)]
     assert shards == [[whole[0], whole[3]], [whole[1]], [whole[2]]]
 
 
+def test_precisions_are_one_contest_whose_cells_keep_their_ids() -> None:
+    asked = {"models": ("mlp",), "backends": ("eager", "onnx"), "devices": ("cpu",), "precision": ("bf16", "fp32")}
+    (contest,) = plan(request(**asked))
+    apart = plan(request(**asked, separate=True))
+    labels = [planned.cell.label for planned in contest.cells]
+    assert labels == ["eager bf16", "onnx bf16", "eager fp32", "onnx fp32"]
+    assert contest.id.endswith("_cpu_bf16-fp32") and contest.cells[0].cell.title.endswith("on cpu, bf16/fp32")
+    assert [planned.cell.id for planned in contest.cells] == [one.cell.id for each in apart for one in each.cells]
+    assert [own.id for own in contest.by_reference] == [each.id for each in apart]
+    assert {planned.cell.label for each in apart for planned in each.cells} == {"eager", "onnx"}
+    assert baseline_of([planned.cell for planned in contest.cells]) == "eager fp32"
+    assert baseline_of([planned.cell for planned in contest.cells[:2]]) == "eager bf16"
+    assert "--precision fp32,bf16 " in command_for(contest.cells[1].cell)
+    assert "--precision fp32 " in command_for(contest.cells[3].cell)
+
+
+@pytest.mark.parametrize(
+    ("more", "contests"), [({}, 1), ({"task": "train_step"}, 2), ({"precision": ("fp32", "fp32")}, 1)]
+)
+def test_training_has_a_contest_for_each_precision(more: dict[str, object], contests: int) -> None:
+    asked = {"models": ("mlp",), "backends": ("eager",), "devices": ("cpu",), "precision": ("fp32", "bf16")} | more
+    found = plan(request(**asked))
+    assert len(found) == contests
+    assert (found[0].cells[0].cell.label == "eager fp32") is (not more)
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])
 def test_a_shard_that_is_none(shard: str) -> None:
     with pytest.raises(UsageError, match=f"--shard {shard}: "):
-        plan(request(backends=("eager",), precision=("fp32", "bf16"), shard=shard))
+        plan(request(backends=("eager",), precision=("fp32", "bf16"), separate=True, shard=shard))
 
 
 def test_values_are_stored_as_they_are_typed_and_read_back() -> None:

@@ -127,7 +127,6 @@ class ContestSetup:
     progress: Progress
     sampling: SamplingPlan
     time_limit_s: float
-    reference: Path
     folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
     machine: Machine = field(default_factory=Machine)
     metrics: MetricsSetup | None = None  # None: nothing is evaluated
@@ -644,14 +643,14 @@ class CellRun:
     ) -> Worker:
         job = kind(
             cell=self.cell,
-            reference=self._setup.reference.resolve(),
+            reference=self._setup.store.reference(self.cell.reference_id).resolve(),
             sampling=self._setup.sampling,
             shared_folder=self._folder_of(self._next_build),
             is_first=self._so_far is None,
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
-            inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
+            inputs=self._setup.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
             evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
         )
         assert self._launcher is not None, "the cell has been launched"
@@ -785,7 +784,7 @@ class CellRun:
 
     @property
     def _traits(self) -> ModelTraits | None:
-        return self._setup.store.traits(self.cell.contest_id)
+        return self._setup.store.traits(self.cell.reference_id)
 
     @property
     def _elapsed_s(self) -> float:
@@ -793,7 +792,7 @@ class CellRun:
 
     def _roofline(self, latency: Latency | None) -> Roofline | None:
         store, cell = self._setup.store, self.cell
-        work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
+        work, ceilings = store.work(cell.reference_id), store.ceilings(cell.device, products_of(cell))
         return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff import models
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, products_of
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup, MetricsSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
@@ -17,7 +17,7 @@ from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
-from bakeoff.records.schema import INFERENCE, Record, Status
+from bakeoff.records.schema import INFERENCE, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
 
 
@@ -38,59 +38,78 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     begun_s = run.machine.now_s()
     limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
     needed = (run.launchers.first, run.store, run.progress, limit_s)
-    try:
-        wants_fingerprint = run.build_cache is not None
-        reference, known_size, eager_call = groundwork.reference(contest, *needed, wants_fingerprint=wants_fingerprint)
-    except groundwork.NoReference as error:
-        _end_without_reference(run, sensible, error)
+    sizes: list[Memory] = []
+    eager_calls: dict[str, EagerCall] = {}
+    for own in Contest(contest.id, tuple(sensible)).by_reference:
+        try:
+            _, size, eager_call = groundwork.reference(own, *needed, wants_fingerprint=run.build_cache is not None)
+        except groundwork.NoReference as error:
+            _end_without_reference(run, own.cells, error)
+            sensible = [planned for planned in sensible if planned not in own.cells]
+            continue
+        sizes += [size] if size else []
+        eager_calls |= {own.id: eager_call} if eager_call else {}
+    if not sensible:
         return
     if not run.launchers.are_serving:
         run.progress.note("importing torch in the fork servers of further processes")
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
-    groundwork.measure_ceilings(sensible[0].cell, *needed)
+    for cell in {products_of(planned.cell): planned.cell for planned in sensible}.values():
+        groundwork.measure_ceilings(cell, *needed)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
-    folders = folders_of(cells_by_id, _folders_in_cache(run, contest, sensible), run.store)
+    folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
     setup = ContestSetup(
-        run.store, run.progress, run.sampling, run.time_limit_s, reference, folders, run.machine, _metrics(run, contest)
+        run.store,
+        run.progress,
+        run.sampling,
+        run.time_limit_s,
+        folders,
+        run.machine,
+        _metrics(run, contest.id, sensible),
     )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
     cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
     if kept:
         _note_resumption(run, kept, cell_runs)
-    stand_ins = _leave_out(run, sensible, cell_runs, eager_call)
+    stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)
     cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {each for each, _ in stand_ins}]
     if before := [each.cell.label for each in cell_runs if each.was_built_before and not each.cached_at]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
+    known_size = max(sizes, key=lambda size: (size.peak_device_bytes or 0, size.peak_resident_bytes or 0), default=None)
     ContestRun(run, cell_runs, kept, known_size, stand_ins).run()
     if told := run.launchers.first.branch_note:
         run.store.note(told)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
 
-def _metrics(run: RunContext, contest: Contest) -> MetricsSetup | None:
+def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> MetricsSetup | None:
     """Return the user's `evaluate` with what it says of the reference, or None without such a function."""
-    cell = contest.cells[0].cell
+    cell = cells[0].cell
     function = run.evaluate or models.find(cell.model).evaluated_by
     if not function or cell.task != INFERENCE:
         return None
-    evaluation = Evaluation(function=models.resolve_evaluate(function), sample=run.store.sample(contest.id).resolve())
+    evaluation = Evaluation(
+        function=models.resolve_evaluate(function), sample=run.store.sample(cell.reference_id).resolve()
+    )
     limit_s = run.evaluate_timeout_s
+    contest = Contest(contest_id, tuple(cells))
     reference = groundwork.reference_metrics(contest, run.launchers.first, run.store, run.progress, evaluation, limit_s)
     return MetricsSetup(evaluation, reference, limit_s)
 
 
 def _leave_out(
-    run: RunContext, cells: Sequence[PlannedCell], cell_runs: Sequence[CellRun], eager_call: EagerCall | None
+    run: RunContext, cells: Sequence[PlannedCell], cell_runs: Sequence[CellRun], eager_calls: Mapping[str, EagerCall]
 ) -> list[tuple[CellRun, str]]:
     """End the cells of `best` that need not be built. Return each of them with the label of the one that must end well.
 
     They get their records now, so that a resumed run does not build them.
     """
-    if eager_call is None:
-        return []
-    found = dominated(cells, eager_call.call_ms, eager_call.host_ms)
+    found: dict[str, tuple[str, str]] = {}
+    for reference_id, call in eager_calls.items():
+        alike = [planned for planned in cells if planned.cell.reference_id == reference_id]
+        found |= dominated(alike, call.call_ms, call.host_ms)
     for planned in cells:
         if planned.cell.id in found:
             _, why = found[planned.cell.id]
@@ -99,13 +118,16 @@ def _leave_out(
     return [(cell_run, found[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in found]
 
 
-def _folders_in_cache(run: RunContext, contest: Contest, cells: Sequence[PlannedCell]) -> dict[str, Path]:
+def _folders_in_cache(run: RunContext, cells: Sequence[PlannedCell]) -> dict[str, Path]:
     """Return where the builds of these cells lie or will lie in the cache, by the cell's id."""
-    fingerprint = run.store.fingerprint(contest.id)
-    if run.build_cache is None or not fingerprint:
+    if run.build_cache is None:
         return {}
     threads = len(run.machine.usable_cores())
-    claimed = {planned.cell.id: run.build_cache.claim(planned, fingerprint, threads) for planned in cells}
+    claimed = {
+        planned.cell.id: run.build_cache.claim(planned, fingerprint, threads)
+        for planned in cells
+        if (fingerprint := run.store.fingerprint(planned.cell.reference_id))
+    }
     return {cell_id: folder for cell_id, folder in claimed.items() if folder is not None}
 
 

@@ -25,6 +25,7 @@ from bakeoff.reports.charts.chart import Chart, Stop
 from bakeoff.reports.charts.costs import costs
 from bakeoff.reports.charts.load import load_chart
 from bakeoff.reports.charts.palette import Look, Palette
+from bakeoff.reports.charts.precisions import latency_over_error
 from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
@@ -45,6 +46,7 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     load_chart,
     speed.latency,
     speed.speedup,
+    latency_over_error,
     building.pareto,
     *(partial(costs, start=start) for start in STARTS),
     building.phases,

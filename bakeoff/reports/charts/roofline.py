@@ -12,14 +12,17 @@ _PREFIXES = {10.0 ** (3 * place): prefix for place, prefix in enumerate(["", "k"
 
 
 def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw nothing if the model's operations are not known, or if a cell was faster than the ceilings allow."""
+    """Draw nothing if the model's operations are not known, or if a cell was faster than the ceilings allow.
+
+    Precisions have different ceilings, so that a contest across several has no such chart.
+    """
     shown = [
         (cell, line, latency.median_ms / 1e3)
         for cell in contest.cells
         if (line := cell.record.roofline) and line.needed_flops and line.bytes_moved and not line.is_beaten
         if (latency := cell.latency) and latency.median_ms > 0
     ]
-    if not shown:
+    if not shown or contest.cell.compared:
         return None
     roof = shown[0][1]  # it is the same for all of them, but for the share
     peak, bandwidth = roof.ceiling_flops_per_s, roof.ceiling_bytes_per_s

@@ -194,7 +194,7 @@ def _worth(
         cell = next((cell for cell in contest.cells if cell.label == COMPILED), None)
         if cell is None:
             continue
-        title = f"{of(contest)}, {contest.cell.device}, {contest.cell.precision}"
+        title = f"{of(contest)}, {contest.cell.device}, {contest.cell.precisions}"
         x, text = place(contest)
         panels.setdefault(title, {}).setdefault(line(contest), []).append((x, cell.speedup))
         numbers.setdefault(title, {})[x] = text

@@ -1,0 +1,126 @@
+"""One contest across precisions: who may win, who is the fastest of each precision, and what is said of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports import headline, precisions
+from bakeoff.reports.charts.chart import Dots
+from bakeoff.reports.charts.palette import Palette
+from bakeoff.reports.charts.precisions import latency_over_error
+from tests.reports.samples import accuracy, cell, failed, ok, over_processes
+
+ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
+ERRORS = {"fp32": 2e-7, "bf16": 5e-3, "int8": 2e-2}
+
+
+def record(backend: str, precision: str, median_ms: float, error: float | None = None, **more: Any) -> Record:
+    checked = accuracy(ERRORS[precision] if error is None else error).model_copy(update={"rtol": 1.9e-6})
+    measured = cell(backend, precision=precision, compared=ASKED)
+    return ok(measured, over_processes(median_ms, seed=len(backend)), accuracy=checked, **more)
+
+
+def records() -> list[Record]:
+    return [
+        record("eager", "fp32", 4.0),
+        record("onnx", "fp32", 2.0),
+        record("eager", "bf16", 1.5),
+        failed(cell("onnx", precision="bf16", compared=ASKED), Status.UNSUPPORTED, "no kernels"),
+        record("eager", "int8", 3.0),
+        record("onnx", "int8", 1.0),
+    ]
+
+
+def judged(require: str = "", made: list[Record] | None = None) -> ContestJudgement:
+    return judge_contest(made or records(), Requirements.parse(require))
+
+
+def test_without_a_requirement_the_rounding_of_float32_decides() -> None:
+    contest = judged()
+    assert (contest.winner, contest.certainty, contest.baseline) == ("onnx fp32", Certainty.SURE, "eager fp32")
+    assert [row.label for row in contest.ranked] == ["onnx fp32", "eager fp32"]
+    beyond = [row.label for row in contest.cells if row.beyond]
+    assert beyond == ["onnx int8", "eager bf16", "eager int8"]  # the fastest first
+    assert all(row.speedup for row in contest.cells if row.beyond)
+    assert ", within fp32's rounding, sure" in headline.line(contest)
+
+
+@pytest.mark.parametrize(
+    ("limit", "winner"), [("5e-2", "onnx int8"), ("1e-2", "eager bf16"), ("1e-6", "onnx fp32"), ("0", None)]
+)
+def test_the_fastest_that_keeps_a_required_error_wins(limit: str, winner: str | None) -> None:
+    contest = judged(f"relative_rmse<{limit}")
+    assert contest.winner == winner
+    assert not any(row.beyond for row in contest.cells) and "rounding" not in headline.line(contest)
+
+
+def test_a_requirement_of_another_kind_leaves_the_tolerance() -> None:
+    assert judged("median_ms<3").winner == "onnx fp32"
+    assert [row.label for row in judged("median_ms<3").ranked] == ["onnx fp32"]
+
+
+def test_weights_that_change_nothing_are_within_the_tolerance() -> None:
+    """A layer that no precision rounds leaves errors of float32, and such a build may win."""
+    made = [*records(), record("openvino", "int8", 0.9, error=2e-7)]
+    assert judged(made=made).winner == "openvino int8"
+
+
+def test_what_was_not_compared_is_not_within_the_tolerance() -> None:
+    unchecked = accuracy(0.0).model_copy(update={"unchecked": "random"})
+    made = [*records(), record("openvino", "int8", 0.9).model_copy(update={"accuracy": unchecked})]
+    assert judged(made=made).winner == "onnx fp32"
+
+
+def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
+    made = [
+        failed(each.cell, Status.OOM, "no memory") if each.cell.precision is Precision.FP32 else each
+        for each in records()
+    ]
+    contest = judged(made=made)
+    assert (contest.baseline, contest.winner) == ("eager bf16", "eager bf16")
+    assert contest.tolerance and contest.tolerance.precision is Precision.BF16
+
+
+def test_the_fastest_of_each_precision_is_told_with_its_error() -> None:
+    told = precisions.sentences(judged())
+    assert [line.partition(",")[0] for line in told[:3]] == ["fp32: onnx fp32", "bf16: eager bf16", "int8: onnx int8"]
+    assert told[2].startswith("int8: onnx int8, 1") and "x eager fp32, error 2.0e-02" in told[2]
+    assert told[2].endswith("not within fp32's rounding") and "rounding" not in told[0]
+    assert "--require" in told[3]
+    required = precisions.sentences(judged("relative_rmse<1e-2"))
+    assert required[2].endswith("not as required") and len(required) == 3
+
+
+def test_places_are_those_within_a_precision() -> None:
+    places = {row.label: row.place for row in judged().cells}
+    assert places == {
+        "onnx fp32": 1,
+        "eager fp32": 2,
+        "eager bf16": 1,
+        "onnx bf16": None,
+        "onnx int8": 1,
+        "eager int8": 2,
+    }
+
+
+def test_a_contest_of_one_precision_says_nothing_of_others() -> None:
+    contest = judge_contest([ok(cell(name), over_processes(1.0)) for name in ("eager", "onnx")])
+    assert (contest.of_precisions, contest.tolerance, precisions.sentences(contest)) == ((), None, [])
+    assert all(row.place is None and row.beyond is None for row in contest.cells)
+
+
+def test_the_figure_shows_what_speed_costs_in_error() -> None:
+    contest = judged()
+    chart = latency_over_error(contest, Palette(row.record for row in contest.cells))
+    assert chart is not None
+    assert chart.finding.startswith("onnx int8, then eager bf16, then onnx fp32")
+    filled = {mark.tip.partition(":")[0]: shape.is_filled for mark in chart.marks for shape in mark.shapes
+              if isinstance(shape, Dots)}  # fmt: skip
+    assert filled == {label: label.endswith("fp32") for label in filled} and len(filled) == 5
