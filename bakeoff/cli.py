@@ -183,14 +183,14 @@ def report(
     if out:
         whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
         write_for_ci(whole, junit, summary)
-        tell(whole, out)
-        return 0
+        return INTERRUPTED if tell(whole, out) else 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         judgement = judged_anew(report_at(path), calls, require)
         write_for_ci(judgement, junit, summary)
-        tell(judgement, path if path.is_dir() else path.parent)
+        if tell(judgement, path if path.is_dir() else path.parent):
+            return INTERRUPTED
     return 0
 
 
@@ -647,10 +647,10 @@ def blame_cell(
 
 def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
-    tell(report, store.root, quiet, as_json)
+    was_interrupted = tell(report, store.root, quiet, as_json)
     if not report.complete:
         return _interrupted(store.root)
-    return runs.exit_status(report)
+    return INTERRUPTED if was_interrupted else runs.exit_status(report)
 
 
 def _interrupted(folder: Path) -> int:
@@ -679,7 +679,8 @@ def main(arguments: list[str] | None = None) -> int:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
             raise
-        _complain(f"{error.format_message()} (bakeoff --help)")
+        context = getattr(error, "ctx", None)
+        _complain(f"{error.format_message()} ({context.command_path if context else 'bakeoff'} --help)")
         return USAGE_ERROR
 
 

@@ -85,6 +85,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["zoo.py:llama:"], "'zoo.py:llama:' is a model"),
         (["run", "again"], "again"),
         (["resume"], "folder"),
+        (["export"], "(bakeoff export --help)"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["resume", "."], "holds no run"),
         (["report"], "paths"),

@@ -35,8 +35,9 @@ MISSED = 1.10
 shorter windows, each of which began with an empty queue."""
 
 LONG_WINDOW_S = 1.8
-"""In a shorter window a queue has little time to grow. In simulated queues, rates found in half a second were 5 to 18 %
-too high, and those found in two seconds 1 to 7 %."""
+LONG_WINDOW_REQUESTS = 900
+"""In a shorter window with fewer requests a queue can hardly grow. In simulated queues, rates found in half a second
+were 5 to 18 % too high, and those found in two seconds 1 to 7 %."""
 
 MILLION = 1_000_000
 
@@ -311,7 +312,8 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     of_turns = [window for turn in load.turns for window in turn.windows]
     if of_turns and load.scenario.spec.sends_at_rate:
         seconds = float(np.median([window.seconds for window in of_turns]))
-        if seconds < LONG_WINDOW_S:
+        requests = float(np.median([window.requests for window in of_turns]))
+        if seconds < LONG_WINDOW_S and requests < LONG_WINDOW_REQUESTS:
             doubts.append(ShortWindows(label, seconds))
     windows = [*load.soak, *load.lower_soak, *of_turns]
     if failed := sum(window.failed for window in windows):

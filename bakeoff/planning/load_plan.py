@@ -21,6 +21,9 @@ SHORTEST_WINDOW_S = 0.25
 MIN_REQUESTS = 200
 """A window holds so many requests, so that its 99th percentile is no single request."""
 
+MANY_REQUESTS = 1000
+"""A window lasts up to twice as long as usual to hold so many requests, because a queue needs requests to grow."""
+
 MAX_WINDOW_S = 4.0
 """A window does not get longer than this for the sake of `MIN_REQUESTS`."""
 
@@ -29,7 +32,7 @@ ROUNDS_OF_FEW_PROCESSES = 6
 
 SOAK_PARTS = 6
 
-USUAL_SOAK_S = 30.0
+USUAL_SOAK_S = 15.0
 """Unless asked for, the winner and the runner-up serve for so long at the rate found, and no other cell."""
 
 WINDOWS_OF_SEARCH = 14
@@ -109,7 +112,9 @@ class LoadPlan:
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""
-        return max(20, min(MIN_REQUESTS, round(rate * MAX_WINDOW_S * share)))
+        few = min(MIN_REQUESTS, round(rate * MAX_WINDOW_S * share))
+        many = min(MANY_REQUESTS, round(rate * 2 * self.window_s * share))
+        return max(20, few, many)
 
 
 def parse_objective(text: str) -> Objective:

@@ -67,11 +67,12 @@ class ScenarioSpec:
 SPECS = {
     Scenario.SINGLE_STREAM: ScenarioSpec("SingleStream", is_rate=False, puts_requests_together=False),
     Scenario.MULTI_STREAM: ScenarioSpec("MultiStream", is_rate=False, usual_streams=8, takes_streams=True),
-    # A window begins without a queue, and a rate that is a little too high needs time to build one. In simulated
-    # queues, rates found in windows of 2 s are 1 to 7 % above those of a long run, and 5 to 18 % above them with half a
-    # second. A turn is a search of several windows.
+    # A window begins without a queue, and a rate that is a little too high needs requests to build one. So windows
+    # last longer where few requests come in a second (`MANY_REQUESTS`). In simulated queues, rates found in windows of
+    # 2 s are 1 to 7 % above those of a long run, and 5 to 18 % above them with half a second. A turn is a search of
+    # several windows.
     Scenario.SERVER: ScenarioSpec(
-        "Server", is_rate=True, sends_at_rate=True, window_s=2.0, rounds=2, windows_per_turn=3
+        "Server", is_rate=True, sends_at_rate=True, window_s=1.0, rounds=2, windows_per_turn=3
     ),
     Scenario.OFFLINE: ScenarioSpec("Offline", is_rate=True, requests_wait_for_all=True),
 }

@@ -24,35 +24,39 @@ stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
 
 
-def tell(report: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
+def tell(report: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> bool:
     """Write the report into `folder`, say what came out, and say where it is.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
-    Ctrl-C or SIGTERM does not end the writing.
+    Ctrl-C or SIGTERM does not end the writing. Return True if there was one.
     """
-    with written_to_the_end():
+    with written_to_the_end() as interruptions:
         _tell(report, folder, quiet, as_json)
+    return bool(interruptions)
 
 
 @contextlib.contextmanager
-def written_to_the_end() -> Iterator[None]:
+def written_to_the_end() -> Iterator[list[int]]:
     """Let the first SIGINT or SIGTERM inside of the block pass. A second one raises KeyboardInterrupt.
 
-    Signals are left alone in a thread, where Python does not allow handlers.
+    The yielded list gets the number of the first. Signals are left alone in a thread, where Python does not allow
+    handlers.
     """
+    interruptions: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield interruptions
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def on_first(number: int, frame: object) -> None:
+        interruptions.append(number)
         for each in numbers:
             signal.signal(each, signal.default_int_handler)
         say("The report is being written. Once more ends that, too.", stderr)
 
     before = {number: signal.signal(number, on_first) for number in numbers}
     try:
-        yield
+        yield interruptions
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

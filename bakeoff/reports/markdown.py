@@ -78,7 +78,7 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
         _contents(contests, [heading for heading, text in others.items() if text]),
         *(_table_over_sizes(dynamic.table_of(each)) for each in judgement.dynamic_ranges),
         *(_table_over_sizes(mix.table_of(each)) for each in judgement.mixes),
-        *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
+        *(_contest(contest, number, len(contests) == 1) for number, contest in enumerate(contests, 1)),
         *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -154,7 +154,7 @@ def _table_over_sizes(told: TableOverSizes[Any]) -> str:
     return "\n\n".join([f"## {escape(told.title)}", f"**{escape(told.finding)}.**", table, escape(told.note)])
 
 
-def _contest(contest: ContestJudgement, number: int) -> str:
+def _contest(contest: ContestJudgement, number: int, is_alone: bool) -> str:
     nominal = machine.tensor_core_rates(contest)
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
@@ -169,7 +169,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
         *map(escape, sentences.builds_made_elsewhere(contest)),
         escape(sentences.pays(contest)),
-        f"{escape(kept)}." if (kept := sentences.what_to_ship(contest)) else "",
+        f"{escape(kept)}." if (kept := sentences.what_to_ship(contest, is_alone=is_alone)) else "",
         _lifetime(contest),
         _stages(contest),
         _processes(contest),

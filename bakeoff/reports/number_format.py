@@ -50,14 +50,14 @@ def ratio_interval(interval: Interval | None) -> str:
 
 
 def seconds(value_s: float | None) -> str:
-    """Return at least two significant digits: `0.0042`, `0.42`, `4.2`, `42`."""
+    """Return at least two significant digits: `0.000042`, `0.0042`, `0.42`, `4.2`, `42`."""
     if value_s is None:
         return NONE
     if value_s == 0:
         return "0"
     if value_s >= 9.95:
         return f"{value_s:,.0f}"
-    return f"{value_s:.{max(1, min(4, 1 - math.floor(math.log10(value_s))))}f}"
+    return f"{value_s:.{max(1, 1 - math.floor(math.log10(value_s)))}f}"
 
 
 def minutes(value_s: float) -> str:

@@ -66,7 +66,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
     report, contests = judgement.report, judgement.contests
     palette = Palette(row.record for contest in contests for row in contest.cells)
     sections = [
-        Section(contest, name, palette, number, report)
+        Section(contest, name, palette, number, report, is_alone=len(contests) == 1)
         for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
     ]
     return _page(
@@ -214,7 +214,9 @@ def site_to_page(
 class Section:
     """One contest on the page."""
 
-    def __init__(self, contest: ContestJudgement, name: str, palette: Palette, number: int, report: Report) -> None:
+    def __init__(
+        self, contest: ContestJudgement, name: str, palette: Palette, number: int, report: Report, is_alone: bool
+    ) -> None:
         self.contest = contest
         self.name = name
         self.title = contest.title
@@ -233,7 +235,7 @@ class Section:
             for effect, heading in doubt_sentences.EFFECTS.items()
         }
         self.pays = sentences.pays(contest)
-        self.what_to_ship = sentences.what_to_ship(contest)
+        self.what_to_ship = sentences.what_to_ship(contest, is_alone=is_alone)
         self.left_early = sentences.left_early(contest)
         self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""

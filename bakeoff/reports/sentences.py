@@ -156,21 +156,24 @@ def pays(contest: ContestJudgement) -> str:
     return f"{building[0].upper()}{building[1:]} pays against {against} from call {found.calls:,} on."
 
 
-def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
+def what_to_ship(contest: ContestJudgement, folder: str = "", is_alone: bool = True) -> str:
     """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
-    best, command = contest.best, export_command(contest, folder or "FOLDER")
+    best, command = contest.best, export_command(contest, folder or "FOLDER", is_alone)
     if not command or best is None:
         return ""
     kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
     return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
 
 
-def export_command(contest: ContestJudgement, folder: str) -> str:
-    """Return the command that makes a folder of the winner, or nothing where no artefact of it is kept."""
+def export_command(contest: ContestJudgement, folder: str, is_alone: bool = True) -> str:
+    """Return the command that makes a folder of the winner, or nothing where no artefact of it is kept.
+
+    Its label is enough in a report with one contest. Otherwise the cell needs its id.
+    """
     best = contest.best
     if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
         return ""  # nothing exports a dynamic build
-    return f"bakeoff export {shlex.quote(folder)} {best.cell.id}"
+    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(best.label) if is_alone else best.cell.id}"
 
 
 def whether_to_ship(contest: ContestJudgement) -> str:
@@ -191,7 +194,8 @@ def whether_to_ship(contest: ContestJudgement) -> str:
 
 def next_commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     """Return the commands that ship the winners and that measure all of it again, by what they are for."""
-    exports = [text for contest in judgement.contests if (text := export_command(contest, folder))]
+    is_alone = len(judgement.contests) == 1
+    exports = [text for contest in judgement.contests if (text := export_command(contest, folder, is_alone))]
     command = judgement.report.command
     return {
         **({"the winner as a folder that runs without Bakeoff": exports} if exports else {}),
@@ -203,7 +207,7 @@ def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
     """Say the same of all contests together, in one line."""
     kept = [contest for contest in judgement.contests if what_to_ship(contest, folder)]
     if len(kept) < 2:
-        return "".join(what_to_ship(contest, folder) for contest in kept)
+        return "".join(what_to_ship(contest, folder, len(judgement.contests) == 1) for contest in kept)
     title = names(judgement.contests)[judgement.contests.index(kept[0])]
     command = f"bakeoff export {shlex.quote(folder)} {kept[0].cells[0].cell.contest_id}"
     return f"What the winners built is kept: {folder}/artifacts. To run {title} without Bakeoff: {command}"

@@ -117,11 +117,13 @@ def test_percentiles_of_a_soak_are_over_all_of_its_requests() -> None:
     assert soaked is not None and soaked.p99_ms == 6.0
 
 
-@pytest.mark.parametrize(("seconds", "doubted"), [(0.5, True), (2.1, False)])
-def test_rates_of_short_windows_are_doubted(seconds: float, doubted: bool) -> None:
+@pytest.mark.parametrize(("seconds", "requests", "doubted"), [(0.5, 300, True), (2.1, 300, False), (0.5, 1000, False)])
+def test_rates_of_short_windows_with_few_requests_are_doubted(seconds: float, requests: int, doubted: bool) -> None:
     record = carrying("onnx", [400, 402, 401])
     assert record.load is not None
-    turns = [turn.model_copy(update={"windows": [window(seconds=seconds)]}) for turn in record.load.turns]
+    turns = [
+        turn.model_copy(update={"windows": [window(seconds=seconds, requests=requests)]}) for turn in record.load.turns
+    ]
     found = judged(record.model_copy(update={"load": record.load.model_copy(update={"turns": turns})}))
     assert [type(doubt) for doubt in found.doubts] == [ShortWindows] * doubted
 

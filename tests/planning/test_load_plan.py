@@ -7,6 +7,7 @@ import pytest
 from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
+from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Objective
 from bakeoff.records.scenarios import Scenario
@@ -14,8 +15,22 @@ from bakeoff.records.scenarios import Scenario
 
 def test_an_objective_belongs_to_the_scenario_server() -> None:
     found = LoadPlan.of(Traffic.parse("server"), parse_objective("p99_ms<20"), 60.0, 1.5)
-    assert found == LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0), 60.0, 2.0)
+    assert found == LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0), 60.0, 1.0)
     assert found.objective is not None and found.objective.quantile == 0.99
+
+
+@pytest.mark.parametrize(
+    ("rate", "share", "requests"),
+    [(5.0, 1.0, 20), (50.0, 1.0, 200), (100.0, 1.0, 200), (400.0, 1.0, 800), (5000.0, 1.0, 1000), (400.0, 0.25, 200)],
+)
+def test_windows_with_few_requests_last_longer(rate: float, share: float, requests: int) -> None:
+    found = LoadPlan.of(Traffic.parse("server"), parse_objective("p99_ms<20"), None, 1.5)
+    assert found is not None and found.requests_of(rate, share) == requests
+
+
+def test_two_cells_under_load_are_planned_to_take_less_than_two_minutes() -> None:
+    found = LoadPlan.of(Traffic.parse("server"), parse_objective("p99_ms<20"), None, 1.5)
+    assert found is not None and 2 * (found.once_s + MIN_PROCESSES * found.turns_s(MIN_PROCESSES)) <= 100
 
 
 def test_streams_have_a_number() -> None:

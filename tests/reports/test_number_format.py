@@ -44,6 +44,11 @@ def test_percentages_have_two_digits(share: float | None, spelt: str) -> None:
     assert number_format.percent(share) == spelt
 
 
+def test_seconds_have_two_digits_however_short() -> None:
+    spelt = [number_format.seconds(value_s) for value_s in (None, 0.0, 0.0000423, 0.0042, 0.42, 4.2, 42.0)]
+    assert spelt == [number_format.NONE, "0", "0.000042", "0.0042", "0.42", "4.2", "42"]
+
+
 def test_a_long_list_names_some_and_counts_the_rest() -> None:
     assert number_format.first_names([]) == ""
     assert number_format.first_names(["a", "b"]) == "a, b"

@@ -142,8 +142,8 @@ def test_a_cell_that_left_by_its_interval_is_told_so() -> None:
 def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None:
     won = once(1.0, "onnx", artifact="artifacts/x")
     for folder, said in (
-        ("", "is kept: artifacts/x. To run it without Bakeoff: bakeoff export FOLDER conv_"),
-        ("my run", "is kept: my run/artifacts/x. To run it without Bakeoff: bakeoff export 'my run' conv_"),
+        ("", "is kept: artifacts/x. To run it without Bakeoff: bakeoff export FOLDER onnx"),
+        ("my run", "is kept: my run/artifacts/x. To run it without Bakeoff: bakeoff export 'my run' onnx"),
     ):
         (contest,) = judge(report([once(2.0, "eager"), won])).contests
         assert said in sentences.what_to_ship(contest, folder)
