@@ -120,7 +120,7 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path) ->
     program, pickler = _write({"model": model, "inputs": example}, folder, PROGRAM, WEIGHTS)
     about = About(
         name=_name_of(module),
-        description=(inspect.getdoc(module if not is_module else type(module)) or "a live model").splitlines()[0],
+        description=_first_line_of_doc(type(module) if is_module else module),
         is_factory=not is_module,
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
@@ -230,6 +230,11 @@ def _inside(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, types.FunctionType) and (original := getattr(value, "_torchdynamo_orig_callable", None)):
         return "torch.compile", original
     return None
+
+
+def _first_line_of_doc(described: Any) -> str:
+    """Return the first line of its own docstring. A class would inherit that of torch.nn.Module."""
+    return inspect.cleandoc(described.__doc__ or "a live model").partition("\n")[0]
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:

@@ -151,8 +151,12 @@ def csv_text(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _spelled(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _spelled(value: Raw) -> Raw:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 ACCURACY = {

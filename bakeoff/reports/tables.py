@@ -77,7 +77,7 @@ class Column(Generic[T]):
         value = self.value(row)
         found: dict[str, Raw] = {}
         if self.csv:
-            found[self.csv] = str(value).lower() if isinstance(value, bool) else value
+            found[self.csv] = value
         if self.csv_interval and self.interval:
             found |= zip(self.csv_interval, self.interval(row) or (None, None), strict=True)
         return found

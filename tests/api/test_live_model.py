@@ -63,6 +63,21 @@ def test_module_comes_with_its_weights_and_buffers(taken: Take) -> None:
     assert torch.equal(loaded.inputs[0].tensors()[0], inputs)
 
 
+def test_description_is_the_docstring_of_its_own_class(taken: Take) -> None:
+    for module, said in (
+        (Tied(), Tied.__doc__),
+        (nn.Identity(), "A placeholder identity operator"),
+        (Bare(), "a live"),
+    ):
+        taken(module, torch.ones(1, 8))
+        assert models.find(f"live:{type(module).__name__}").description.startswith(str(said))
+
+
+class Bare(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 def test_module_here_stays_as_it_is(taken: Take) -> None:
     module = Tied().train()
     module(torch.randn(4, 8)).sum().backward()
