@@ -256,7 +256,9 @@ def own_search_path() -> tuple[str, ...]:
     brought = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found = []
     for entry in sys.path:
-        folder = Path(entry or os.getcwd()).resolve()
+        # what was relative to an earlier working folder is still searched there
+        searched = getattr(sys.path_importer_cache.get(entry), "path", None)
+        folder = Path(searched or entry or os.getcwd()).resolve()
         if folder.is_dir() and not any(folder == each or each in folder.parents for each in brought):
             found.append(str(folder))
     return tuple(dict.fromkeys(found))

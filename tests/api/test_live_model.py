@@ -163,6 +163,17 @@ def encoder_with(name: str, value: object) -> nn.Module:
     return nn.Sequential(encoder)
 
 
+def test_a_search_path_stays_what_it_was_when_the_program_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("lib")
+    assert importlib.util.find_spec("no_such_module_anywhere") is None
+    monkeypatch.chdir("/")
+    assert str(tmp_path / "lib") in live_model.own_search_path()
+
+
 def test_what_cannot_travel_is_told_by_its_path(tmp_path: Path) -> None:
     log = (tmp_path / "log.txt").open("w", encoding="utf-8")
     lock = threading.Lock()
