@@ -32,9 +32,10 @@ from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
-from bakeoff.reports import sentences, writer
-from bakeoff.reports.console import print_markdown, say, stderr, stdout, tell, write, write_for_ci
+from bakeoff.reports import command_answers, sentences, writer
+from bakeoff.reports.console import print_json, print_markdown, say, stderr, stdout, tell, write, write_for_ci
 from bakeoff.reports.joined import join
+from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
 
 USAGE_ERROR = 2
@@ -96,6 +97,7 @@ def program(
     pass
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
 Summary = Annotated[
     Path | None, typer.Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
@@ -174,8 +176,11 @@ def report(
     ] = None,
     junit: JUnit = None,
     summary: Summary = None,
+    as_json: AsJson = False,
 ) -> int:
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
+    if as_json and (figures or out or len(paths) > 1):
+        raise UsageError("--json is of one report: give one path, without --figures and --out")
     if figures:
         found_all = [judged_anew(report_at(path), calls, require) for path in paths]
         say(f"Figures: {writer.draw_together(found_all, paths, out)}")
@@ -183,14 +188,19 @@ def report(
     if out:
         whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
         write_for_ci(whole, junit, summary)
-        return INTERRUPTED if tell(whole, out) else 0
+        return INTERRUPTED if tell(whole, out).was_interrupted else 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         judgement = judged_anew(report_at(path), calls, require)
         write_for_ci(judgement, junit, summary)
-        if tell(judgement, path if path.is_dir() else path.parent):
-            return INTERRUPTED
+        folder = path if path.is_dir() else path.parent
+        told = tell(judgement, folder, console=stderr if as_json else stdout)
+        status = INTERRUPTED if told.was_interrupted else 0
+        if as_json:
+            print_json(answer_of(told.judgement, folder), status)
+        if status:
+            return status
     return 0
 
 
@@ -206,6 +216,7 @@ def compare(
     ),
     junit: JUnit = None,
     summary: Summary = None,
+    as_json: AsJson = False,
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
     from bakeoff.reports import junit as junits
@@ -220,14 +231,18 @@ def compare(
     write(html, lambda: comparison_to_page(comparison))
     write(junit, lambda: junits.of_comparison(comparison, kinds))
     write(summary, lambda: summaries.of_comparison(comparison))
+    status = REGRESSION if comparison.failing(kinds) else 0
+    if as_json:
+        return print_json(command_answers.of_comparison(comparison, kinds), status)
     print_markdown(to_markdown(comparison, folds=not stdout.is_terminal))
-    return REGRESSION if comparison.failing(kinds) else 0
+    return status
 
 
 @app.command()
 def history(
     folder: Annotated[Path, typer.Argument(help="Folder below which the reports lie")],
     out: Annotated[Path, typer.Option(help="Folder for history.md and its figure [the current one]")] = Path(),
+    as_json: AsJson = False,
 ) -> int:
     """The medians of many reports, from run to run."""
     from bakeoff.reports import history as histories
@@ -235,6 +250,8 @@ def history(
     found, page = histories.write(folder, out)
     for reason in found.skipped:
         say(f"left out: {reason}", stderr)
+    if as_json:
+        return print_json(command_answers.of_history(found, page), 0)
     say(f"History: {page}")
     return 0
 
@@ -244,12 +261,15 @@ def publish(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
     out: Annotated[Path, typer.Option(help="Folder of the site")] = Path("site"),
     card: Annotated[bool, typer.Option("--card", help="Write the answers as Markdown for a model card, too")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Write a static site of many runs: an index to search, each report, and latencies from run to run."""
     from bakeoff.judging.judgement import judge
     from bakeoff.reports import site
 
     files = site.write([judge(report_at(path)) for path in paths], out, card)
+    if as_json:
+        return print_json(command_answers.PublishAnswer(index=str(files[0]), files=list(map(str, files))), 0)
     say(f"Site: {files[0]}")
     if card:
         say(f"Model card: {files[-1]}")
@@ -263,6 +283,7 @@ def compare_machines(
         list[str] | None, typer.Option(help="What an hour of a machine costs: NAME=2.5/h, once for each")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the tables as Markdown")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
     from bakeoff.judging import machines
@@ -270,8 +291,11 @@ def compare_machines(
 
     names = machines.names_of(paths)
     reports = {name: report_at(path) for name, path in zip(names, paths, strict=True)}
-    text = to_markdown(machines.machines_of(reports, machines.parse_prices(price or [])))
+    found = machines.machines_of(reports, machines.parse_prices(price or []))
+    text = to_markdown(found)
     write(out, lambda: text)
+    if as_json:
+        return print_json(command_answers.of_machines(found), 0)
     print_markdown(text)
     return 0
 
@@ -415,9 +439,12 @@ def list_known(
     devices: Annotated[
         list[str] | None, typer.Option("--devices", help="cpu,cuda[:N]: ask each backend whether it can run there")
     ] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Backends with their modes and what they lack, and models with their dimensions."""
     available = runs.availability(config.split(devices)) if devices else {}
+    if as_json:
+        return print_json(listing.answer(available), 0)
     stdout.print(listing.backends_table(available), highlight=False)
     stdout.print(listing.models_table(), highlight=False)
     return 0
@@ -431,7 +458,7 @@ def examine_machine(
     devices: Annotated[
         list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON, and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say what is wrong with this machine: every backend builds and runs a tiny model; known traps are looked for.
 
@@ -447,9 +474,8 @@ def examine_machine(
             lambda text: status.update(Text(text)),
         )
     if as_json:
-        typer.echo(diagnosis.model_dump_json(indent=2))
-    else:
-        print_diagnosis(diagnosis, stdout)
+        return print_json(diagnosis, diagnosis.exit_status)
+    print_diagnosis(diagnosis, stdout)
     return diagnosis.exit_status
 
 
@@ -484,6 +510,7 @@ def export_artifact(
             help="folder: load.py and what bakeoff.load reads; triton: a model repository; cpp: a program for CMake"
         ),
     ] = "folder",
+    as_json: AsJson = False,
 ) -> int:
     """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""
     from bakeoff.shipping import export
@@ -492,6 +519,11 @@ def export_artifact(
         raise unknown("format", format, export.Format)
     kind = export.Format(format)
     record, start = export.export(run, label, out, kind)
+    if as_json:
+        answer = command_answers.ExportAnswer(
+            cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
+        )
+        return print_json(answer, 0)
     say(f"Exported {record.cell.label}. {kind.next_step(start)}")
     return 0
 
@@ -512,7 +544,7 @@ def measure_starts(
     out: Annotated[
         Path | None, typer.Option(help="Folder for starts.md, starts.json and the figure [RUN/starts]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Measure from the start of a process to its first and tenth answer, its memory, and what must be installed.
 
@@ -528,10 +560,9 @@ def measure_starts(
         found = measure_run(run, labels or (), starts, cold, lambda text: status.update(Text(text)))
     judged, files = shown.write(found, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
-        typer.echo(shown.answer_of(judged, files).model_dump_json(indent=2))
-    else:
-        print_markdown(shown.to_markdown(judged))
-        say(f"Starts: {files[0]}")
+        return print_json(shown.answer_of(judged, files), shown.exit_status(judged))
+    print_markdown(shown.to_markdown(judged))
+    say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 
 
@@ -559,7 +590,7 @@ def explain_run(
     depth: Annotated[
         int | None, typer.Option(min=1, help="How many names of a module's path are told apart [what fits 20 rows]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every kernel of both cells")] = False,
+    as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with a tree of modules")] = None,
@@ -586,7 +617,7 @@ def explain_run(
     write(trace, lambda: shown.to_chrome_trace(profiles))
     write(html, lambda: explanation_to_page(explanation, profiles, records))
     if as_json:
-        typer.echo(shown.to_json(explanation, profiles))
+        print_json(command_answers.of_explanation(explanation, profiles), 0 if explanation.is_whole else 1)
     else:
         print_markdown(text)
     if tries:
@@ -609,14 +640,14 @@ def _try_suggestions(run: Path, profile: CellProfile, record: Record, console: C
         report, store = runs.run(asked, None, f"bakeoff explain {shlex.quote(str(run))} --try", progress)
     reasons = {each.configuration: each.why for each in found}
     say(brought(contests_of(report)[0], record.cell.label, reasons), console)
-    tell(report, store.root, quiet=True, as_json=False)
+    tell(report, store.root, quiet=True, console=console)
 
 
 @app.command("blame")
 def blame_cell(
     run: Annotated[Path, typer.Argument(help="Folder of a run")],
     label: Annotated[str, typer.Argument(help="Id or label of a cell")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+    as_json: AsJson = False,
     script: Annotated[
         Path | None, typer.Option(help="File for a script with the part that fails alone, for its library's makers")
     ] = None,
@@ -638,19 +669,21 @@ def blame_cell(
     if script:
         reproduce.write(found.script, script)
     write(out, lambda: to_markdown(found.blame))
+    exit_status = 0 if found.blame.found is Found.NOTHING else 1
     if as_json:
-        typer.echo(found.blame.model_dump_json(indent=2))
-    else:
-        print_markdown(to_markdown(found.blame))
-    return 0 if found.blame.found is Found.NOTHING else 1
+        return print_json(found.blame, exit_status)
+    print_markdown(to_markdown(found.blame))
+    return exit_status
 
 
 def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
-    was_interrupted = tell(report, store.root, quiet, as_json)
+    told = tell(report, store.root, quiet, stderr if as_json else stdout)
     if not report.complete:
-        return _interrupted(store.root)
-    return INTERRUPTED if was_interrupted else runs.exit_status(report)
+        status = _interrupted(store.root)
+    else:
+        status = INTERRUPTED if told.was_interrupted else runs.exit_status(report)
+    return print_json(answer_of(told.judgement, store.root), status) if as_json else status
 
 
 def _interrupted(folder: Path) -> int:
@@ -664,28 +697,30 @@ def main(arguments: list[str] | None = None) -> int:
     By default the arguments are those of the process.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         return int(app(arguments, prog_name="bakeoff", standalone_mode=False) or 0)
     except BakeoffError as error:
-        _complain(str(error))
-        return USAGE_ERROR if isinstance(error, UsageError) else 1
+        return _complain(str(error), USAGE_ERROR if isinstance(error, UsageError) else 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted")
-        return INTERRUPTED
+        return _complain("interrupted", INTERRUPTED, as_json)
     except OSError as error:
-        _complain(f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume")
-        return 1
+        why = f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume"
+        return _complain(why, 1, as_json)
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
-        _complain(f"{error.format_message()} ({context.command_path if context else 'bakeoff'} --help)")
-        return USAGE_ERROR
+        command = context.command_path if context else "bakeoff"
+        return _complain(f"{error.format_message()} ({command} --help)", USAGE_ERROR, as_json)
 
 
-def _complain(text: str) -> None:
-    say(f"error: {' '.join(text.splitlines())}", stderr)
+def _complain(text: str, exit_status: int, as_json: bool) -> int:
+    """Say why a command ended, in one line and as its JSON, and return its exit status."""
+    error = " ".join(text.splitlines())
+    say(f"error: {error}", stderr)
+    return print_json(command_answers.ErrorAnswer(error=error), exit_status) if as_json else exit_status
 
 
 if __name__ == "__main__":

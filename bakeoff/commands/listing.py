@@ -17,6 +17,7 @@ from bakeoff import backends, models
 from bakeoff.measuring.controller.environment import git_state
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.package import checkout
+from bakeoff.records.schema import Frozen
 
 if TYPE_CHECKING:
     from bakeoff.backends.base import Backend
@@ -63,6 +64,77 @@ def kept_build(build: CachedBuild) -> str:
     return f"{build.what}  ({build.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC)"
 
 
+class ListedBackend(Frozen):
+    """One backend. Versions are None for libraries that are not installed."""
+
+    name: str
+    description: str
+    modes: list[str]
+    versions: dict[str, str | None]
+    caveat: str
+    error: str  # why it could not be loaded, or nothing
+    devices: dict[str, str]  # why it cannot run on a device that was asked for, or nothing
+
+
+class ListedModel(Frozen):
+    """One model, with the defaults of its dimensions."""
+
+    name: str
+    description: str
+    dimensions: dict[str, int | str]
+    error: str  # why it could not be loaded, or nothing
+
+
+class ListAnswer(Frozen):
+    """What `bakeoff list --json` prints."""
+
+    backends: list[ListedBackend]
+    models: list[ListedModel]
+
+
+def answer(availability: Mapping[tuple[str, str], str]) -> ListAnswer:
+    """Return what the tables say, for programs."""
+    return ListAnswer(
+        backends=[_listed_backend(name, availability) for name in backends.names()],
+        models=list(map(_listed_model, models.names())),
+    )
+
+
+def _listed_backend(name: str, availability: Mapping[tuple[str, str], str]) -> ListedBackend:
+    devices = {device: reason for (known, device), reason in availability.items() if known == name}
+    try:
+        backend = backends.create(name)
+    except Exception as error:
+        return ListedBackend(
+            name=name, description="", modes=[], versions={}, caveat="", error=first_line(error), devices=devices
+        )
+    return ListedBackend(
+        name=name,
+        description=backend.description,
+        modes=list(backend.mode_names()),
+        versions={library: _version(library) for library in backend.libraries},
+        caveat=backend.caveat,
+        error="",
+        devices=devices,
+    )
+
+
+def _listed_model(name: str) -> ListedModel:
+    try:
+        family = models.find(name)
+    except BakeoffError as error:
+        return ListedModel(name=name, description="", dimensions={}, error=first_line(error))
+    sizes = {key: dimension.default for key, dimension in family.dimensions.items()}
+    return ListedModel(name=name, description=family.description, dimensions=sizes, error="")
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _best_modes(backend: Backend) -> str:
     """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
     best_modes = []
@@ -107,10 +179,11 @@ def _versions(libraries: Iterable[str]) -> str:
     """Return `torch 2.13.0, openvino 2026.4.1; not installed: torchao`."""
     installed, missing = [], []
     for library in libraries:
-        try:
-            installed.append(f"{library} {metadata.version(library)}")
-        except metadata.PackageNotFoundError:
+        version = _version(library)
+        if version is None:
             missing.append(library)
+        else:
+            installed.append(f"{library} {version}")
     return "; ".join(filter(None, [", ".join(installed), f"not installed: {', '.join(missing)}" if missing else ""]))
 
 

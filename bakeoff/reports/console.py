@@ -6,17 +6,19 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.schema import Report
 from bakeoff.reports import sentences, writer
-from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.command_answers import document
 from bakeoff.reports.terminal import print_answers, print_report
 
 # reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
@@ -24,15 +26,23 @@ stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
 
 
-def tell(report: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> bool:
-    """Write the report into `folder`, say what came out, and say where it is.
+@dataclass(frozen=True)
+class Told:
+    """What a report means, and whether its writing was interrupted."""
+
+    judgement: Judgement
+    was_interrupted: bool
+
+
+def tell(report: Report, folder: Path, quiet: bool = False, console: Console = stdout) -> Told:
+    """Write the report into `folder`, say what came out, say where it is, and return what it means.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
-    Ctrl-C or SIGTERM does not end the writing. Return True if there was one.
+    Ctrl-C or SIGTERM does not end the writing.
     """
     with written_to_the_end() as interruptions:
-        _tell(report, folder, quiet, as_json)
-    return bool(interruptions)
+        judgement = _tell(report, folder, quiet, console)
+    return Told(judgement, bool(interruptions))
 
 
 @contextlib.contextmanager
@@ -62,8 +72,7 @@ def written_to_the_end() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _tell(report: Report, folder: Path, quiet: bool, as_json: bool) -> None:
-    console = stderr if as_json else stdout
+def _tell(report: Report, folder: Path, quiet: bool, console: Console) -> Judgement:
     judgement = judge(report)
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     try:
@@ -77,8 +86,13 @@ def _tell(report: Report, folder: Path, quiet: bool, as_json: bool) -> None:
         written = writer.render(judgement, folder)
     say(f"Report: {written['report.md']}", console)
     say(f"Page: {written['report.html']}", console)
-    if as_json:
-        typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
+    return judgement
+
+
+def print_json(answer: BaseModel, exit_status: int) -> int:
+    """Print the answer of a command for programs, with its exit status inside, and return that."""
+    typer.echo(document(answer, exit_status))
+    return exit_status
 
 
 def write_for_ci(report: Report, junit: Path | None, summary: Path | None) -> None:

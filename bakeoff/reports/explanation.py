@@ -131,17 +131,6 @@ def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -
     return table(list(map(escape, headings)), rows, "llrrl")
 
 
-def to_json(explanation: Explanation, profiles: Sequence[CellProfile]) -> str:
-    """Return everything as JSON, with all parts of both profiles."""
-    return json.dumps(
-        {
-            "explanation": explanation.model_dump(mode="json"),
-            "profiles": [profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles],
-        },
-        indent=2,
-    )
-
-
 def to_chrome_trace(profiles: Sequence[CellProfile]) -> str:
     """Return one profiled call of each cell as a trace that chrome://tracing and Perfetto open."""
     events: list[dict[str, object]] = []

@@ -51,7 +51,6 @@ class StartsAnswer(Frozen):
     not_started: dict[str, str]
     """Why a cell has no numbers, by label."""
     paths: dict[str, str]
-    exit_status: int
 
 
 def headline(judged: StartsJudgement) -> str:
@@ -136,7 +135,6 @@ def answer_of(judged: StartsJudgement, files: list[Path]) -> StartsAnswer:
         cells=[_answer(cell) for cell in judged.cells],
         not_started={cell.label: cell.reason for cell in judged.without_starts},
         paths={file.name: str(file) for file in files},
-        exit_status=exit_status(judged),
     )
 
 

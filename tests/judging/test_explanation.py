@@ -9,6 +9,7 @@ import pytest
 from bakeoff.judging.explanation import Explanation, explain, fitting_depth, tree_of
 from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, TracedSpan
 from bakeoff.reports import explanation as shown
+from bakeoff.reports.command_answers import document, of_explanation
 from bakeoff.reports.page import explanation_to_page
 from tests.reports import samples
 
@@ -84,8 +85,8 @@ def test_the_table_compares_and_tells_what_compilers_did() -> None:
 
 def test_json_and_trace_hold_every_kernel() -> None:
     explanation = explain(FUSED, EAGER)
-    document = json.loads(shown.to_json(explanation, [FUSED, EAGER]))
-    assert [len(each["parts"]) for each in document["profiles"]] == [3, 3]
+    answer = json.loads(document(of_explanation(explanation, [FUSED, EAGER]), 0))
+    assert [len(each["parts"]) for each in answer["profiles"]] == [3, 3]
     events = json.loads(shown.to_chrome_trace([FUSED, EAGER]))["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     assert sum(event["ph"] == "X" for event in events) == 6

@@ -28,7 +28,7 @@ def test_a_report_is_written_to_the_end(
 ) -> None:
     before = signal.getsignal(number)
     rendering(monkeypatch, lambda: os.kill(os.getpid(), number))
-    assert console.tell(report(conv_on_cpu()), tmp_path), "that ends with another exit status"
+    assert console.tell(report(conv_on_cpu()), tmp_path).was_interrupted, "that ends with another exit status"
     assert {"report.json", "report.md", "report.html", "cells.csv"} <= {path.name for path in tmp_path.iterdir()}
     assert "The report is being written" in capsys.readouterr().err
     assert signal.getsignal(number) is before

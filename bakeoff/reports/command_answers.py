@@ -1,0 +1,259 @@
+"""What the commands beside a run print with `--json`, for programs. docs/json.md lists every key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, JsonValue
+
+from bakeoff.judging.change import Change
+from bakeoff.judging.compare import Comparison
+from bakeoff.judging.explanation import Explanation
+from bakeoff.judging.history import History
+from bakeoff.judging.machines import Machines, Offer
+from bakeoff.records.profile import CellProfile
+from bakeoff.records.schema import Frozen, Interval, Record
+from bakeoff.reports import comparison, headline, sentences
+
+EXIT_STATUS = "exit_status"
+"""The key that every document has beside those of its model."""
+
+
+class ChangeAnswer(Frozen):
+    """How many times as long a call takes in the new run as in the base."""
+
+    ratio: float
+    ci95: Interval | None
+
+
+class CellChangeAnswer(Frozen):
+    """One cell of two runs. A latency is None where the cell has none in that run."""
+
+    cell_id: str
+    label: str
+    contest_id: str
+    outcome: str
+    is_regression: bool
+    base_ms: float | None
+    new_ms: float | None
+    change: ChangeAnswer | None  # of the latency
+    normalised: ChangeAnswer | None  # of the latency over the baseline's
+    reason: str
+
+
+class ComparisonAnswer(Frozen):
+    """What `bakeoff compare --json` prints."""
+
+    headline: str
+    base: str
+    new: str
+    fail_above: float
+    failing: list[str]  # ids of the cells that fail the gate
+    cells: list[CellChangeAnswer]
+    warnings: list[str]
+
+
+class HistoryRun(Frozen):
+    """One run of a history."""
+
+    run_id: str
+    created_at: str
+    changes: list[str]  # of the machine or its software, before this run
+
+
+class HistoryPoint(Frozen):
+    """A cell in one run."""
+
+    run_id: str
+    status: str
+    median_ms: float | None
+    ci95_ms: Interval | None
+
+
+class HistoryCell(Frozen):
+    """One cell from run to run."""
+
+    cell_id: str
+    label: str
+    contest_id: str
+    points: list[HistoryPoint]
+
+
+class HistoryAnswer(Frozen):
+    """What `bakeoff history --json` prints. Runs are in the order of time."""
+
+    runs: list[HistoryRun]
+    cells: list[HistoryCell]
+    left_out: list[str]
+    path: str
+
+
+class OfferAnswer(Frozen):
+    """The best build of one machine for one question."""
+
+    machine: str
+    candidates: list[str]  # the best first, then those that may prove as good
+    certainty: str
+    median_ms: float
+    ci95_ms: Interval | None
+    calls_per_s: float | None
+    joules_per_call: float | None
+    price_per_million: float | None
+
+
+class QuestionAnswer(Frozen):
+    """What several machines were asked alike. The fastest machine comes first."""
+
+    title: str
+    fastest: list[str]  # machines that may be the fastest
+    cheapest: str | None
+    untried: dict[str, list[str]]  # builds that a machine did not try, by machine
+    offers: list[OfferAnswer]
+
+
+class MachinesAnswer(Frozen):
+    """What `bakeoff machines --json` prints."""
+
+    questions: list[QuestionAnswer]
+    asked_once: list[str]  # what only one machine was asked
+
+
+class ExportAnswer(Frozen):
+    """What `bakeoff export --json` prints."""
+
+    cell_id: str
+    label: str
+    format: str
+    folder: str
+    start_with: str  # the file to begin with
+
+
+class PublishAnswer(Frozen):
+    """What `bakeoff publish --json` prints."""
+
+    index: str
+    files: list[str]
+
+
+class ExplanationAnswer(Frozen):
+    """What `bakeoff explain --json` prints. Profiles have every kernel of both cells."""
+
+    explanation: Explanation
+    profiles: list[dict[str, JsonValue]]
+
+
+class ErrorAnswer(Frozen):
+    """What every command prints with `--json` in place of its answer if it cannot give one."""
+
+    error: str
+
+
+def document(answer: BaseModel, exit_status: int) -> str:
+    """Return the JSON of an answer, with the exit status of its command inside."""
+    return json.dumps(json.loads(answer.model_dump_json()) | {EXIT_STATUS: exit_status}, indent=2, ensure_ascii=False)
+
+
+def of_comparison(compared: Comparison, kinds: Collection[str]) -> ComparisonAnswer:
+    return ComparisonAnswer(
+        headline=comparison.headline(compared),
+        base=compared.base.run_id,
+        new=compared.new.run_id,
+        fail_above=compared.fail_above,
+        failing=[cell.cell.id for cell in compared.failing(kinds)],
+        cells=[
+            CellChangeAnswer(
+                cell_id=cell.cell.id,
+                label=cell.cell.label,
+                contest_id=cell.cell.contest_id,
+                outcome=cell.outcome.value,
+                is_regression=cell.is_regression,
+                base_ms=_median_ms(cell.base),
+                new_ms=_median_ms(cell.new),
+                change=_change(cell.raw),
+                normalised=_change(cell.normalised),
+                reason=sentences.why(cell),
+            )
+            for cell in compared.cells
+        ],
+        warnings=[f"{lead}{rest}" for lead, rest in comparison.warnings(compared)],
+    )
+
+
+def of_history(history: History, path: Path) -> HistoryAnswer:
+    return HistoryAnswer(
+        runs=[
+            HistoryRun(
+                run_id=run.run_id,
+                created_at=run.at.isoformat(),
+                changes=[f"{each.what}: {each.base} → {each.new}" for each in run.changes],
+            )
+            for run in history.runs
+        ],
+        cells=[
+            HistoryCell(
+                cell_id=record.cell.id,
+                label=record.cell.label,
+                contest_id=record.cell.contest_id,
+                points=[
+                    HistoryPoint(
+                        run_id=run.run_id,
+                        status=found.status.value,
+                        median_ms=_median_ms(found),
+                        ci95_ms=found.latency.median_ci95_ms if found.latency else None,
+                    )
+                    for run in history.runs
+                    if (found := run.records.get(record.cell.id))
+                ],
+            )
+            for records in history.contests.values()
+            for record in records
+        ],
+        left_out=history.skipped,
+        path=str(path),
+    )
+
+
+def of_machines(machines: Machines) -> MachinesAnswer:
+    return MachinesAnswer(
+        questions=[
+            QuestionAnswer(
+                title=question.title,
+                fastest=question.fastest,
+                cheapest=question.cheapest.machine if question.cheapest else None,
+                untried=question.untried,
+                offers=[_offer(offer) for offer in question.offers],
+            )
+            for question in machines.questions
+        ],
+        asked_once=list(machines.asked_once),
+    )
+
+
+def of_explanation(explanation: Explanation, profiles: Sequence[CellProfile]) -> ExplanationAnswer:
+    return ExplanationAnswer(
+        explanation=explanation,
+        profiles=[profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles],
+    )
+
+
+def _offer(offer: Offer) -> OfferAnswer:
+    return OfferAnswer(
+        machine=offer.machine,
+        candidates=offer.candidates,
+        certainty=headline.certainty(offer.contest),
+        median_ms=offer.latency.median_ms,
+        ci95_ms=offer.latency.median_ci95_ms,
+        calls_per_s=offer.calls_per_s,
+        joules_per_call=offer.joules_per_call,
+        price_per_million=offer.price_per_million,
+    )
+
+
+def _median_ms(record: Record | None) -> float | None:
+    return record.latency.median_ms if record and record.latency else None
+
+
+def _change(change: Change | None) -> ChangeAnswer | None:
+    return ChangeAnswer(ratio=change.value, ci95=change.ci95) if change else None

@@ -1,0 +1,70 @@
+"""Every command prints one JSON document, whose keys are those of docs/json.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff import cli
+from bakeoff.records import report_file
+from tests.docs.json_page import MODELS, PAGE, page
+from tests.reports.samples import cell, ok, over_processes, report
+from tests.support.checkout import ROOT
+
+
+def test_the_page_is_the_current_one() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tests.docs.json_page"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[str]:
+    """The folders of two runs of the same cells."""
+    for name, day in (("first", 11), ("second", 12)):
+        records = [ok(cell("eager"), over_processes(2.0)), ok(cell("onnx"), over_processes(1.0, seed=day))]
+        made = report(records, run_id=name, created_at=f"2026-11-{day}T12:00:00+00:00")
+        report_file.write_json(made, tmp_path / "runs" / name)
+    return [str(tmp_path / "runs" / name) for name in ("first", "second")]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Run a command, and return its one document, which has its exit status inside."""
+    capsys.readouterr()
+    exit_status = cli.main([*arguments, "--json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["exit_status"] == exit_status
+    return document
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "history", "machines", "list", "publish"])
+def test_a_command_prints_one_document(
+    command: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    arguments = {
+        "report": runs[:1],
+        "compare": runs,
+        "history": [str(tmp_path / "runs"), "--out", out],
+        "machines": runs,
+        "list": [],
+        "publish": [*runs, "--out", out],
+    }[command]
+    document = printed(capsys, command, *arguments)
+    model = MODELS["run" if command == "report" else command]
+    assert document.pop("exit_status") == 0
+    assert document.keys() == model.model_fields.keys()
+    assert model.model_validate(document)
+
+
+def test_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "compare", "nowhere", "nowhere")["error"].startswith("no report at nowhere")
+    assert printed(capsys, "compare")["exit_status"] == 2
+
+
+def test_the_page_for_programs_names_commands_that_exist() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    named = {line.split()[1] for line in text.splitlines() if line.startswith("bakeoff ") and "--model" not in line}
+    known = {command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback}
+    assert len(named) == 4 and named <= known
