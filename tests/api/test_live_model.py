@@ -232,3 +232,29 @@ def test_a_pipeline_travels_with_its_stages(tmp_path: Path, monkeypatch: pytest.
     assert loaded.inputs[0].args[0].tolist() == [[1.0, 2.0]]
     assert loaded.around is not None
     assert loaded.around.raw == "ab"
+
+
+def test_a_function_that_evaluates_comes_with_what_it_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = torch.arange(4)
+
+    def top1(predict: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"top1": predict(labels) == labels}
+
+    top1.higher_is_better = {"top1": True}  # type: ignore[attr-defined]
+    name = live_model.save_evaluate(top1, tmp_path)
+    with pytest.raises(UsageError, match="is not kept"):
+        models.find_evaluate(name)
+    monkeypatch.setenv(LIVE_MODEL, str(tmp_path))
+    found: Any = models.find_evaluate(name)
+    assert name == "live:top1" and found.higher_is_better == {"top1": True}
+    assert found(lambda given: given)["top1"].all() and found is not top1
+
+
+def test_a_function_that_cannot_travel_is_refused_by_its_part(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def evaluate(predict: object) -> dict[str, bool]:
+        return {"is_free": lock.acquire(blocking=False)}
+
+    with pytest.raises(UsageError, match="evaluate, which uses 'lock': that is a lock"):
+        live_model.save_evaluate(evaluate, tmp_path)

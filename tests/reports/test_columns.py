@@ -6,13 +6,17 @@ import json
 import re
 from html.parser import HTMLParser
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status
 from bakeoff.reports.csv_files import to_csv
+from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.terminal import print_report
@@ -265,3 +269,34 @@ def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told:
 def test_a_long_reason_is_cut_in_the_table() -> None:
     row = in_markdown(judged([failed(cell("onnx"), Status.ERROR, "word " * 100)]))[0]
     assert row["status"].endswith("…") and len(row["status"]) < 200
+
+
+def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> Record:
+    """A record with a metric of the user's own, or with the reason why it has none."""
+    failure = Failure(kind="UsageError", text="evaluate returned nan as top1")
+    ours = Metrics(values={"top1": Metric.of_scores(top1)}) if top1 else Metrics(failure=failure)
+    theirs = Metrics(values={"top1": Metric.of_scores(reference)})
+    record = ok(cell(label), bursts(ms))
+    return record.model_copy(update={"metrics": ours, "reference_metrics": theirs})
+
+
+def test_a_metric_of_ones_own_is_a_column_with_its_change_and_interval() -> None:
+    reference = [1.0] * 90 + [0.0] * 10
+    worse = [0.0] * 20 + reference[20:]
+    rows = [evaluated("eager", reference, reference, 2.0), evaluated("onnx", worse, reference, 1.0)]
+    judgement = judged([*rows, evaluated("inductor", None, reference, 1.5)])
+    by_backend = {row["backend"]: row for row in in_markdown(judgement)}
+    assert by_backend["onnx"]["top1"].startswith("0.7")
+    assert "20 became wrong, 0 right, McNemar p = 1.9e-06" in by_backend["onnx"]["change of top1 [95 %]"]
+    assert by_backend["inductor"]["top1"].startswith("none")
+    assert "evaluate returned nan as top1" in by_backend["inductor"]["top1"]
+    [onnx] = [row for row in csv.DictReader(io.StringIO(to_csv(judgement))) if row["backend"] == "onnx"]
+    assert (float(onnx["metric_top1"]), float(onnx["metric_top1_reference"])) == (0.7, 0.9)
+    assert float(onnx["metric_top1_change"]) == pytest.approx(-0.2)
+    assert float(onnx["metric_top1_change_ci95_low"]) < -0.2 < float(onnx["metric_top1_change_ci95_high"]) < 0
+    console = Console(width=160, file=StringIO())
+    print_report(judgement, console)
+    assert "0.7 -0.2" in console.file.getvalue()  # type: ignore[attr-defined]
+    [answer] = answer_of(judgement, Path("run")).contests
+    found = answer.metrics["onnx"]["top1"]
+    assert (found.value, found.reference, found.samples) == (0.7, 0.9, 100) and found.change_ci95 is not None
