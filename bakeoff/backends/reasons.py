@@ -46,7 +46,15 @@ def failure_of(kind: str, message: str) -> Failure:
     text = _TEMPORARY_FOLDER.sub("", visible(message).strip())
     if match := _ONNX_SUMMARY.search(text):
         kind, text = match[1], match[2].strip()
-    for explain in (_of_a_graph, _of_operators, _of_a_branch, _of_torchscript, _of_a_compiler, _of_a_lowering):
+    for explain in (
+        _of_a_kind_of_tensor,
+        _of_a_graph,
+        _of_operators,
+        _of_a_branch,
+        _of_torchscript,
+        _of_a_compiler,
+        _of_a_lowering,
+    ):
         if failure := explain(kind, text):
             return failure
     line, place = _source_line(text)
@@ -64,6 +72,21 @@ def says_nothing(failure: Failure) -> bool:
 def without_full_stop(text: str) -> str:
     """Return the text without the full stop at its end: it becomes part of another sentence. Dots of `...` stay."""
     return text[:-1] if text.endswith(".") and not text.endswith("..") else text
+
+
+_KINDS_OF_TENSORS = {
+    "Unable to cast NotImplemented to Tensor": (
+        "nested tensor",
+        "torch.export cannot follow a class of tensors that the model makes, such as nested ones",
+    ),
+    "tensors do not have strides": ("sparse tensor", "the compiler takes no tensors in a sparse layout, such as CSR"),
+}
+"""What torch says of tensors that are not plain, with the name and the text of the failure."""
+
+
+def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:
+    found = next((told for said, told in _KINDS_OF_TENSORS.items() if said in text), None)
+    return Failure(kind=found[0], text=found[1]) if found else None
 
 
 def _of_a_graph(kind: str, text: str) -> Failure | None:

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -158,3 +159,8 @@ def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+def ignore_torchs_own_warning() -> None:
+    """Ignore a warning of torch's about its own code, which nobody who measures a model can do anything about."""
+    warnings.filterwarnings("ignore", r".*isinstance.treespec, LeafSpec", FutureWarning)

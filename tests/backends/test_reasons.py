@@ -221,3 +221,14 @@ def test_what_the_installed_exporters_say_is_understood(
         export(module, Inputs((torch.ones(4),)), tmp_path)
     reason = failure_of(type(raised.value).__name__, str(raised.value)).sentence
     assert said in reason and "step" not in reason and ".cpp" not in reason
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Unable to cast NotImplemented to Tensor", "torch.export cannot follow a class of tensors"),
+        ("Sparse CSR tensors do not have strides", "takes no tensors in a sparse layout"),
+    ],
+)
+def test_tensors_that_are_not_plain_are_named(message: str, said: str) -> None:
+    assert said in failure_of("RuntimeError", f"{message}\n\nWhile executing %x").text

@@ -58,6 +58,7 @@ def main() -> None:
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     temporary = Path(sys.argv[2])
+    isolation.ignore_torchs_own_warning()
     import torch  # noqa: F401 - this process exists to import it
 
     freeze_garbage()  # or a collection in a worker would touch, and so copy, the pages shared with this process

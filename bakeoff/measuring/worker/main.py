@@ -260,6 +260,7 @@ def _set_up_process(assignment: Assignment) -> None:
         os.dup2(log, descriptor)
     os.close(log)
     faulthandler.enable()
+    isolation.ignore_torchs_own_warning()
     os.chdir(assignment.cwd)
     os.environ.clear()
     os.environ.update(assignment.environment)
