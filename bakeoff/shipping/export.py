@@ -103,6 +103,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         sample = Sample.read(sample_file)
     except (OSError, KeyError, ValueError, ValidationError):
         raise UsageError(f"{sample_file} is not there or cannot be read: export needs the folder of the run") from None
+    require_sizes(record, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: there is something already; name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +117,17 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
             out.rmdir()
         folder.rename(out)
     return record, out / start
+
+
+def require_sizes(record: Record, sample: Sample, format: Format) -> None:
+    """Raise UsageError where the sizes of outputs depend on values, and what is written has memory of fixed sizes."""
+    captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
+    has_fixed_sizes = format is not Format.FOLDER or captures or script_parts.part_of(record).binds_outputs
+    if sample.sizes_vary and has_fixed_sizes:
+        raise UsageError(
+            f"{record.cell.id} cannot be exported: the sizes of its outputs depend on the values in its inputs, and "
+            "what is written would have memory of fixed sizes for them; torchscript and aotinductor have none"
+        )
 
 
 def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:

@@ -60,6 +60,11 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"{folder} was exported by another version of Bakeoff: export the run again with this one "
             "(bakeoff export RUN --out FOLDER), or use its load.py"
         )
+    if "answer" not in description.get("call", {}):
+        raise UsageError(
+            f"{folder} does not say how the model is called, because an earlier Bakeoff measured the run: measure it "
+            "again with this one and export it, or use load.py"
+        )
     return description
 
 

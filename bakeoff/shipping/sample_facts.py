@@ -30,6 +30,7 @@ class Sample(Frozen):
     input_shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[SampleOutput, ...]
     call: dict[str, JsonValue] = Field(default_factory=dict)  # its form: `bakeoff.records.call_form`
+    sizes_vary: bool = False  # the sizes of outputs depend on the values in the inputs
     compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
 
     @classmethod

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bakeoff.backends.calling import sampled
-from bakeoff.measuring.worker.sample import Sample, allowed_rmse
+from bakeoff.measuring.worker.sample import Sample, allowed_rmse, sizes_depend_on_values
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.shipping.sample_facts import Sample as Read
@@ -54,3 +54,9 @@ def test_the_places_of_a_large_output_are_kept(tmp_path: Path) -> None:
 def test_what_is_allowed_is_what_passed_the_run(eager_rmse: float, precision: Precision, allowed: float) -> None:
     exact = torch.tensor([2.0, -2.0, float("inf")])
     assert allowed_rmse(exact, eager_rmse, precision) == pytest.approx(allowed)
+
+
+def test_sizes_depend_on_values_if_equal_shapes_have_answers_of_several() -> None:
+    short, long = (Inputs((torch.zeros(size),)) for size in (2, 3))
+    assert not sizes_depend_on_values([short, short, long], [(torch.zeros(2),), (torch.zeros(2),), (torch.zeros(3),)])
+    assert sizes_depend_on_values([long, long], [(torch.zeros(1, 2),), (torch.zeros(2, 2),)])

@@ -330,3 +330,23 @@ def test_a_hostile_report_puts_no_code_into_the_script() -> None:
     script = script_of(hostile_record, hostname=hostile, variables={f"OMP_{hostile}": hostile})
     harmless = script_of(record_of("torchscript"), variables={"OMP_": ""})
     assert [type(node) for node in ast.parse(script).body] == [type(node) for node in ast.parse(harmless).body]
+
+
+@pytest.mark.parametrize(
+    ("backend", "format", "is_refused"),
+    [
+        ("onnx", "folder", True),
+        ("openvino", "folder", True),
+        ("torchscript", "folder", False),
+        ("torchscript", "triton", True),
+    ],
+)
+def test_outputs_whose_sizes_depend_on_values_have_no_fixed_memory(backend: str, format: str, is_refused: bool) -> None:
+    record = samples.ok(samples.cell(backend), [])
+    for sizes_vary in (False, True):
+        sample = Sample(inputs=("float32",), outputs=(), sizes_vary=sizes_vary)
+        if sizes_vary and is_refused:
+            with pytest.raises(UsageError, match="depend on the values in its inputs"):
+                export.require_sizes(record, sample, export.Format(format))
+        else:
+            export.require_sizes(record, sample, export.Format(format))

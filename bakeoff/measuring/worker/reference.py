@@ -31,7 +31,7 @@ from bakeoff.measuring.worker.loading import (
 )
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
-from bakeoff.measuring.worker.sample import Sample
+from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
@@ -296,6 +296,7 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            sample = replace(sample, sizes_vary=sizes_depend_on_values(sets, eager))
             if files is not None and traits.draws_independently:
                 save_draws(module, sets[0], calls, files.draws)
             if cell.device.is_cuda and len(of_each_shape(sets)) == 1:

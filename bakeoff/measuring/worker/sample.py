@@ -32,6 +32,7 @@ class Sample:
     output_types: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]  # of the outputs
     call: Mapping[str, Any]  # the form of the call, and of its answer under `answer` (`bakeoff.records.call_form`)
+    sizes_vary: bool = False  # the sizes of outputs depend on the values in the inputs
 
     @classmethod
     def of(cls, module: torch.nn.Module, inputs: Inputs, answer: Outputs) -> Self:
@@ -68,11 +69,22 @@ class Sample:
             {"shape": shape, "type": name, "allowed": allowed_rmse(wanted, rmse, precision)}
             for shape, name, wanted, rmse in zip(self.shapes, self.output_types, exact, eager_rmse, strict=True)
         ]
-        facts = json.dumps({"inputs": self.input_types, "outputs": outputs, "call": self.call})
+        facts = json.dumps(
+            {"inputs": self.input_types, "outputs": outputs, "call": self.call, "sizes_vary": self.sizes_vary}
+        )
         partial = path.with_suffix(".partial")
         with open(partial, "wb") as file:
             numpy.savez(file, facts=numpy.array(facts), **arrays)  # type: ignore[arg-type]  # these are no options
         partial.replace(path)
+
+
+def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
+    """Return True if two input sets of the same shapes have answers of different shapes."""
+    found: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
+    for inputs, answer in zip(sets, answers, strict=False):  # more answers may follow those of the sets
+        shapes = tuple(tensor.shape for tensor in without_numbers(answer))
+        found.setdefault(tuple(tensor.shape for tensor in inputs.tensors()), set()).add(shapes)
+    return any(len(shapes) > 1 for shapes in found.values())
 
 
 def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
