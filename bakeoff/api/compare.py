@@ -35,6 +35,7 @@ def compare(
     backends: Texts | None = None,
     devices: Texts | None = None,
     precision: Texts | None = None,
+    separate: bool = False,
     task: str | None = None,
     set: Mapping[str, int | str | Sequence[int | str]] | Texts | None = None,
     dynamic: Mapping[str, str] | Texts | None = None,
@@ -90,6 +91,7 @@ def compare(
         devices: Where, such as `"cpu"` or `"cuda:1"`. By default the GPU that the module lies on, else the first one,
             else the CPU.
         precision: `"fp32"` by default. The module's weights are cast to it.
+        separate: Make a contest for each precision. By default they are one, with one table.
         task: `"inference"` by default, or `"forward_backward"` or `"train_step"`.
         set: Values of a factory's parameters: `{"batch": [1, 8]}` compares both sizes.
         dynamic: Ranges of sizes that one build serves: `{"seq": "16:512"}`.
