@@ -1,4 +1,4 @@
-"""Makes the short report, `report.md`: the answer, one table, what could change it, one figure, and what to run next.
+"""Makes the short report, `report.md`: the answer, what to run next, one table, what could change it, and one figure.
 
 Everything else is in `details.md` and on the page.
 """
@@ -49,12 +49,12 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         _answer(contests),
         escape(sentences.whether_to_ship(contests[0])) if len(contests) == 1 else "",
         about_models,
+        _section("What to run now", _next(judgement, folder)),
+        _section("What was not tried", escape(sentences.cannot_run_here(judgement))),
         *(f"**{escape(dynamic.finding(each))}.**" for each in judgement.dynamic_ranges),
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure(figures),
-        _section("What to run now", _next(judgement, folder)),
-        _section("What was not tried", escape(sentences.cannot_run_here(judgement))),
         f"<sub>{escape(' · '.join(machine.summary(report)))}. Everything else is in [details.md]({DETAILS_MD}) and "
         "[report.html](report.html).</sub>",
     ]
