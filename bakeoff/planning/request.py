@@ -249,7 +249,7 @@ class Request(Frozen):
         float | None,
         Option(
             ("--soak",),
-            "Seconds that each cell serves at the rate found  [30, of the two best cells]",
+            "Seconds that each cell serves at the rate found  [15, of the two best cells]",
             in_record_command=True,
             parse=optional(float),
         ),
