@@ -146,7 +146,7 @@ def value_margin(record: Record, name: str, limit: float) -> Margin | None:
 
 def is_reference(record: Record) -> bool:
     """Return True for the cell that is the float reference itself."""
-    return record.cell.label == "eager" and record.cell.precision == "fp32"
+    return record.cell.configuration == "eager" and record.cell.precision == "fp32" and not record.cell.dynamic
 
 
 def mcnemar(lost: int, won: int) -> float:

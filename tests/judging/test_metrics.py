@@ -11,6 +11,7 @@ from bakeoff.judging.metrics import judge_metrics, mcnemar
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Record
 from bakeoff.reports import doubt_sentences
 from tests.reports.samples import cell, constant, ok
@@ -112,6 +113,9 @@ def test_the_float_reference_itself_changes_nothing_and_needs_no_samples() -> No
     reference = measured("eager", right(8), right(8))
     assert judge_contest([reference], Requirements.parse("top1>-1%")).certainty is Certainty.ALONE
     assert judge_contest([reference], Requirements.parse("top1>=0%")).certainty is Certainty.ALONE
+    several = reference.cell.model_copy(update={"compared": (Precision.FP32, Precision.BF16)})
+    among_precisions = reference.model_copy(update={"cell": several})
+    assert Requirements.parse("top1>-1%").open([among_precisions]) == []
 
 
 def test_what_cannot_be_told_by_any_number_of_samples_says_so() -> None:
