@@ -42,7 +42,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
         "speedup": _speedup_over_all(contests),
-        "precisions": "latency against error",
+        "precisions": "latency against what is lost",
         "pareto": "latency against build time",
         "costs": "what calls cost from a cold start, building included",
         "costs-warm": "what calls cost from a warm start, building included",

@@ -1,14 +1,19 @@
-"""What a contest answers beside the latency of a call, for every output: whole requests, load, whole generations."""
+"""What a contest answers beside the latency of a call, for every output: precisions, requests, load, generations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.reports import end_to_end, generation, load
+from bakeoff.reports import end_to_end, generation, load, precisions
 from bakeoff.reports.tables import Table
 
-_BY_HEADING = {"Whole requests": end_to_end, "Under load": load, "Whole generations": generation}
+_BY_HEADING = {
+    "The fastest of each precision": precisions,
+    "Whole requests": end_to_end,
+    "Under load": load,
+    "Whole generations": generation,
+}
 
 
 @dataclass(frozen=True)

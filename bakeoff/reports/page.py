@@ -40,7 +40,6 @@ from bakeoff.reports import (
     machine,
     mix,
     number_format,
-    precisions,
     sentences,
     suite_report,
     traits,
@@ -239,7 +238,6 @@ class Section:
         self.left_early = sentences.left_early(contest)
         self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
-        self.precisions = precisions.sentences(contest)
         self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]

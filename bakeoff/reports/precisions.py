@@ -6,6 +6,7 @@ from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
+from bakeoff.reports.tables import Table
 from bakeoff.reports.words import first, listed
 
 
@@ -18,6 +19,11 @@ def sentences(contest: ContestJudgement) -> list[str]:
             "--require 'relative_rmse<1e-2'"
         )
     return told
+
+
+def tables(contest: ContestJudgement) -> list[Table]:
+    """Return no table: the contest's own has all precisions."""
+    return []
 
 
 def condition(contest: ContestJudgement) -> str | None:

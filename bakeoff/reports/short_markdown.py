@@ -18,7 +18,6 @@ from bakeoff.reports import (
     headline,
     machine,
     mix,
-    precisions,
     sentences,
     suite_report,
     traits,
@@ -78,7 +77,6 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         *(f"- {escape(sentence)}" for sentence in further_answers.sentences(contest)),
         *map(written_table, further_answers.short_tables(contest)),
         table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
-        "\n".join(f"- {escape(sentence)}" for sentence in precisions.sentences(contest)),
         _doubts(contest),
         escape(sentences.pays(contest)),
     ]

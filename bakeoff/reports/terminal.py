@@ -34,7 +34,6 @@ from bakeoff.reports import (
     machine,
     mix,
     number_format,
-    precisions,
     sentences,
     suite_report,
     traits,
@@ -325,8 +324,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
-    told = precisions.sentences(contest)
-    told += [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
+    told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
     told += cost_report.plain_verdicts(contest)
     for table in further_answers.short_tables(contest):
         console.print(_texts(table))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Record, Report, Status
 from tests.support.measuring import by_label, measure
 
@@ -34,6 +35,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         models=[model],
         set=SIZES[model],
         precision=list(EXPECTED),
+        separate=True,
     )
     assert report.complete, "interrupted: what is missing would read as skipped"
     return report
@@ -104,3 +106,25 @@ def test_int8_that_would_be_float32_is_unsupported(
 def one_of(report: Report, label: str, precision: str) -> Record:
     (record,) = [one for one in report.records if (one.cell.label, one.cell.precision) == (label, precision)]
     return record
+
+
+def test_a_convolution_in_all_precisions_is_one_contest(tmp_path: Path) -> None:
+    asked = ["fp32", "tf32", "bf16", "fp16", "fp8"]
+    sizes = {"width": ("64",), "size": ("64",), "batch": ("32",)}
+    report = measure(
+        tmp_path / "run", "eager", "inductor", devices=["cuda"], models=["conv"], set=sizes, precision=asked
+    )
+    (contest,) = contests_of(report)
+    assert contest.baseline == "eager fp32"
+    for label, record in by_label(report).items():
+        is_fp8 = label.endswith("fp8")  # few weights of a convolution are in linear layers, and old GPUs have no float8
+        assert record.status is Status.OK or (is_fp8 and record.reason), f"{label}: {record.reason}"
+    best = {str(each.precision): each.best for each in contest.of_precisions}
+    errors = [best[name].record.accuracy for name in ("fp32", "tf32", "bf16")]
+    assert all(errors) and [each.relative_rmse for each in errors if each] == sorted(
+        each.relative_rmse for each in errors if each
+    )
+    assert {row.cell.precision for row in contest.ranked} == {"fp32"}
+    assert {str(row.beyond.precision) for row in contest.cells if row.beyond} == {"fp32"}
+    ratios = [each.speedup.value for name, each in best.items() if name != "fp32" and each.speedup]
+    assert max(ratios) > 1.2  # 16 bits are faster than eager's float32

@@ -9,10 +9,11 @@ import pytest
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import headline, precisions
-from bakeoff.reports.charts.chart import Dots
+from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import latency_over_error
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes
@@ -114,6 +115,44 @@ def test_a_contest_of_one_precision_says_nothing_of_others() -> None:
     contest = judge_contest([ok(cell(name), over_processes(1.0)) for name in ("eager", "onnx")])
     assert (contest.of_precisions, contest.tolerance, precisions.sentences(contest)) == ((), None, [])
     assert all(row.place is None and row.beyond is None for row in contest.cells)
+
+
+def with_metric(made: Record, wrong: int) -> Record:
+    """The record with `top1` of 800 samples. The reference has none of them wrong."""
+    ours, theirs = (Metrics(values={"top1": Metric.of_scores([0.0] * bad + [1.0] * (800 - bad))}) for bad in (wrong, 0))
+    return made.model_copy(update={"metrics": ours, "reference_metrics": theirs})
+
+
+WRONG = {"fp32": 0, "bf16": 0, "int8": 16}
+
+
+def evaluated() -> list[Record]:
+    return [with_metric(each, WRONG[each.cell.precision]) if each.latency else each for each in records()]
+
+
+@pytest.mark.parametrize(
+    ("require", "winner"), [("top1>-5%", "onnx int8"), ("top1>-1%", "eager bf16"), ("top1>=0%", "eager bf16")]
+)
+def test_the_fastest_that_keeps_the_metric_wins(require: str, winner: str) -> None:
+    contest = judged(require, evaluated())
+    assert (contest.winner, contest.tolerance) == (winner, None)
+    assert {row.label for row in contest.cells if row.unmet} == (
+        set() if require == "top1>-5%" else {"onnx int8", "eager int8"}
+    )
+
+
+def test_a_metric_that_nobody_requires_leaves_the_tolerance() -> None:
+    assert judged(made=evaluated()).winner == "onnx fp32"
+
+
+def test_the_figure_is_of_the_metric_where_there_is_one() -> None:
+    contest = judged("top1>-5%", evaluated())
+    chart = latency_over_error(contest, Palette(row.record for row in contest.cells))
+    assert chart is not None and (chart.x.title, chart.x.is_log) == ("top1", False)
+    front = chart.marks[0].shapes[0]
+    assert isinstance(front, Line)
+    assert front.xs[0] == 1.0 and min(front.xs) == front.xs[-1] < 0.98  # from the best metric to the worst
+    assert front.ys[0] == pytest.approx(1.5, rel=0.05) and front.ys[-1] == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_figure_shows_what_speed_costs_in_error() -> None:
