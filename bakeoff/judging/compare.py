@@ -192,6 +192,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
 
     Raises UsageError if the reports share no cell: a gate that compares nothing must not let anything pass.
     """
+    base, new = _grouped_alike(base, new)
     base_contests, new_contests = judge(base).contests, judge(new).contests
     before, after = _records_of(base_contests), _records_of(new_contests)
     if not before.keys() & after.keys():
@@ -261,6 +262,21 @@ def parse_share(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise UsageError(f"--fail-above {text}: write a percentage over 0, such as 5%")
     return float(match[1]) / 100
+
+
+def _grouped_alike(base: Report, new: Report) -> tuple[Report, Report]:
+    """Return the reports with a contest for each precision if one has precisions together that the other has apart."""
+    found = [{record.cell.id: record.cell.contest_id for record in report.records} for report in (base, new)]
+    if all(found[0][cell_id] == found[1][cell_id] for cell_id in found[0].keys() & found[1].keys()):
+        return base, new
+    return _apart(base), _apart(new)
+
+
+def _apart(report: Report) -> Report:
+    records = [
+        record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})}) for record in report.records
+    ]
+    return report.model_copy(update={"records": records})
 
 
 _Records = Mapping[str, Record]
@@ -355,7 +371,7 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
         return replace(found, reason=Reason(ReasonKind.NO_SAMPLES))
     if control and label == control.label:
         outcome, reason = _judge_control(control, rules)
-        if label == BASELINE or outcome is Outcome.SAME:
+        if new.cell.configuration == BASELINE or outcome is Outcome.SAME:
             return replace(found, outcome=outcome, reason=reason)
         control = None  # a library that may itself have become slower, as eager does not
     normalised = None

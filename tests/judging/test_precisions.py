@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.compare import Outcome, compare
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.records.metrics import Metric, Metrics
@@ -16,7 +17,7 @@ from bakeoff.reports import headline, precisions
 from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import latency_over_error
-from tests.reports.samples import accuracy, cell, failed, ok, over_processes
+from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 
 ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
 ERRORS = {"fp32": 2e-7, "bf16": 5e-3, "int8": 2e-2}
@@ -163,3 +164,35 @@ def test_the_figure_shows_what_speed_costs_in_error() -> None:
     filled = {mark.tip.partition(":")[0]: shape.is_filled for mark in chart.marks for shape in mark.shapes
               if isinstance(shape, Dots)}  # fmt: skip
     assert filled == {label: label.endswith("fp32") for label in filled} and len(filled) == 5
+
+
+@pytest.mark.parametrize("joint_first", [True, False])
+def test_a_run_across_precisions_is_compared_with_runs_of_each(joint_first: bool) -> None:
+    joint = report(records())
+    apart = report(
+        [
+            each.model_copy(
+                update={
+                    "cell": each.cell.model_copy(update={"compared": ()}),
+                    "bursts": [
+                        burst.model_copy(update={"samples_ns": [2 * ns for ns in burst.samples_ns]})
+                        if each.cell.backend == "onnx" and each.cell.precision is Precision.INT8
+                        else burst
+                        for burst in each.bursts
+                    ],
+                }
+            )
+            for each in records()
+        ]
+    )
+    found = compare(*((joint, apart) if joint_first else (apart, joint)))
+    outcomes = {(each.cell.backend, str(each.cell.precision)): each.outcome for each in found.cells}
+    assert outcomes["onnx", "int8"] is (Outcome.SLOWER if joint_first else Outcome.FASTER)
+    assert outcomes["onnx", "fp32"] is outcomes["eager", "bf16"] is Outcome.SAME
+    assert {control.label for control in found.controls.values()} == {"eager"}
+
+
+def test_runs_across_the_same_precisions_are_compared_by_their_baseline() -> None:
+    found = compare(report(records()), report(records()))
+    assert {each.outcome for each in found.cells if each.new and each.new.latency} == {Outcome.SAME}
+    assert [control.label for control in found.controls.values()] == ["eager fp32"]
