@@ -188,7 +188,8 @@ def test_the_rate_of_short_windows_holds_in_a_long_run(limit_ms: float) -> None:
     random_ = random.Random(7)
 
     def take(order: TakeLoad) -> TrafficWindow:
-        found = waits_ms(order.rate, order.seconds, random_)
+        seconds = max(order.seconds, order.min_requests / order.rate)  # a window holds so many requests
+        found = waits_ms(order.rate, seconds, random_)
         p99_ms = found[int(0.99 * len(found))]
         window = window_of_load(order, 1e9).model_copy(update={"p99_ms": p99_ms, "objective_ms": p99_ms})
         return TrafficWindow(window=window)
@@ -252,7 +253,7 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
 def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
     tmp_path: Path, budget_s: float, told: int
 ) -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=budget_s)
     assert run.ended_s <= budget_s and run.complete
     loads = [record.load for record in run.records.values()]
@@ -266,7 +267,7 @@ def test_what_misses_the_objective_over_the_soak_is_soaked_once_more_at_less(
     tmp_path: Path, budget_s: float, soaks_again: bool
 ) -> None:
     scripts = {"eager": Script(), "null": Script(slower_after_s=4.0)}
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
     run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
     holds, missed = run.records["eager"].load, run.records["null"].load
     assert run.ended_s <= budget_s and len(holds.soak) == len(missed.soak) == 6
