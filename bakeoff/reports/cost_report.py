@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
+from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Leg, Line, Outcome, Start
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.reports import number_format
 from bakeoff.reports.columns import columns_of
@@ -29,7 +29,7 @@ def tables(contest: ContestJudgement) -> list[Table]:
         return []
     outcomes = [_spent_table(contest, contest.calls)] if contest.calls else []
     outcomes += [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
-    tables = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
+    tables = [_totals_table(contest), *outcomes, _start_table(contest)]
     return [table for table in tables if table.rows]
 
 
@@ -92,29 +92,40 @@ def _start_table(contest: ContestJudgement) -> Table:
     )
 
 
-def _cheapest_table(contest: ContestJudgement) -> Table:
+def _totals_table(contest: ContestJudgement) -> Table:
+    """Return the one table of costs: a row for each number of calls, a column for each cell that ever costs least.
+
+    The baseline has a column, too, if it may win.
+    """
     starts = _starts(contest)
-    columns = [[contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON] for start in starts]
+    lines = {start: {line.label: line for line in contest.costs.lines(start)} for start in starts}
+    horizon = sorted({*HORIZON, *([contest.calls] if contest.calls else [])})
+    best = {
+        (start, calls): {line.label for line in (found.line, *found.rivals)}
+        for start in starts
+        for calls in horizon
+        if (found := contest.costs.cheapest(calls, start, contest.contenders))
+    }
+    shown = {contest.baseline, *(label for labels in best.values() for label in labels)}
+    labels = [label for label in contest.contenders if label in shown]
+
+    def total(calls: int, label: str) -> str:
+        """Return `0.010*, 0.0010*`, for each start in which the cell was measured."""
+        return ", ".join(
+            number_format.seconds(lines[start][label].total_s(calls)) + "*" * (label in best[start, calls])
+            if label in lines[start]
+            else NONE
+            for start in starts
+        )
+
     return Table(
-        title="Who costs least, building and first call included",
-        text_columns=["calls", *(f"from a {start} start" for start in starts)],
-        number_columns=[],
-        rows=[
-            [number_format.count(calls), *map(_spell_cheapest, found)]
-            for calls, *found in zip(HORIZON, *columns, strict=True)
-        ],
+        title=f"What calls take in s, building and first call included, from a {' and a '.join(starts)} start "
+        "(* costs least, or may)",
+        text_columns=["calls"],
+        number_columns=labels,
+        rows=[[number_format.count(calls), *(total(calls, label) for label in labels)] for calls in horizon],
         is_folded=True,
     )
-
-
-def _spell_cheapest(cheapest: Cheapest | None) -> str:
-    if cheapest is None:
-        return NONE
-    text = f"{cheapest.line.label}, {number_format.seconds(cheapest.line.total_s(cheapest.calls))} s"
-    if not cheapest.rivals:
-        return text
-    rivals = number_format.first_names([line.label for line in cheapest.rivals], shown=3)
-    return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
 
 
 def _outcomes(contest: ContestJudgement, calls: int) -> Table:
@@ -179,25 +190,6 @@ def _outcome_numbers(outcome: Outcome) -> list[str]:
 
 def _signed_seconds(value_s: float) -> str:
     return f"{'-' if value_s < 0 else ''}{number_format.seconds(abs(value_s))}"
-
-
-def _break_even_tables(contest: ContestJudgement) -> list[Table]:
-    """Return a table for each start: from which call on the cell of a row has paid against that of a column."""
-    tables = []
-    for start in _starts(contest):
-        labels = [line.label for line in contest.costs.lines(start)]
-        rows = [[ours, *(_one_against_another(contest, ours, theirs, start) for theirs in labels)] for ours in labels]
-        title = f"Break-even from a {start} start: the call from which a row has paid against a column"
-        tables.append(Table(title, ["backend"], labels, rows, is_folded=True))
-    return [table for table in tables if len(table.rows) > 1]
-
-
-def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> str:
-    """Return the break-even; for a cell that is ahead at first and then overtaken, up to which call it is ahead."""
-    found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
-    if found and found.is_established and found.calls is None and reverse and reverse.calls:
-        return f"up to {reverse.calls - 1:,}"
-    return number_format.break_even_with_interval(found)
 
 
 def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:

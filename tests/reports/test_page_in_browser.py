@@ -9,6 +9,7 @@ import pytest
 
 from bakeoff.judging.judgement import judge
 from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.reports.site import PublishedRun, to_index
 from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
 
@@ -114,6 +115,18 @@ def test_the_filter_hides_rows_and_counts_them(reader: Reader, html: str) -> Non
     box.clear()
     reader.finds(".status-filter option")[2].click()
     assert reader.names == ["openvino"] and reader.reads(".count") == ["1 of 4"]
+
+
+def test_a_site_of_runs_is_searched_without_a_network_and_fits_a_phone(reader: Reader) -> None:
+    runs = [PublishedRun(judged(), "runs/first.html"), PublishedRun(judge(report(suite(2))), "runs/second.html")]
+    reader.opens(to_index(runs), PHONE)
+    assert reader.asks("document.documentElement.scrollWidth <= innerWidth")
+    every = len(reader.names)
+    reader.finds(".filter")[0].send_keys("conv")
+    assert 0 < len(reader.names) < every and all("conv" in name for name in reader.names)
+    reader.finds(".unfold")[0].send_keys("\ue007")  # Enter
+    assert reader.finds(".unfolded a")[0].get_attribute("href").endswith("runs/first.html")
+    assert reader.console == []
 
 
 def test_a_row_unfolds_by_keyboard_and_moves_with_its_row(reader: Reader, html: str) -> None:

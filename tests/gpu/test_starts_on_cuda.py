@@ -1,0 +1,26 @@
+"""A start on a GPU includes its context, and takes memory of the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bakeoff.judging.starts import judge_starts
+from bakeoff.records import report_file
+from bakeoff.shipping import starts
+from tests.support.measuring import measure
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_start_on_a_gpu_takes_device_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "LEAST_STARTS", 2)
+    report = measure(tmp_path / "run", "eager", "torchscript", devices=("cuda",), set={"features": ("64",)})
+    report_file.write_json(report, tmp_path / "run")
+    found = starts.measure_run(tmp_path / "run", ("eager", "torchscript"), 2, False, print)
+    judged = judge_starts(found)
+    assert {cell.label for cell in judged.cells} == {"eager", "torchscript"}, judged.without_starts
+    for cell in judged.cells:
+        assert (cell.device_bytes or 0) > 100 * 2**20  # a CUDA context
+        assert cell.stages["first answer"] > 0
