@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bakeoff.records.precision import Precision
     from bakeoff.records.schema import Cell, Extent, Placement
     from bakeoff.shipping.loading import ShippedModel, load
+    from bakeoff.shipping.pipelines import load_parts
 
 __version__ = "0.2.0"
 
@@ -94,6 +95,7 @@ __all__ = [
     "inspect_parts",
     "load",
     "load_calls",
+    "load_parts",
     "normal_inputs",
     "open_run",
     "record",
@@ -132,6 +134,7 @@ _MODULES = {
     "bakeoff.records.precision": ("Precision",),
     "bakeoff.records.schema": ("Cell", "Extent", "Placement"),
     "bakeoff.shipping.loading": ("ShippedModel", "load"),
+    "bakeoff.shipping.pipelines": ("load_parts",),
 }
 """Where each name is defined."""
 

@@ -121,10 +121,15 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
     ] = False,
+    parts: Annotated[
+        str, typer.Option(help="Compare these modules of the pipeline that the factory returns: unet,vae.decoder")
+    ] = "",
     junit: JUnit = None,
     summary: Summary = None,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
+    if parts:
+        return _run_parts(typed, parts, out, config_file, preset, quiet)
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     if dry_run:
@@ -137,6 +142,31 @@ def run(
         report, store = runs.run(request, options.out, context.obj, progress)
     write_for_ci(report, junit, summary)
     return _conclude(report, store, options.quiet, as_json)
+
+
+def _run_parts(
+    typed: dict[str, Any], parts: str, out: Path | None, config_file: Path | None, preset: str | None, quiet: bool
+) -> int:
+    """Compare the parts of a pipeline, and then the pipeline with the winners in place."""
+    from bakeoff.api.compare import FIELDS
+    from bakeoff.api.compare import compare as compare_models
+    from bakeoff.commands.inspection import pipeline_of
+
+    named = typed.pop("models", ())
+    if len(named) != 1:
+        raise UsageError("--parts are of one pipeline: name one --model FILE.py:FACTORY")
+    if "inputs" in typed:
+        raise UsageError("--parts records the calls of each part: leave --inputs out")
+    sizes = {name: values[0] for name, values in typed.pop("set", {}).items()}
+    pipeline, example = pipeline_of(named[0], sizes, typed.get("seed", 0))
+    given = {keyword: typed[name] for keyword, name in FIELDS.items() if name in typed}
+    result = compare_models(
+        pipeline, example, parts=parts, out=out, config=config_file, preset=preset, progress=not quiet, **given
+    )
+    for note in result.report.notes:
+        say(note)
+    tell(result.report, result.folder, quiet)
+    return 0
 
 
 @app.command()

@@ -61,6 +61,7 @@ def compare(
     surgical: Texts | None = None,
     cluster: str | None = None,
     shard: str | None = None,
+    parts: Texts | None = None,
     fresh: bool = False,
     no_artifacts: bool = False,
     artifact_limit: str | None = None,
@@ -119,6 +120,9 @@ def compare(
         surgical: Patterns of the parts that `inductor/surgical` compiles.
         cluster: `"auto"` or the address of a Ray cluster. Its nodes have no live model, so give the model by its name.
         shard: `"2/8"`: only every 8th contest, from the second on.
+        parts: Modules of a pipeline of several models, by path, such as `["unet", "vae.decoder"]`. Then `model` is the
+            pipeline, and `inputs` an example call of it, or a function that takes the pipeline and calls it. The result
+            is a `PipelineResult`.
         fresh: Build everything anew.
         no_artifacts: Do not keep what backends have built. Then the winner cannot be loaded.
         artifact_limit: Size of what is kept, of all cells together, such as `"4GB"`.
@@ -146,7 +150,16 @@ def compare(
     function = None if isinstance(evaluate, str) else given.pop("evaluate")
     own = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
     fields = {name: _field(name, value) for name, value in own.items() if value is not None and value is not False}
-    return _compare(model, inputs, fields, out, config, preset, progress, function)
+    if parts is None:
+        return _compare(model, inputs, fields, out, config, preset, progress, function)
+    from bakeoff.api.pipelines import compare_parts
+
+    def compare_part(module: object, calls: Calls, own: Mapping[str, Any], folder: Path) -> Result:
+        return _compare(module, calls, own, folder, config, preset, progress)
+
+    if evaluate is not None:
+        raise UsageError("evaluate is of one model: compare a part of its own, or check the pipeline after `apply`")
+    return compare_parts(model, inputs, options_file.split(map(str, _listed(parts))), compare_part, fields, _path(out))
 
 
 def keywords() -> list[str]:

@@ -144,6 +144,10 @@ class Result:
         _, script = export(self.folder, label, Path(folder))
         return script.parent
 
+    def apply(self, pipeline: object, anyway: bool = False) -> None:
+        """Put the winners in place of the parts of a pipeline. Only `compare(..., parts=[...])` has such a result."""
+        raise UsageError("this result is of one model: call compare(pipeline, example call, parts=[...])")
+
     def load(
         self,
         label: str | None = None,

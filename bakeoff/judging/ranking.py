@@ -20,6 +20,9 @@ BASELINE = "eager"
 
 ONNX_BASELINE = "onnx"
 
+ORIGINAL, WITH_WINNERS = "original", "with the winners"
+"""The two sides of a contest of whole pipelines. The first one is its baseline."""
+
 NOTHING = Requirements()
 
 CALLED = (Relation.FASTER, Relation.SLOWER)
@@ -31,6 +34,8 @@ def baseline_of(cells: Sequence[Cell]) -> str:
     Across precisions it is that of float32, or else of the first precision that has it. It is the first cell where an
     ONNX file's contest has none, and where environments are compared without eager.
     """
+    if any(cell.label == ORIGINAL for cell in cells):
+        return ORIGINAL
     order = order_of_precisions(cells)
     wanted = ONNX_BASELINE if any(cell.is_onnx_file for cell in cells) else BASELINE
     in_order = sorted(cells, key=lambda cell: order.index(cell.precision))

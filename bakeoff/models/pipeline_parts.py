@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
             held.enter_context(timer.attached())
         begun_s = time.perf_counter()
         run_once(pipeline, example)
-        _synchronise(*chosen.values())
+        synchronise()
         seconds = time.perf_counter() - begun_s
     found = [
         Part(
@@ -190,20 +190,41 @@ class _Timer:
             after.remove()
 
     def _begin(self, module: nn.Module, args: object) -> None:
-        _synchronise(module)
+        synchronise()
         self._begun_s.append(time.perf_counter())
 
     def _end(self, module: nn.Module, args: object, outputs: object) -> None:
-        _synchronise(module)
+        synchronise()
         taken_s = time.perf_counter() - self._begun_s.pop()
         if not self._begun_s:
             self.seconds += taken_s
 
 
-def _synchronise(*modules: nn.Module) -> None:
+def synchronise() -> None:
+    """Wait for the GPU, if this process uses one."""
     import torch
 
-    devices = {weight.device for module in modules if (weight := next(module.parameters(), None)) is not None}
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def replaced(parts: Mapping[str, Callable[..., Any]], pipeline: object) -> Iterator[None]:
+    """Have these functions answer in place of the parts' own code inside the block."""
+    replace_parts(parts, pipeline)
+    try:
+        yield
+    finally:
+        restore_parts(parts, pipeline)
+
+
+def replace_parts(parts: Mapping[str, Callable[..., Any]], pipeline: object) -> None:
+    """Have these functions answer in place of the parts' own code. All else of a part stays, such as its weights."""
+    for name, function in parts.items():
+        part_of(pipeline, name).__dict__["forward"] = function
+
+
+def restore_parts(names: Sequence[str] | Mapping[str, object], pipeline: object) -> None:
+    """Have parts run their own code again."""
+    for name in names:
+        part_of(pipeline, name).__dict__.pop("forward", None)

@@ -90,7 +90,7 @@ class ShippedModel:
         self.description = description
         self.device = _device(description, device)
         self.fallback_calls = 0
-        self._fallback = fallback
+        self.fallback = fallback
         self.folder = folder
         self._arguments = _arguments(description["call"])
         self._make = _maker(description["call"]["answer"])
@@ -180,11 +180,11 @@ class ShippedModel:
                 return self._make(self._call_with_arrays(leaves))
             return self._make(self._call_with_tensors(leaves))
         except NotServed:
-            if self._fallback is None:
+            if self.fallback is None:
                 raise
         with self._lock:
             self.fallback_calls += 1
-        return self._fallback(*args, **kwargs)
+        return self.fallback(*args, **kwargs)
 
     # --- arrays of NumPy
 
