@@ -129,7 +129,7 @@ def run(
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
     if parts:
-        return _run_parts(typed, parts, out, config_file, preset, quiet)
+        return _run_parts(typed, parts, out, config_file, preset, quiet, as_json)
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     if dry_run:
@@ -145,7 +145,13 @@ def run(
 
 
 def _run_parts(
-    typed: dict[str, Any], parts: str, out: Path | None, config_file: Path | None, preset: str | None, quiet: bool
+    typed: dict[str, Any],
+    parts: str,
+    out: Path | None,
+    config_file: Path | None,
+    preset: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Compare the parts of a pipeline, and then the pipeline with the winners in place."""
     from bakeoff.api.compare import FIELDS
@@ -163,10 +169,11 @@ def _run_parts(
     result = compare_models(
         pipeline, example, parts=parts, out=out, config=config_file, preset=preset, progress=not quiet, **given
     )
+    console = stderr if as_json else stdout
     for note in result.report.notes:
-        say(note)
-    tell(result.report, result.folder, quiet)
-    return 0
+        say(note, console)
+    told = tell(result.report, result.folder, quiet, console)
+    return print_json(answer_of(told.judgement, result.folder), 0) if as_json else 0
 
 
 @app.command()

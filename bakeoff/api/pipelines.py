@@ -117,9 +117,8 @@ def compare_parts(
     winners = winners_in(folder / WINNERS, pipeline)
     bursts = measure_in_turn(pipeline, example, winners)
     like = next(iter(results.values())).report
-    cell = like.records[0].cell.model_copy(
-        update={"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "recorded": None, "mode": "default", "compared": ()}
-    )
+    own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
+    cell = like.records[0].cell.model_copy(update={**own, "recorded": None, "compared": ()})
     made = [_record(cell, label, taken, began) for label, taken in bursts.items()]
     report = like.model_copy(
         update={
