@@ -211,15 +211,18 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
     Where that fails, the cell cannot be exported later either, which is told then.
     """
     for contest in contests_of(report):
-        for cell in contest.ranked:
+        kept: set[Path] = set()  # several modes of a backend have the same program, and each precision its own
+        for cell in (cell for cell in contest.cells if cell.rank is not None or cell.beyond):
             runtime = backends.create(cell.cell.backend).runtime(cell.cell.device)
             is_wanted = of_all or cell.label in contest.candidates
             if is_wanted and runtime and runtime.exports_anew and not cell.cell.environment:
                 program = _program_of(cell.record, run)
+                if program in kept:
+                    continue
+                kept.add(program)
                 program.parent.mkdir(exist_ok=True)
                 with Launchers("spawn") as launchers, contextlib.suppress(BakeoffError):
                     _export_program(cell.record, program, launchers)
-                break  # another mode of the same backend has the same program
 
 
 def _program_of(record: Record, run: Path) -> Path:
