@@ -238,7 +238,7 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
     said = " ".join(out.split())
     assert "only eager could be ranked" in said
     assert "x null/partial fallback: placement is partial, and --strict asks for full" in said
-    assert "Cannot run here: " in said and "tensorrt (TensorRT runs on NVIDIA GPUs" in said
+    assert "x tensorrt unavailable: TensorRT runs on NVIDIA GPUs" in said
 
 
 @pytest.mark.parametrize(
