@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from bakeoff.api.run_process import ProgressEvent, RunEnded, RunFailed
 from bakeoff.records.errors import UsageError
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with it ignored
 connection = Connection(int(sys.argv[1]))
 begin = connection.recv()
 def note(text):
