@@ -73,6 +73,7 @@ def test_a_slower_mix_is_refused(tmp_path: Path) -> None:
     assert found.contests[0].winner == "original"
 
 
+@pytest.mark.slow
 def test_both_sides_take_turns_in_every_round_and_the_pipeline_stays_as_it_is() -> None:
     pipeline, answered = Two(), []
     bursts = measure_in_turn(pipeline, torch.ones(1, 4), {"first": lambda x: answered.append(1) or x}, seconds=0.0)
