@@ -120,6 +120,7 @@ def test_an_error_without_a_place_is_said_to_grow(tmp_path: Path) -> None:
     assert "the error has no single place" in conclusion(blame)
 
 
+@pytest.mark.slow
 def test_the_operator_that_fails_alone_is_named_and_written_as_a_script(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), Bessel())
     blame = searched(model, "onnx", tmp_path, looks_for_failure=True)

@@ -50,6 +50,7 @@ def test_a_stage_that_raises_is_told(tmp_path: Path) -> None:
     assert found.calls == 0
 
 
+@pytest.mark.slow
 def test_a_run_judges_whole_requests_of_a_file_with_stages(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import time, torch\n"
