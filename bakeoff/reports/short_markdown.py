@@ -55,7 +55,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure(figures),
         f"<sub>{escape(' · '.join(machine.summary(report)))}. Everything else is in [details.md]({DETAILS_MD}) and "
-        "[report.html](report.html).</sub>",
+        "on the page report.html.</sub>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
