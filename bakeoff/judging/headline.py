@@ -74,17 +74,18 @@ def _doubt_of_latency(contest: ContestJudgement, label: str) -> Doubt | None:
     return next(iter(of_calls), _doubt_about(contest, label))
 
 
+def _of_one(ranked: int, doubt: Doubt | LoadDoubt | None) -> Certainty:
+    """Return how sure an answer with one candidate is, of so many cells that are ranked."""
+    if ranked == 1:
+        return Certainty.ALONE
+    return Certainty.DOUBTED if doubt else Certainty.SURE
+
+
 def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
     best = load.ranked[0]
     doubt = _doubt_about(contest, best.label) or next((each for each in load.doubts if each.label == best.label), None)
-    if load.is_open:
-        certainty = Certainty.OPEN
-    elif load.tied:
-        certainty = Certainty.TIE
-    elif len(load.ranked) == 1:
-        certainty = Certainty.ALONE
-    else:
-        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
+    certainty = shared or _of_one(len(load.ranked), doubt)
     return Headline(
         Question.LOAD,
         load.tied or (best.label,),
@@ -99,12 +100,8 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
 def _of_generation(contest: ContestJudgement, generation: Generation) -> Headline:
     best, tied = generation.cells[0], tuple(generation.tied)
     doubt = _doubt_of_latency(contest, best.label)
-    if len(tied) > 1:
-        certainty = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
-    elif len(generation.cells) == 1:
-        certainty = Certainty.ALONE
-    else:
-        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    shared = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
+    certainty = shared if len(tied) > 1 else _of_one(len(generation.cells), doubt)
     return Headline(
         Question.GENERATION,
         tied,
@@ -122,12 +119,7 @@ def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
     if cheapest is None:
         return None
     label, doubt = cheapest.line.label, _doubt_of_latency(contest, cheapest.line.label)
-    if cheapest.rivals:
-        certainty = Certainty.OPEN
-    elif len(contest.ranked) == 1:
-        certainty = Certainty.ALONE
-    else:
-        certainty = Certainty.DOUBTED if doubt else Certainty.SURE
+    certainty = Certainty.OPEN if cheapest.rivals else _of_one(len(contest.ranked), doubt)
     over = contest.costs.outcome(label, contest.baseline, calls, "cold") if contest.baseline else None
     return Headline(
         Question.CALLS,

@@ -90,7 +90,6 @@ def test_the_backend_is_clean_under_mypy(api: Path, tmp_path: Path) -> None:
     assert mypy(api / "stubs", api / "mypy", tmp_path, *FILES) == []
 
 
-@pytest.mark.slow
 def test_every_result_that_can_be_none_is_checked(tmp_path: Path) -> None:
     """Only the fake's signatures say which results can be None."""
     assert mypy(FAKES, tmp_path / "cache", tmp_path, FILES[0]) == []

@@ -83,7 +83,6 @@ def test_workers_of_both_kinds(start_method: str, project: Path) -> None:
     measured(project / "run", "eager", "torchscript", start_method=start_method)
 
 
-@pytest.mark.slow
 def test_a_worker_that_loads_what_another_one_packaged(project: Path) -> None:
     measured(project / "run", "eager", "aotinductor")
 

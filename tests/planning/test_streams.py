@@ -102,7 +102,6 @@ def test_what_takes_one_size_refuses_a_stream(request_fields: dict[str, Any], re
         plan(Request(**{"devices": ["cpu"], "backends": ["eager"], **request_fields}))
 
 
-@pytest.mark.slow
 def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) -> None:
     sizes = {"seq": ("8", "stream:4:16"), "dim": ("32",), "layers": ("1",), "heads": ("2",), "ffn": ("32",)}
     report = measure(tmp_path / "run", "eager", "onnx", models=["transformer"], set=sizes, dynamic=["seq=4:16"])
