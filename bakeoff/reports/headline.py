@@ -15,6 +15,8 @@ from bakeoff.reports.words import first, listed
 WIDE = 1.5
 """An interval whose ends are further apart than so many times is told instead of the value between them."""
 
+UNKNOWN = "?x"
+
 MOST_TIMES = 1000.0
 """A speed-up whose interval reaches further than this is told by its lower end alone."""
 
@@ -57,7 +59,7 @@ def times(ratio: Ratio) -> str:
     if ends is None or not _is_wide(ends):
         return f"{number_format.ratio(ratio.value)}x"
     if ends.low <= 1 <= ends.high:
-        return "?x"
+        return UNKNOWN
     if ends.high > MOST_TIMES:
         return f"over {number_format.ratio(ends.low)}x"
     return f"{number_format.ratio(ends.low)}x to {number_format.ratio(ends.high)}x"

@@ -362,13 +362,14 @@ def _leader(stretch: Stretch) -> str:
 
 
 def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
-    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, by the best cell's ratios, or nothing."""
+    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, told as in the headline, or nothing."""
     best = contest.best
     told = []
     for other in others:
         found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if found and not (best and other == best.label):
-            told.append(f"{number_format.ratio(found.value)}x as fast as {other}")
+            times = headline.times(found)
+            told.append(f"not told apart from {other}" if times == headline.UNKNOWN else f"{times} as fast as {other}")
     return f", {listed(told)}" if told else ""
 
 

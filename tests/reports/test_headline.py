@@ -7,11 +7,11 @@ import pytest
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Interval, Ratio, Status
-from bakeoff.reports import headline
+from bakeoff.reports import headline, sentences
 from bakeoff.reports.short_markdown import to_short_markdown
 from tests.judging import test_generation as generations
 from tests.judging.test_load import carrying
-from tests.reports.samples import cell, conv_on_cpu, failed, judged, once, report
+from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report
 
 
 def line(judgement: Judgement) -> str:
@@ -68,3 +68,10 @@ def test_the_short_report_fits_and_answers_what_a_reader_asks(tmp_path: Path) ->
 
 def test_a_short_report_of_nothing_says_so(tmp_path: Path) -> None:
     assert "No cell has ended yet." in to_short_markdown(judged([]), tmp_path)
+
+
+def test_the_finding_tells_a_ratio_as_the_headline_does() -> None:
+    apart = ok(cell(), over_processes(10.0, (1.0, 1.5, 2.0, 2.5, 3.0)))
+    contest = judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), apart]).contests[0]
+    (told,) = re.findall(r"[\d.]+x to [\d.]+x", headline.line(contest))
+    assert f"{told} as fast as eager" in sentences.finding(contest)
