@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine
@@ -15,7 +16,7 @@ from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.places import is_pool
 from bakeoff.planning.plan import Contest, plan, refusal
 from bakeoff.planning.request import Request
-from bakeoff.planning.time_plan import TimePlan
+from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
@@ -29,6 +30,7 @@ class PlannedContest:
     title: str
     labels: tuple[str, ...]  # of the cells that can run
     seconds: float  # that it is expected to take
+    evaluated_by: str = ""  # the user's own function
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,12 @@ class Preview:
         """Yield what is planned as lines of text."""
         for contest in self.contests:
             labels = ", ".join(contest.labels) or "nothing can run"
-            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)})"
+            metric = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
+            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)}{metric})"
         if self.lacking:
             yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
+        if any(contest.evaluated_by for contest in self.contests):
+            yield f"nobody knows how long evaluate takes: {spell_seconds(USUAL_EVALUATE_S)} a call are counted"
         total_s = sum(contest.seconds for contest in self.contests)
         beside = f", side by side on {', '.join(self.places)}" if self.places else ""
         if self.places:
@@ -86,8 +91,9 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
         lacking |= {label: reason for label, reason in reasons.items() if reason}
         labels = tuple(label for label, reason in reasons.items() if not reason)
-        time_plan.expect(contest.id, labels, sampling.processes)
-        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
+        function = Path(contest.evaluated_by(request.evaluate)).name if labels else ""
+        time_plan.expect(contest.id, labels, sampling.processes, evaluates=bool(function))
+        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s, function))
         before_s = time_plan.left_s()
     pool = request.devices if is_pool(request.devices) else ()
     return Preview(tuple(found), lacking, request.budget.seconds if request.budget else math.inf, pool)

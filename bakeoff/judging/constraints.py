@@ -73,7 +73,12 @@ class Requirements:
     @property
     def judge_errors(self) -> bool:
         """Return True if they say how far outputs may be off: by their error, or by a metric of the user's own."""
-        return any(requirement.name in ERRORS or requirement.name not in QUANTITIES for requirement in self.each)
+        return bool(self.metrics) or any(requirement.name in ERRORS for requirement in self.each)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of the required metrics of the user's own."""
+        return tuple(dict.fromkeys(requirement.name for requirement in self.each if requirement.is_of_metric))
 
     @property
     def calls(self) -> int:

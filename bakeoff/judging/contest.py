@@ -129,6 +129,7 @@ class ContestJudgement:
     costs: Costs  # of all cells that ended well
     front: Front  # the ranked cells that no other one dominates
     fit: Fit  # the latencies and ratios that all of this comes from
+    required_metrics: tuple[str, ...] = ()  # names of the user's own that are required of a winner
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
     of_precisions: tuple[PrecisionJudgement, ...] = ()  # in a contest across several, in the order asked for
     tolerance: Tolerance | None = None  # of the first precision, where it decides what may win a contest across several
@@ -253,6 +254,7 @@ def judge_contest(
         costs=costs,
         front=front_of(ranking.ranked),
         fit=ranking.fit,
+        required_metrics=requirements.metrics if requirements else (),
         calls=calls,
         end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, _label(ranking.baseline)),
         of_precisions=tuple(_of_precisions(cells, ranking)),

@@ -74,7 +74,8 @@ def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, bu
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:
         sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
-        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes)
+        evaluates = bool(contest.evaluated_by(request.evaluate))
+        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes, evaluates)
     return time_plan
 
 

@@ -50,6 +50,14 @@ class Contest:
             found.setdefault(planned.cell.reference_id, []).append(planned)
         return [Contest(reference_id, tuple(cells)) for reference_id, cells in found.items()]
 
+    def evaluated_by(self, instead: str) -> str:
+        """Return the user's function that says how good its builds are: `instead`, or that of the model's file.
+
+        Return nothing where there is none, or where the task is not inference.
+        """
+        cell = self.cells[0].cell
+        return (instead or models.find(cell.model).evaluated_by) if cell.task == INFERENCE else ""
+
 
 def plan(request: Request) -> list[Contest]:
     """Return the contests of a request whose devices are known, in the order asked for.

@@ -21,6 +21,7 @@ from bakeoff.records.schema import Cell
 USUAL_START_S = 2.0
 USUAL_FINISH_S = 0.5
 USUAL_GROUNDWORK_S = 2.0
+USUAL_EVALUATE_S = 2.0
 BETWEEN_BURSTS_S = 0.02
 """Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
 
@@ -41,6 +42,7 @@ class Step(StrEnum):
     SETTINGS = "settings"  # the search for the settings that a cell serves best with, and its soak
     LOAD = "load"  # all turns under load in one process
     FINISH = "finish"  # what the first process measures after its bursts
+    EVALUATE = "evaluate"  # the user's own `evaluate`, for the reference (without a label) and for each build
 
 
 class TimePlan:
@@ -62,9 +64,14 @@ class TimePlan:
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
         self._seen: dict[tuple[Step, str], list[float]] = {}
 
-    def expect(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
-        """Expect a contest of these cells, each of which is built and then measured in so many processes."""
+    def expect(self, contest_id: str, labels: Sequence[str], processes: int, evaluates: bool = False) -> None:
+        """Expect a contest of these cells, each of which is built and then measured in so many processes.
+
+        With `evaluates`, the user's own metric is computed for the reference and for each build.
+        """
         steps = Counter({(Step.GROUNDWORK, ""): 1} if labels else {})
+        if labels and evaluates:
+            steps |= Counter((Step.EVALUATE, label) for label in ("", *labels))
         further = round(self._share_that_stays * (processes - 1))
         for label in labels:
             steps[Step.BUILD, label] = steps[Step.FINISH, label] = steps[Step.SETTINGS, label] = 1
@@ -83,6 +90,12 @@ class TimePlan:
         self._seen.setdefault((step, label), []).append(seconds)
         ahead = self._ahead[contest_id]
         ahead[step, label] = max(0, ahead[step, label] - 1)
+
+    def evaluates_nothing(self, contest_id: str) -> None:
+        """Expect no evaluation of builds, because that of the reference has failed."""
+        for step, label in list(self._ahead[contest_id]):
+            if step is Step.EVALUATE:
+                del self._ahead[contest_id][step, label]
 
     def dropped(self, contest_id: str, label: str) -> None:
         """Expect no further step of a cell that has ended."""
@@ -117,6 +130,10 @@ class TimePlan:
         steps_s = sum(self.seconds_of(step, labels) for step in steps)
         return now_s + steps_s <= self.contest_ends_s
 
+    def reference_evaluation_ends_s(self, now_s: float) -> float:
+        """Return when the reference must be evaluated: builds and rounds keep half of the time that is left."""
+        return now_s + (self.contest_ends_s - now_s) / 2
+
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
         """Return when this cell must be built so that it and the cells `alive` can still take their bursts."""
         if not self.has_budget:
@@ -142,6 +159,8 @@ class TimePlan:
         if not usual_s:
             return 0.0
         others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
+        if step is Step.EVALUATE and others:
+            return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
         # the usual time itself counts as seen once, because short steps tell little about a long one
         taken_s = usual_s + sum(taken for taken, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
@@ -162,6 +181,8 @@ class TimePlan:
                 return self._load_s
             case Step.FINISH:
                 return USUAL_FINISH_S
+            case Step.EVALUATE:
+                return USUAL_EVALUATE_S
 
 
 @cache

@@ -23,6 +23,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.metrics import Metrics
+from bakeoff.records.package import PACKAGE
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
@@ -159,7 +160,12 @@ class Cell(Frozen):
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
         task = "" if self.task == "inference" else f", {self.task}"
-        return f"{self.model}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}"
+        return f"{self.model_name}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}"
+
+    @property
+    def model_name(self) -> str:
+        """Return the model as it is shown: a preset's file without the folder that Bakeoff is installed in."""
+        return self.model.removeprefix(f"{PACKAGE}/")
 
     @property
     def contest_id(self) -> str:

@@ -267,7 +267,8 @@ def brief(doubt: Doubt) -> str:
         case BuildSpread():
             return "other builds may differ"
         case RequirementOpen():
-            return f"{listed(first(doubt.labels))} may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
+            asked = f"{listed(first(doubt.labels))} may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
+            return f"{asked}: {_further_samples(doubt)}"
         case NotEvaluated():
             return "its metrics are not known"
         case OfRecords(doubt=Unchecked()):
@@ -304,8 +305,16 @@ def _open_requirement(doubt: RequirementOpen) -> str:
         f"whether it is {doubt.comparison} {doubt.limit}"
     )
     if doubt.further is None:
-        return f"{told}. It is so near that more samples would hardly tell"
-    return f"{told}. About {doubt.further:,} more would, if they are like these"
+        return f"{told}. It is so near that {_further_samples(doubt)}"
+    return f"{told}. {_further_samples(doubt).capitalize()}, if they are like these"
+
+
+def _further_samples(doubt: RequirementOpen) -> str:
+    return (
+        "more samples would hardly tell"
+        if doubt.further is None
+        else f"about {doubt.further:,} more samples would tell"
+    )
 
 
 _SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"

@@ -8,7 +8,7 @@ from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
-from bakeoff.reports import doubt_sentences, end_to_end, load, number_format, precisions
+from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format, precisions
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed
 
@@ -86,12 +86,12 @@ def is_unsure(contest: ContestJudgement) -> bool:
 
 
 def line(contest: ContestJudgement) -> str:
-    """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, sure`.
+    """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, top1 0.9467 (+0.12 %), sure`.
 
     Where a request is more than the model: `onnx, 0.44 ms, 4.0x eager, sure; tie end to end (20.44 ms a request): ...`.
     """
     kept = precisions.condition(contest) or NONE
-    parts = (candidates(contest), value(contest), speedup(contest), kept, certainty(contest))
+    parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, certainty(contest))
     told = ", ".join(part for part in parts if part != NONE)
     return "; ".join(filter(None, (told, end_to_end.brief(contest))))
 

@@ -145,6 +145,11 @@ def change(value: float) -> str:
     return f"{value:+.2g}" if value else "0"
 
 
+def change_percent(share: float) -> str:
+    """Return `+0.12 %` or `-12 %`: how much of the reference's value a metric has gained."""
+    return f"{100 * share:+.2g} %" if abs(share) < 0.995 else f"{100 * share:+,.0f} %"
+
+
 def rate(value: float) -> str:
     """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")

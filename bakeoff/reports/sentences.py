@@ -49,14 +49,14 @@ def names(contests: Sequence[ContestJudgement]) -> list[str]:
             for name, text in its.items()
             if any(other.get(name) != text for other in (same_model if name in contest.cell.dimensions else parts))
         ]
-        names.append(", ".join(filter(None, told)) or contest.cell.model)
+        names.append(", ".join(filter(None, told)) or contest.cell.model_name)
     return names
 
 
 def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
     cell = contest.cell
     return {
-        "model": cell.model,
+        "model": cell.model_name,
         **{name: f"{name} {value}" for name, value in cell.dimensions.items()},
         " device": str(cell.device),  # a dimension has no blank in its name
         " precision": cell.precisions,

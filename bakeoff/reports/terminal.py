@@ -45,6 +45,9 @@ from bakeoff.reports.tables import Table as TextTable
 
 REFRESH_EVERY_S = 0.25
 
+LEFT_OUT_FIRST = ("first call", "peak memory", "build", "relative RMSE")
+"""A narrow terminal's table has no room for these where there are many columns, such as metrics."""
+
 
 class LiveTable:
     """Shows what a run is doing, with one line per cell. Use it as a context manager; call its methods in any order.
@@ -366,7 +369,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
     """
     rows = [row for row in contest.shown if row.record.status not in TOLD_ONCE]  # the reasons stand below
     columns = shown_in(Surface.TERMINAL, columns_of([contest]), rows)
-    columns = [column for column in columns if width >= column.terminal_width]
+    columns = _fitting([column for column in columns if width >= column.terminal_width], rows, width)
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -381,6 +384,22 @@ def _table(contest: ContestJudgement, width: int) -> Table:
         style = "" if row.rank else _STYLES[row.record.status]
         table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
     return table
+
+
+def _fitting(
+    columns: list[Column[CellJudgement]], rows: Sequence[CellJudgement], width: int
+) -> list[Column[CellJudgement]]:
+    """Return the columns without those that a table of this width has no room for, the least important first."""
+
+    def width_of(column: Column[CellJudgement]) -> int:
+        texts = [heading_of(column), *(_cell(column, row, width >= WIDE) for row in rows)]
+        return 1 + max(cell_len(line) for text in texts for line in text.splitlines() or [""])
+
+    for heading in LEFT_OUT_FIRST:
+        if sum(map(width_of, columns)) <= width:
+            break
+        columns = [column for column in columns if column.heading != heading]
+    return columns
 
 
 def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> str:
@@ -398,7 +417,9 @@ def _describe(cell: Cell) -> str:
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
     return one_line(
-        " ".join([cell.model, *sizes, *task, cell.device, *([] if cell.compared else [cell.precision]), cell.label])
+        " ".join(
+            [cell.model_name, *sizes, *task, cell.device, *([] if cell.compared else [cell.precision]), cell.label]
+        )
     )
 
 

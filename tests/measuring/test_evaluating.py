@@ -12,8 +12,9 @@ from bakeoff.measuring.worker import evaluating, reference
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import NotServed
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Status
 from tests.support.measuring import by_label, measure
+from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, Ending, Script, plan_of, run_contest
 
 torch = pytest.importorskip("torch")
 
@@ -169,3 +170,66 @@ def test_what_cannot_be_taken_is_a_reason(
 ) -> None:
     found = metrics(returned, make_predict, monkeypatch)
     assert not found.values and said in found.failure.sentence
+
+
+# --- the user's own metric, in a run's time
+
+
+def evaluated_contest(folder: Path, scripts: Mapping[str, Script], **given: Any) -> Any:
+    """Run a contest whose builds are evaluated, in two processes of each cell."""
+    return run_contest(folder, scripts, plan_of(2), evaluate="live:evaluate", **given)
+
+
+def failures(run: Any) -> dict[str, str]:
+    """Return why cells have no metric, by label."""
+    return {
+        label: record.metrics.failure.text
+        for label, record in run.records.items()
+        if record.metrics and record.metrics.failure
+    }
+
+
+def test_each_build_is_evaluated_once_after_its_last_burst_and_the_fastest_first(tmp_path: Path) -> None:
+    scripts = {"eager": Script(3.0), "null": Script(2.0), "inductor": Script(1.0)}
+    run = evaluated_contest(tmp_path, scripts)
+    assert [label for _, what, label in run.steps if what == "evaluates"] == ["inductor", "null", "eager"]
+    first = [what for epoch, what, _ in run.steps if epoch == 0 and what in ("burst", "evaluates")]
+    assert first[-3:] == ["evaluates"] * 3 and "evaluates" not in first[:-3]
+    assert {record.metrics.values["top1"].value for record in run.records.values()} == {1.0}
+
+
+def test_a_budget_that_ends_within_an_evaluation_keeps_all_that_was_measured(tmp_path: Path) -> None:
+    scripts = {"eager": Script(2.0, evaluate_s=50.0), "null": Script(1.0, evaluate_s=5.0)}
+    run = evaluated_contest(tmp_path, scripts, budget_s=30.0)
+    assert run.ended_s <= 30.0
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert all(record.latency and record.throughput for record in run.records.values())
+    assert run.records["null"].metrics.values["top1"].value == 1.0
+    assert set(failures(run)) == {"eager"} and "--budget left" in failures(run)["eager"]
+
+
+def test_what_a_budget_does_not_reach_is_not_evaluated(tmp_path: Path) -> None:
+    scripts = {"null": Script(1.0, evaluate_s=99.0), "eager": Script(2.0)}
+    run = evaluated_contest(tmp_path, scripts, budget_s=30.0)
+    assert [label for _, what, label in run.steps if what == "evaluates"] == ["null"]
+    assert failures(run)["eager"].startswith("--budget left 0 s for evaluate")
+    assert run.ended_s == pytest.approx(30.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [(HANG, "evaluate took longer than 20 s: raise --evaluate-timeout"), (SEGFAULT, "its process died of signal 11")],
+)
+def test_an_evaluation_that_hangs_or_crashes_is_a_reason_of_one_build(
+    ending: Ending, said: str, tmp_path: Path
+) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "evaluate"): ending})}
+    run = evaluated_contest(tmp_path, scripts, evaluate_timeout_s=20.0)
+    assert set(failures(run)) == {"null"} and said in failures(run)["null"]
+    assert {(record.status, len(record.processes)) for record in run.records.values()} == {(Status.OK, 2)}
+
+
+def test_an_interruption_within_an_evaluation_keeps_the_latencies(tmp_path: Path) -> None:
+    run = evaluated_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "evaluate"): INTERRUPT})})
+    assert not run.complete and set(run.records) == {"eager", "null"}
+    assert all(record.latency for record in run.records.values()) and run.records["null"].metrics is None

@@ -13,6 +13,7 @@ from bakeoff.backends.inductor import Inductor
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
+    USUAL_EVALUATE_S,
     Step,
     TimePlan,
     end_of_budget,
@@ -160,3 +161,25 @@ def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -
         plan.done("contest", step, "eager", seconds)
     assert plan.leaves_room_for_epoch(["eager"], 80.0)
     assert not plan.leaves_room_for_epoch(["eager"], 90.0)
+
+
+def evaluating(budget_ends_s: float = math.inf) -> TimePlan:
+    plan = TimePlan(SAMPLING, budget_ends_s)
+    plan.expect("a", LABELS, 3, evaluates=True)
+    return plan
+
+
+def test_a_metric_is_counted_for_the_reference_and_each_build() -> None:
+    plan = evaluating()
+    assert plan.left_s() - expecting("a").left_s() == pytest.approx(4 * USUAL_EVALUATE_S)
+    plan.done("a", Step.EVALUATE, "", 30.0)
+    assert plan.seconds_of(Step.EVALUATE, LABELS) == pytest.approx(90.0), "builds take as long as the reference"
+    plan.evaluates_nothing("a")
+    assert plan.left_s() == pytest.approx(expecting("a").left_s())
+
+
+def test_evaluating_the_reference_leaves_half_of_a_budget() -> None:
+    plan = evaluating(100.0)
+    plan.begin("a", 0.0)
+    assert plan.reference_evaluation_ends_s(20.0) == 60.0
+    assert evaluating().reference_evaluation_ends_s(20.0) == math.inf

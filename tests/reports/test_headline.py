@@ -1,15 +1,21 @@
 """The answer in one line, to what was asked, and the short report that begins with it."""
 
+import html
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Interval, Ratio, Status
-from bakeoff.reports import headline, sentences
+from bakeoff.reports import headline, sentences, terminal
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.page import to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from tests.judging import test_generation as generations
+from tests.judging import test_metrics as metrics
 from tests.judging.test_load import carrying
 from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report
 
@@ -75,3 +81,45 @@ def test_the_finding_tells_a_ratio_as_the_headline_does() -> None:
     contest = judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), apart]).contests[0]
     (told,) = re.findall(r"[\d.]+x to [\d.]+x", headline.line(contest))
     assert f"{told} as fast as eager" in sentences.finding(contest)
+
+
+def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
+    """A run in which a fast build has these scores, and the reference knows nine of ten samples."""
+    theirs = [0.0 if place % 10 == 0 else 1.0 for place in range(len(scores))]
+    return judged(
+        [metrics.measured("onnx", scores, theirs), metrics.measured("eager", theirs, theirs, ms=2.0)],
+        request={"require": require},
+    )
+
+
+def test_the_metric_is_told_beside_the_reference() -> None:
+    better = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
+    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure"
+    assert "top1 0.9 (unchanged), sure" in line(evaluated([float(place % 10 > 0) for place in range(1000)], ""))
+    plain = [metrics.measured("onnx", -3.0, -2.0), metrics.measured("eager", -2.0, -2.0, ms=2.0)]
+    assert ", top1 -3 (-50 %), " in line(judged(plain))
+
+
+def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_decide(tmp_path: Path) -> None:
+    judgement = evaluated([0.0, *[1.0] * 7])
+    said = "but onnx may miss top1 > -1%: about 428 more samples would tell"
+    assert line(judgement).endswith(f"top1 0.875 (unchanged), {said}")
+    printed = io.StringIO()
+    terminal.print_report(judgement, Console(file=printed, width=200))
+    outputs = {
+        "terminal": printed.getvalue(),
+        "report.md": html.unescape(to_short_markdown(judgement, tmp_path)),
+        "page": html.unescape(to_page(judgement)),
+        "JSON": answer_of(judgement, tmp_path).model_dump_json(),
+    }
+    for name, text in outputs.items():
+        assert said in re.sub(r"\s+", " ", text), name
+
+
+def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends() -> None:
+    printed = io.StringIO()
+    terminal.print_report(evaluated([float(place % 10 > 0) for place in range(1000)]), Console(file=printed, width=80))
+    rows = printed.getvalue().splitlines()
+    assert any("onnx" in row and "0.9 0" in row for row in rows) and any(
+        "eager" in row and "2.000" in row for row in rows
+    )

@@ -26,6 +26,8 @@ from bakeoff.measuring.messages import (
     CellJob,
     ComputeReference,
     EagerCall,
+    Evaluated,
+    EvaluateReference,
     Failed,
     Finish,
     Finished,
@@ -52,6 +54,7 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     DRIVERS_ACCOUNT,
@@ -81,6 +84,7 @@ ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, sour
 
 
 KERNELS = KernelTimes(busy_ms=0.5, kernels=12, longest=[Kernel(name="gemv", share=0.6)], calls=3)
+METRICS = Evaluated(metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 800)}, seconds=1.0))
 WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
 HANG = "hang"
 INTERRUPT = "interrupt"  # of the controller, which waits for the worker
@@ -104,7 +108,9 @@ class Script:
     built_bytes: int = 0  # what its backend builds
     phases: tuple[str, ...] = ("load",)  # of building, where it is not built ahead of time
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
+    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish", "evaluate" or
+    "trace"."""
+    evaluate_s: float = 1.0
     slower_after_s: float = math.inf  # longer windows of load answer 5 % less
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     calls_per_s: Mapping[int, float] = field(default_factory=dict)  # back to back, by number of the worker
@@ -232,6 +238,8 @@ class ScriptedWorker:
                 energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
+            if command.with_metrics:
+                self._say("evaluate", PhaseBegun(name="evaluate"), METRICS)
             if command.with_trace:
                 self._say("trace", KernelsTraced(times=KERNELS))
 
@@ -250,6 +258,9 @@ class ScriptedWorker:
             raise KeyboardInterrupt
         if isinstance(event, int):
             raise WorkerEnded(event)
+        if isinstance(event, PhaseBegun) and event.name == "evaluate":
+            self._on_step("evaluates")
+            self._passing(self._script.evaluate_s)
         if isinstance(event, ReadyToBuild | Built | Ready):
             self._on_step("loaded" if isinstance(event, ReadyToBuild) else type(event).__name__.lower())
         return event
@@ -285,6 +296,7 @@ class ScriptedLauncher:
         self.answers: dict[type, object] = {
             ComputeReference: ReferenceComputed(work=Work(flops=10, bytes_moved=10), uncounted=""),
             MeasureCeilings: CeilingsMeasured(ceilings=Ceilings(flops_per_s=1e9, bytes_per_s=1e9)),
+            EvaluateReference: METRICS,
         }
         self.epoch = 0
         self._workers: dict[str, list[ScriptedWorker]] = {}
@@ -428,6 +440,8 @@ def run_contest(
     headers_s: float = 0.0,
     build_cache: BuildCache | None = None,
     eager_call: EagerCall | None = None,
+    evaluate: str = "",
+    evaluate_timeout_s: float = 600.0,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -454,6 +468,8 @@ def run_contest(
         load=load,
         headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
         build_cache=build_cache,
+        evaluate=evaluate,
+        evaluate_timeout_s=evaluate_timeout_s,
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

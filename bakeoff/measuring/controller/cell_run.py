@@ -444,13 +444,14 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def finish(self, has_time: bool = True, may_win: bool = True) -> None:
+    def finish(self, has_time: bool = True, may_win: bool = True, evaluate_ends_s: float = math.inf) -> None:
         """Check once more, and let the process go.
 
         Only the first process measures throughput and device time, where they are wanted and it has time. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
         A throughput that its latency contradicts is measured again in the next process.
         Energy and the trace of kernels take seconds, so the second process takes them, of a cell that `may_win`.
+        The user's own metric is computed last, in the first process, until `evaluate_ends_s`.
         """
         live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
         wants_more = has_time and not sampling.latency_only
@@ -459,18 +460,19 @@ class CellRun:
         in_full = wants_more and so_far is None
         with_trace = with_energy and self.cell.device.is_cuda
         with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
+        evaluates = so_far is None and self.is_evaluated and self._now_s() < evaluate_ends_s
         live.worker.send(
             Finish(
                 in_full=in_full,
                 with_throughput=with_throughput,
                 with_energy=with_energy,
                 with_trace=with_trace,
-                with_metrics=so_far is None and self._evaluates,
+                with_metrics=evaluates,
             )
         )
         finished = self._await(live, Finished)
-        metrics = self._evaluated(live) if so_far is None and self._evaluates else None
-        kernel_times = self._kernels(live) if with_trace else None
+        metrics = self._metrics(live, evaluate_ends_s, evaluates) if so_far is None and self.is_evaluated else None
+        kernel_times = self._kernels(live) if with_trace and not live.worker.is_over else None
         self._end_worker()
         assert live.ready is not None
         found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
@@ -493,25 +495,32 @@ class CellRun:
         return event.times if isinstance(event, KernelsTraced) else None
 
     @property
-    def _evaluates(self) -> bool:
+    def is_evaluated(self) -> bool:
         """Return True if the build is evaluated: there is something to compare its metrics with."""
         return self._setup.metrics is not None and self._setup.metrics.reference.failure is None
 
-    def _evaluated(self, live: LiveProcess) -> Metrics:
-        """Return what the user's `evaluate` says of the build. It takes nothing from the cell's time limit."""
-        setup = self._setup.metrics
+    def _metrics(self, live: LiveProcess, ends_s: float, is_asked: bool) -> Metrics:
+        """Return what the user's `evaluate` says of the build, or why it says nothing.
+
+        It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
+        """
+        setup, begun_s = self._setup.metrics, self._now_s()
         assert setup is not None, "the build is evaluated"
-        deadline_s = self._now_s() + setup.limit_s
+        left_s = ends_s - begun_s
+        if not is_asked:
+            return Metrics(failure=evaluates_too_long(setup.limit_s, min(left_s, 0.0)))
         try:
+            deadline_s = begun_s + min(setup.limit_s, left_s)
             while not isinstance(event := self._receive(live.worker, deadline_s, may_tick=True), Evaluated):
                 self._is_awaited(live, event, Evaluated)
             return event.metrics.beside(setup.reference)
         except WorkerEnded as ended:
             _, failure = cause_of_death(ended.status, "evaluate", self._setup.store.kernel_killed())
-            return Metrics(failure=failure.model_copy(update={"text": f"its process {failure.text}"}))
+            failure = failure.model_copy(update={"text": f"its process {failure.text}"})
         except DeadlinePassed:
             self._end_worker()
-            return Metrics(failure=evaluates_too_long(setup.limit_s))
+            failure = evaluates_too_long(setup.limit_s, left_s)
+        return Metrics(failure=failure, seconds=self._now_s() - begun_s)
 
     def leave(self) -> None:
         """Take the process away and forget it: the cell will be started again in this epoch."""

@@ -212,6 +212,9 @@ class ContestRun:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
         stays = epoch.waiting and len(survivors) > 1
         epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
+        if any(cell_run.is_evaluated for cell_run in survivors):
+            # the fastest first: where a budget ends meanwhile, what may win has its metric
+            survivors.sort(key=lambda cell_run: cell_run.median_ms)
         leaving = deque(cell_run for cell_run in survivors if cell_run not in epoch.staying)
         while leaving:
             self._finish(epoch, leaving.popleft(), [*epoch.staying, *leaving])
@@ -316,14 +319,18 @@ class ContestRun:
         begun_s = self._machine.now_s()
         last_s = begun_s + self._seconds_of(Step.FINISH, [cell_run, *others])
         try:
-            cell_run.finish(last_s <= self._time_plan.contest_ends_s, self._may_win(cell_run))
+            has_time = last_s <= self._time_plan.contest_ends_s
+            cell_run.finish(has_time, self._may_win(cell_run), self._time_plan.contest_ends_s)
         except CellEnded as ended:
             if self._conclude_or_retry(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
             return
-        if epoch.number == 0:
-            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s)
         record = cell_run.record()
+        if epoch.number == 0:
+            evaluate_s = record.metrics.seconds if record.metrics else 0.0
+            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
+            if cell_run.is_evaluated:
+                self._step_done(Step.EVALUATE, cell_run, evaluate_s)
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
         else:

@@ -17,7 +17,7 @@ from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
-from bakeoff.records.schema import INFERENCE, Memory, Record, Status
+from bakeoff.records.schema import Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
 
 
@@ -25,7 +25,7 @@ def measure_contest(run: RunContext, contest: Contest, pending: Sequence[Planned
     """Bring every pending cell of the contest to its record in the store."""
     sensible = _refuse_senseless(run, pending)
     likely = likely_to_run(planned.cell for planned in sensible)
-    run.time_plan.expect(contest.id, likely, run.sampling.processes)
+    run.time_plan.expect(contest.id, likely, run.sampling.processes, bool(contest.evaluated_by(run.evaluate)))
     run.time_plan.begin(contest.id, run.machine.now_s())
     if sensible:
         _measure_sensible(run, contest, sensible)
@@ -86,16 +86,18 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
 
 def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> MetricsSetup | None:
     """Return the user's `evaluate` with what it says of the reference, or None without such a function."""
-    cell = cells[0].cell
-    function = run.evaluate or models.find(cell.model).evaluated_by
-    if not function or cell.task != INFERENCE:
-        return None
-    evaluation = Evaluation(
-        function=models.resolve_evaluate(function), sample=run.store.sample(cell.reference_id).resolve()
-    )
-    limit_s = run.evaluate_timeout_s
     contest = Contest(contest_id, tuple(cells))
-    reference = groundwork.reference_metrics(contest, run.launchers.first, run.store, run.progress, evaluation, limit_s)
+    if not (function := contest.evaluated_by(run.evaluate)):
+        return None
+    sample = run.store.sample(cells[0].cell.reference_id).resolve()
+    evaluation = Evaluation(function=models.resolve_evaluate(function), sample=sample)
+    limit_s, now_s = run.evaluate_timeout_s, run.machine.now_s()
+    left_s = run.time_plan.reference_evaluation_ends_s(now_s) - now_s
+    needed = (run.launchers.first, run.store, run.progress)
+    reference = groundwork.reference_metrics(contest, *needed, evaluation, limit_s, left_s)
+    run.step_done(contest_id, Step.EVALUATE, "", reference.seconds)
+    if reference.failure:
+        run.time_plan.evaluates_nothing(contest_id)
     return MetricsSetup(evaluation, reference, limit_s)
 
 

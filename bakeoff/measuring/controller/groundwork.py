@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,28 +109,38 @@ def reference(
 
 
 def reference_metrics(
-    contest: Contest, launcher: Launcher, store: Store, progress: Progress, evaluation: Evaluation, limit_s: float
+    contest: Contest,
+    launcher: Launcher,
+    store: Store,
+    progress: Progress,
+    evaluation: Evaluation,
+    limit_s: float,
+    left_s: float = math.inf,
 ) -> Metrics:
-    """Return what the user's `evaluate` says of eager in float32, or why it has failed."""
+    """Return what the user's `evaluate` says of eager in float32, or why it has failed.
+
+    It may take `limit_s`, and no longer than `left_s`, which a budget leaves.
+    """
     if (known := store.metrics(contest.id)) is not None:
         return known
     progress.note(f"evaluating the float32 reference of {contest.id}")
     first = contest.cells[0]
     job = EvaluateReference(cell=first.cell, evaluation=evaluation, weights_at=first.weights_at)
     log = store.log(f"evaluate-{contest.id}")
+    begun_s = time.monotonic()
     failure: Failure | None = None
     try:
-        event = launcher.ask(job, log, limit_s)
+        event = launcher.ask(job, log, min(limit_s, left_s))
     except WorkerEnded as ended:
         _, failure = cause_of_death(ended.status, "evaluate", store.kernel_killed())
         failure = failure.model_copy(update={"text": f"its process {failure.text}", "log": str(log)})
     except DeadlinePassed:
-        failure = evaluates_too_long(limit_s)
+        failure = evaluates_too_long(limit_s, left_s)
     else:
         if isinstance(event, Failed):
             failure = event.failure.model_copy(update={"log": str(log)})
     if failure is not None:
-        metrics = Metrics(failure=failure)
+        metrics = Metrics(failure=failure, seconds=time.monotonic() - begun_s)
     else:
         assert isinstance(event, Evaluated)
         metrics = event.metrics
@@ -137,7 +148,11 @@ def reference_metrics(
     return metrics
 
 
-def evaluates_too_long(limit_s: float) -> Failure:
+def evaluates_too_long(limit_s: float, left_s: float) -> Failure:
+    """Return why an evaluation was ended: by its own limit, or where a budget left it less."""
+    if left_s < limit_s:
+        text = f"--budget left {max(0.0, left_s):.0f} s for evaluate: raise it, or evaluate fewer samples"
+        return Failure(kind="time budget", text=text)
     text = f"evaluate took longer than {limit_s:g} s: raise --evaluate-timeout, or evaluate fewer samples"
     return Failure(kind="time limit", text=text)
 

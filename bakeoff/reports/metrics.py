@@ -1,0 +1,27 @@
+"""The user's own metrics of the best build, in a few words for the answer of a contest."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.headline import headline_of
+from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.reports import number_format
+from bakeoff.reports.number_format import NONE
+
+MOST_NAMED = 2
+
+
+def kept(contest: ContestJudgement) -> str:
+    """Return `top1 0.9467 (+0.12 %)` of the first candidate: the required metrics, or else the first one."""
+    candidates = headline_of(contest).candidates[:1]
+    metrics = next((cell.metrics for cell in contest.cells if cell.label in candidates), {})
+    names = [name for name in contest.required_metrics if name in metrics] or list(metrics)[:1]
+    return ", ".join(_beside_reference(metrics[name]) for name in names[:MOST_NAMED]) or NONE
+
+
+def _beside_reference(metric: MetricJudgement) -> str:
+    told = f"{metric.name} {number_format.metric(metric.value)}"
+    if not metric.change:
+        return f"{told} (unchanged)"
+    share = metric.change / abs(metric.reference) if metric.reference else None
+    return f"{told} ({number_format.change(metric.change) if share is None else number_format.change_percent(share)})"
