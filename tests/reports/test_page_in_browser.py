@@ -1,17 +1,22 @@
 """The page in a real browser: Debian's Chromium, if it is installed (apt-get install chromium chromium-driver)."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bakeoff.judging.explanation import explain
 from bakeoff.judging.judgement import judge
-from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.reports.page import comparison_to_page, explanation_to_page, to_page
 from bakeoff.reports.site import PublishedRun, to_index
-from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline, suite
+from tests.judging.test_explanation import EAGER, FUSED
+from tests.judging.test_precisions import records as precision_records
+from tests.reports.samples import bursts, cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
+from tests.reports.test_load import records as load_records
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -308,3 +313,65 @@ def test_the_map_of_models_sorts_filters_and_leads_to_the_model(reader: Reader) 
     assert reader.asks(colour) != "rgba(0, 0, 0, 0)"
     reader.opens(to_page(judge(report(suite(4)))), size=PHONE)
     assert reader.asks("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def one_contest() -> str:
+    return to_page(judged(conv_on_cpu()))
+
+
+def models() -> str:
+    return to_page(judge(report(suite(4))))
+
+
+def under_load() -> str:
+    return to_page(judge(report(load_records()).model_copy(update={"request": {"load": "server", "price": "3.6/h"}})))
+
+
+def across_precisions() -> str:
+    records = [
+        each.model_copy(
+            update={
+                "metrics": Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [0.0] * wrong)}),
+                "reference_metrics": Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [1.0] * wrong)}),
+            }
+        )
+        for wrong, each in enumerate(precision_records())
+    ]
+    return to_page(judged(records))
+
+
+def explained() -> str:
+    records = [ok(cell(label), bursts(1.0)) for label in ("fused", "eager")]
+    return explanation_to_page(explain(FUSED, EAGER), [FUSED, EAGER], records)
+
+
+def site() -> str:
+    return to_index([PublishedRun(judged(), "runs/first.html"), PublishedRun(judge(report(suite(2))), "runs/b.html")])
+
+
+WIDE, NARROW = (1300, 900), (390, 844)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm install --no-save axe-core")
+@pytest.mark.parametrize(
+    ("size", "dark"),
+    [
+        (WIDE, False),
+        (NARROW, True),
+        pytest.param(WIDE, True, marks=pytest.mark.slow),
+        pytest.param(NARROW, False, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("make", [one_contest, models, under_load, across_precisions, compared, explained, site])
+def test_axe_finds_no_violation(reader: Reader, make: Callable[[], str], size: tuple[int, int], dark: bool) -> None:
+    reader.opens(make(), size, dark)
+    for button in reader.finds(".unfold-all"):
+        button.click()
+    reader.driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    reader.driver.execute_script(AXE.read_text())
+    found = reader.driver.execute_async_script("axe.run().then(arguments[0])")
+    told = [(each["id"], each["nodes"][0]["target"], len(each["nodes"])) for each in found["violations"]]
+    assert told == [] and found["passes"]
