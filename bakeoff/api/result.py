@@ -184,7 +184,7 @@ class Result:
         console = Console(
             file=text, width=_terminal_width(), color_system=None, markup=False, emoji=False, force_jupyter=False
         )
-        print_report(self._judgement, console)
+        print_report(self._judgement, console, str(self.folder))
         return text.getvalue().rstrip()
 
     __repr__ = __str__

@@ -79,11 +79,7 @@ def _tell(report: Report, folder: Path, quiet: bool, console: Console) -> Judgem
         if quiet:
             for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
                 say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console)
-        if not quiet and len(judgement.contests) == 1 and (told := sentences.whether_to_ship(judgement.contests[0])):
-            say(told, console)
-        if kept := sentences.what_all_winners_ship(judgement, str(folder)):
-            say(kept, console)
+        (print_answers if quiet else print_report)(judgement, console, str(folder))
     finally:  # `| head` may close the pipe before all is printed
         written = writer.render(judgement, folder)
     say(f"Report: {written['report.md']}", console)

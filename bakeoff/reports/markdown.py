@@ -26,9 +26,9 @@ from bakeoff.reports import (
     number_format,
     sentences,
     suite_report,
-    traits,
 )
 from bakeoff.reports.columns import answers_of, columns_of
+from bakeoff.reports.first_screen import FirstScreen, first_screen
 from bakeoff.reports.further_answers import FurtherAnswer, further_answers
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, T, Table, TableOverSizes, shown_in
@@ -73,11 +73,11 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
         "Environment": _environment(report.environment),
     }
     sections = [
-        _head(judgement),
+        _head(judgement, first_screen(judgement, ".")),
         _contents(contests, [heading for heading, text in others.items() if text]),
         *(_table_over_sizes(dynamic.table_of(each)) for each in judgement.dynamic_ranges),
         *(_table_over_sizes(mix.table_of(each)) for each in judgement.mixes),
-        *(_contest(contest, number, len(contests) == 1) for number, contest in enumerate(contests, 1)),
+        *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
         *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -91,24 +91,26 @@ def escape(text: str, limit: int | None = None) -> str:
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
 
 
-def _head(judgement: Judgement) -> str:
-    """Return what was compared, who won each contest, and what cannot run here."""
-    report, contests = judgement.report, judgement.contests
-    incomplete, absent = machine.what_is_missing(report), sentences.cannot_run_here(judgement)
+def _head(judgement: Judgement, told: FirstScreen) -> str:
+    """Return what was compared, the answers, and what cannot run here."""
+    contests = judgement.contests
     parts = [
         f"# {escape(sentences.title(judgement))}",
-        f"<sub>{escape(' · '.join(machine.summary(report)))}</sub>",
-        f"**{incomplete}**" if incomplete else "",
+        f"<sub>{escape(' · '.join(machine.summary(judgement.report)))}</sub>",
+        *(f"**{escape(text)}**" for text in told.unfinished),
         *map(_suite, judgement.suites),
-        *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
+        *(f"**{escape(text)}**" for text in told.over_sizes),
         answers_table(contests) if contests else "No cell has ended yet.",
-        "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests)),
-        escape(absent),
-        details("Why they cannot", "\n".join(f"- {escape(reason)}" for reason in sentences.why_not(judgement)))
-        if absent
-        else "",
+        escape(told.whether_to_ship),
+        _items(told.about_models),
+        escape(told.not_tried),
+        details("Why they cannot", _items(told.why_not)) if told.why_not else "",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {escape(text)}" for text in texts)
 
 
 def answers_table(contests: Sequence[ContestJudgement], linked: int | None = None) -> str:
@@ -122,12 +124,12 @@ def answers_table(contests: Sequence[ContestJudgement], linked: int | None = Non
 
 def _suite(suite: Suite) -> str:
     """Return the table of backends, what failed, and folded away the performance profile and every model."""
-    failed = "\n".join(f"- {escape(suite_report.failure(suite, failures))}" for failures in suite.failures)
+    failed = _items(suite_report.failure(suite, failures) for failures in suite.failures)
     profile, every_model = suite_report.profile_columns(), suite_report.map_columns(suite)
     parts = [
         f"**{escape(suite_report.answer(suite))}**",
         table_of(shown_in(Surface.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
-        "\n".join(f"- {escape(note)}" for note in suite_report.notes(suite)),
+        _items(suite_report.notes(suite)),
         f"What failed:\n\n{failed}" if failed else "",
         details(suite_report.PROFILE, table_of(profile, suite.rows)),
         details(suite_report.map_title(suite), table_of(every_model, suite.contests)),
@@ -153,7 +155,7 @@ def _table_over_sizes(told: TableOverSizes[Any]) -> str:
     return "\n\n".join([f"## {escape(told.title)}", f"**{escape(told.finding)}.**", table, escape(told.note)])
 
 
-def _contest(contest: ContestJudgement, number: int, is_alone: bool) -> str:
+def _contest(contest: ContestJudgement, number: int) -> str:
     nominal = machine.tensor_core_rates(contest)
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
@@ -162,12 +164,11 @@ def _contest(contest: ContestJudgement, number: int, is_alone: bool) -> str:
         *map(_answer, further_answers(contest)),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
-        "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),
+        _items(floor.sentences(contest)),
         f"Tensor cores: {escape(nominal)}." if nominal else "",
         f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
         *map(escape, sentences.builds_made_elsewhere(contest)),
         escape(sentences.pays(contest)),
-        f"{escape(kept)}." if (kept := sentences.what_to_ship(contest, is_alone=is_alone)) else "",
         _lifetime(contest),
         _stages(contest),
         _processes(contest),
@@ -296,8 +297,7 @@ def _precision(switches: Mapping[str, JsonValue]) -> str:
 
 
 def _answer(answer: FurtherAnswer) -> str:
-    told = "\n".join(f"- {escape(sentence)}" for sentence in answer.sentences)
-    return "\n\n".join([f"### {answer.heading}", told, *map(written_table, answer.tables)])
+    return "\n\n".join([f"### {answer.heading}", _items(answer.sentences), *map(written_table, answer.tables)])
 
 
 def _lifetime(contest: ContestJudgement) -> str:
@@ -305,7 +305,7 @@ def _lifetime(contest: ContestJudgement) -> str:
     tables = cost_report.tables(contest)
     if not tables:
         return ""
-    told = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
+    told = _items(cost_report.sentences(contest))
     title, body = (
         "What a deployment costs over its life",
         "\n\n".join([cost_report.NOTE, told, *map(written_table, tables)]),

@@ -57,7 +57,7 @@ def seconds(value_s: float | None) -> str:
         return "0"
     if value_s >= 9.95:
         return f"{value_s:,.0f}"
-    return f"{value_s:.{max(1, 1 - math.floor(math.log10(value_s)))}f}"
+    return f"{value_s:.{max(1, 1 - math.floor(math.log10(float(f'{value_s:.2g}'))))}f}"
 
 
 def minutes(value_s: float) -> str:

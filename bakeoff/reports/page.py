@@ -42,10 +42,10 @@ from bakeoff.reports import (
     number_format,
     sentences,
     suite_report,
-    traits,
 )
 from bakeoff.reports.charts import Chart, Palette
 from bakeoff.reports.columns import BACKEND, STATUS, answers_of, columns_of
+from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.further_answers import further_answers
 from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 
@@ -65,7 +65,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
     report, contests = judgement.report, judgement.contests
     palette = Palette(row.record for contest in contests for row in contest.cells)
     sections = [
-        Section(contest, name, palette, number, report, is_alone=len(contests) == 1)
+        Section(contest, name, palette, number, report)
         for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
     ]
     return _page(
@@ -75,12 +75,8 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
         report=report,
         summary=machine.summary(report),
         answers=shown_in(Surface.PAGE, answers_of(contests), contests),
-        absent=sentences.cannot_run_here(judgement),
         headline=headline.line(contests[0]) if len(contests) == 1 else "",
-        whether_to_ship=sentences.whether_to_ship(contests[0]) if len(contests) == 1 else "",
-        next_commands=sentences.next_commands(judgement, folder),
-        about_models=traits.about_models(contests),
-        incomplete=machine.what_is_missing(report),
+        first_screen=first_screen(judgement, folder),
         sections=sections,
         suites=[
             SuiteSection(suite, palette, f"suite-{number}", report, {id(each.contest): each for each in sections})
@@ -93,8 +89,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
             )
             for swept in judgement.sweeps
         ],
-        mixes=[mix.answer(each) for each in judgement.mixes],
-        over_sizes=[
+        tables_over_sizes=[
             *(_over_sizes(dynamic.table_of(each)) for each in judgement.dynamic_ranges),
             *(_over_sizes(mix.table_of(each)) for each in judgement.mixes),
         ],
@@ -117,9 +112,7 @@ def to_cell(judgement: Judgement) -> str:
         .render(
             palette=palette,
             sections=[CellSection(contest, palette, report) for contest in contests],
-            mixes=[mix.answer(each) for each in judgement.mixes],
-            absent=sentences.cannot_run_here(judgement),
-            incomplete=machine.what_is_missing(report),
+            first_screen=first_screen(judgement, ""),
             summary=machine.summary(report),
         )
     )
@@ -130,7 +123,7 @@ class CellSection:
 
     def __init__(self, contest: ContestJudgement, palette: Palette, report: Report) -> None:
         self.title = contest.title
-        self.finding = f"{sentences.finding(contest)}."
+        self.headline = headline.line(contest)
         self.rows = contest.shown
         self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.shown)
         self.told = doubt_sentences.doubts(contest)
@@ -213,9 +206,7 @@ def site_to_page(
 class Section:
     """One contest on the page."""
 
-    def __init__(
-        self, contest: ContestJudgement, name: str, palette: Palette, number: int, report: Report, is_alone: bool
-    ) -> None:
+    def __init__(self, contest: ContestJudgement, name: str, palette: Palette, number: int, report: Report) -> None:
         self.contest = contest
         self.name = name
         self.title = contest.title
@@ -234,7 +225,6 @@ class Section:
             for effect, heading in doubt_sentences.EFFECTS.items()
         }
         self.pays = sentences.pays(contest)
-        self.what_to_ship = sentences.what_to_ship(contest, is_alone=is_alone)
         self.left_early = sentences.left_early(contest)
         self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""

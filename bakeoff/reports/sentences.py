@@ -5,20 +5,18 @@ Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.environments import Difference
-from bakeoff.judging.find_doubts import CANNOT_RUN
-from bakeoff.judging.headline import of_single_calls
+from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
-from bakeoff.records.text import one_line, spell_ms, visible
+from bakeoff.records.text import one_line, spell_ms
 from bakeoff.reports import doubt_sentences, headline, machine, number_format
 from bakeoff.reports.words import first, listed, percent
 
@@ -78,7 +76,12 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 
 
 def finding(contest: ContestJudgement) -> str:
-    """Say who wins, how fast that is, and how much faster than eager and the runner-up."""
+    """Say who wins at single calls, how fast that is, and how much faster than eager and the runner-up."""
+    asked = headline_of(contest).question
+    return f"{'' if asked is Question.LATENCY else 'at single calls, '}{_of_single_calls(contest)}"
+
+
+def _of_single_calls(contest: ContestJudgement) -> str:
     best = contest.best
     how_sure = headline.certainty(contest, of_single_calls(contest))
     if best is None or best.latency is None:
@@ -101,44 +104,6 @@ def outcome(contest: ContestJudgement) -> str:
     return f"{contest.title}: {headline.line(contest)}"
 
 
-def cannot_run_here(judgement: Judgement) -> str:
-    """Say how many backends, and which, cannot run here, and what `best` left out and why. Or nothing.
-
-    A backend that was named keeps its row, with its reason, and is not counted.
-    """
-    shown = {cell.label for contest in judgement.contests for cell in contest.shown}
-    absent = dict.fromkeys(cell.label for cell in _left_out(judgement, CANNOT_RUN))
-    by_kind = {
-        "cannot run here": [label for label in absent if label not in shown],
-        "cannot run some of the contests": [label for label in absent if label in shown],
-    }
-    told = [
-        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} {kind}: {', '.join(labels)}."
-        for kind, labels in by_kind.items()
-        if labels
-    ]
-    spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))
-    return " ".join([*told, *([f"Left out: {spared}."] if spared else [])])
-
-
-def why_not(judgement: Judgement) -> list[str]:
-    """Say why each backend that cannot run here cannot, each reason once."""
-    return [f"{labels}: {reason}" for reason, labels in _reasons(_left_out(judgement, CANNOT_RUN))]
-
-
-def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudgement]:
-    cells = [cell for contest in judgement.contests for cell in contest.left_out]
-    return [cell for cell in cells if cell.record.status in statuses]
-
-
-def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
-    """Return each reason with the labels of its cells."""
-    found: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        found.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None
-    return [(reason, ", ".join(labels)) for reason, labels in found.items()]
-
-
 def pays(contest: ContestJudgement) -> str:
     """Say from which call on building the winner has paid, against eager or else the runner-up. Or nothing."""
     against = contest.baseline or contest.runner_up
@@ -154,63 +119,6 @@ def pays(contest: ContestJudgement) -> str:
     if found.calls == 0:
         return f"{contest.winner} is ahead of {against} from the first call on, building included."
     return f"{building[0].upper()}{building[1:]} pays against {against} from call {found.calls:,} on."
-
-
-def what_to_ship(contest: ContestJudgement, folder: str = "", is_alone: bool = True) -> str:
-    """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
-    best, command = contest.best, export_command(contest, folder or "FOLDER", is_alone)
-    if not command or best is None:
-        return ""
-    kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
-    return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
-
-
-def export_command(contest: ContestJudgement, folder: str, is_alone: bool = True) -> str:
-    """Return the command that makes a folder of the winner, or nothing where no artefact of it is kept.
-
-    Its label is enough in a report with one contest. Otherwise the cell needs its id.
-    """
-    best = contest.best
-    if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
-        return ""  # nothing exports a dynamic build
-    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(best.label) if is_alone else best.cell.id}"
-
-
-def whether_to_ship(contest: ContestJudgement) -> str:
-    """Say in one sentence whether the outputs of the best one were found right, and what may change that it is best."""
-    best = contest.best
-    if best is None or best.record.accuracy is None:
-        return ""
-    accuracy = best.record.accuracy
-    if accuracy.unchecked:
-        return f"The outputs of {best.label} could not be checked: {one_line(accuracy.unchecked)}."
-    error = number_format.error(accuracy.relative_rmse)
-    told = f"The outputs of {best.label} passed the check against the reference (relative RMSE {error})"
-    count = len(contest.doubts_by_effect[Effect.WINNER])
-    if not count:
-        return f"{told}, and nothing was found that could change the winner."
-    return f"{told}; {'one finding' if count == 1 else f'{count} findings'} could change the winner."
-
-
-def next_commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
-    """Return the commands that ship the winners and that measure all of it again, by what they are for."""
-    is_alone = len(judgement.contests) == 1
-    exports = [text for contest in judgement.contests if (text := export_command(contest, folder, is_alone))]
-    command = judgement.report.command
-    return {
-        **({"the winner as a folder that runs without Bakeoff": exports} if exports else {}),
-        **({"all of it again": [visible(command)]} if command else {}),
-    }
-
-
-def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
-    """Say the same of all contests together, in one line."""
-    kept = [contest for contest in judgement.contests if what_to_ship(contest, folder)]
-    if len(kept) < 2:
-        return "".join(what_to_ship(contest, folder, len(judgement.contests) == 1) for contest in kept)
-    title = names(judgement.contests)[judgement.contests.index(kept[0])]
-    command = f"bakeoff export {shlex.quote(folder)} {kept[0].cells[0].cell.contest_id}"
-    return f"What the winners built is kept: {folder}/artifacts. To run {title} without Bakeoff: {command}"
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:
@@ -379,8 +287,8 @@ def _first_names(names: Sequence[str]) -> str:
 
 def _build(record: Record) -> str:
     settle_s = sum(phase.seconds for phase in record.phases if phase.name == SETTLE)
-    further = f", and {settle_s:.1f} s of calls until it was final" if settle_s else ""
-    return f"{record.build_s:.1f} s{further}"
+    further = f", and {number_format.seconds(settle_s)} s of calls until it was final" if settle_s else ""
+    return f"{number_format.seconds(record.build_s)} s{further}"
 
 
 def _standing(cell: CellJudgement) -> Standing:

@@ -5,24 +5,15 @@ Everything else is in `details.md` and on the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
-from bakeoff.reports import (
-    doubt_sentences,
-    dynamic,
-    further_answers,
-    headline,
-    machine,
-    mix,
-    sentences,
-    suite_report,
-    traits,
-)
+from bakeoff.reports import doubt_sentences, further_answers, headline, machine, sentences
 from bakeoff.reports.columns import columns_of
+from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, picture, table_of, written_table
 from bakeoff.reports.tables import Surface, shown_in
 
@@ -37,20 +28,15 @@ MOST_CONTESTS = 6
 
 def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path] = ()) -> str:
     """Return the short report of the run in `folder`. Of `figures`, the one that tells most is shown."""
-    report, contests = judgement.report, judgement.contests
-    incomplete = machine.what_is_missing(report)
-    about_models = "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests))
+    report, contests, told = judgement.report, judgement.contests, first_screen(judgement, str(folder))
     parts = [
         f"# {escape(sentences.title(judgement))}",
-        f"**{escape(incomplete)}**" if incomplete else "",
-        *(f"**{escape(suite_report.answer(suite))}**" for suite in judgement.suites),
-        *(f"**{escape(mix.answer(each))}**" for each in judgement.mixes),
+        *(f"**{escape(text)}**" for text in (*told.unfinished, *told.of_suites, *told.over_sizes)),
         _answer(contests),
-        escape(sentences.whether_to_ship(contests[0])) if len(contests) == 1 else "",
-        about_models,
-        _section("What to run now", _next(judgement, folder)),
-        _section("What was not tried", escape(sentences.cannot_run_here(judgement))),
-        *(f"**{escape(dynamic.finding(each))}.**" for each in judgement.dynamic_ranges),
+        escape(told.whether_to_ship),
+        "\n".join(f"- {escape(sentence)}" for sentence in told.about_models),
+        _section("What to run now", _commands(told.commands)),
+        _section("What was not tried", escape(told.not_tried)),
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure(figures),
@@ -99,11 +85,8 @@ def _figure(figures: Sequence[Path]) -> str:
     return picture(chosen) if chosen else ""
 
 
-def _next(judgement: Judgement, folder: Path) -> str:
-    """Return the commands that ship the winner and measure it again."""
-    lines = []
-    for purpose, commands in sentences.next_commands(judgement, str(folder)).items():
-        lines += [f"# {purpose}", *commands[:MOST_CONTESTS]]
+def _commands(by_purpose: Mapping[str, Sequence[str]]) -> str:
+    lines = [line for purpose, commands in by_purpose.items() for line in (f"# {purpose}", *commands[:MOST_CONTESTS])]
     return fenced("\n".join(lines), "sh") if lines else ""
 
 

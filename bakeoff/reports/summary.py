@@ -9,8 +9,9 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Report
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import machine, mix, number_format, sentences, suite_report
+from bakeoff.reports import machine, number_format, sentences, suite_report
 from bakeoff.reports.columns import answers_of
+from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.markdown import escape, table_of
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Surface, shown_in
@@ -30,9 +31,9 @@ def of_run(judgement: Judgement) -> str:
     """Return the table of winners, or of a suite's backends, then what failed, then where it was measured."""
     report, contests = judgement.report, judgement.contests
     lines = [f"### {escape(sentences.title(judgement))}", ""]
-    if incomplete := machine.what_is_missing(report):
-        lines += [f"**{incomplete}**", ""]
-    lines += [line for each in judgement.mixes[:SUITES_SHOWN] for line in (f"**{escape(mix.answer(each))}**", "")]
+    screen = first_screen(judgement, "")
+    for text in (*screen.unfinished, *screen.over_sizes[:SUITES_SHOWN]):
+        lines += [f"**{escape(text)}**", ""]
     if judgement.suites:
         return _joined([*lines, *_suites(judgement.suites), "", f"{_where(report)}. Made {escape(report.created_at)}."])
     lines += table_of(

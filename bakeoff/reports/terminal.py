@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
@@ -30,7 +30,6 @@ from bakeoff.reports import (
     dynamic,
     floor,
     further_answers,
-    load,
     machine,
     mix,
     number_format,
@@ -39,6 +38,7 @@ from bakeoff.reports import (
     traits,
 )
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
+from bakeoff.reports.first_screen import AGAIN, first_screen, not_tried
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 from bakeoff.reports.tables import Table as TextTable
@@ -250,38 +250,46 @@ def _leading(lines: Iterable[_Line]) -> set[str]:
 _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}
 
 
+COMMANDS_SHOWN = 3
+"""Number of commands for one purpose that are printed."""
+
 MOST_SECTIONS = 8
 """With suites and more contests than these, a contest is only a line: its section is in the report and on the page."""
 
 
-def print_report(judgement: Judgement, console: Console) -> None:
-    """Print each contest with its table and doubts, then suites, what cannot run here, and last the winners."""
+def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
+    """Print each contest with its table and doubts, then suites and tables over sizes, and last the answers."""
     if not judgement.suites or len(judgement.contests) <= MOST_SECTIONS:
         for contest in judgement.contests:
             _print_contest(contest, console)
-    for sentence in traits.about_models(judgement.contests):
-        print_wrapped(console, "* ", sentence)
     for suite in judgement.suites:
         print_suite(suite, console)
     for dynamic_range in judgement.dynamic_ranges:
         print_table_over_sizes(dynamic.table_of(dynamic_range), console)
     for each in judgement.mixes:
         print_table_over_sizes(mix.table_of(each), console)
-    if absent := sentences.cannot_run_here(judgement):
-        console.print(Text(one_line(absent), style="dim"), highlight=False)
-    if lacking := machine.what_is_missing(judgement.report):
-        console.print(Text(lacking, style="yellow"))
-    _print_winners(judgement, console)
+    for sentence in traits.about_models(judgement.contests):
+        print_wrapped(console, "* ", sentence)
+    if untried := not_tried(judgement):
+        console.print(Text(one_line(untried), style="dim"), highlight=False)
+    print_answers(judgement, console, folder)
 
 
-def print_answers(judgement: Judgement, console: Console) -> None:
-    """Print a line for each suite and for each contest under load, and last one for each contest: its answer."""
-    for suite in judgement.suites:
-        console.print(Text(suite_report.answer(suite)), highlight=False, soft_wrap=True)
-    for contest, name in zip(judgement.contests, sentences.names(judgement.contests), strict=True):
-        if contest.load:
-            console.print(Text(one_line(f"{name}: {load.verdict(contest.load)}")), soft_wrap=True)
+def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
+    """Print what a reader looks for: a line for each answer, whether to ship it, and what to run now."""
+    told = first_screen(judgement, folder)
+    for sentence in told.unfinished:
+        console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
+    for answer in (*told.of_suites, *told.over_sizes):
+        console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
     _print_winners(judgement, console)
+    if told.whether_to_ship:
+        console.print(Text(one_line(told.whether_to_ship)), highlight=False)
+    for purpose, commands in told.commands.items():
+        if purpose != AGAIN:  # who reads a terminal has just typed it
+            shown = "".join(f"\n  {command}" for command in commands[:COMMANDS_SHOWN])
+            more = f"\n  and {rest} more, in report.md" if (rest := len(commands) - COMMANDS_SHOWN) > 0 else ""
+            console.print(Text(f"{purpose[0].upper()}{purpose[1:]}:{shown}{more}"), highlight=False, soft_wrap=True)
 
 
 def _print_winners(judgement: Judgement, console: Console) -> None:
@@ -289,8 +297,6 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
     contests = judgement.contests
     if not contests:
         return
-    if more := sentences.what_more_time_would_settle(judgement):
-        console.print(Text(one_line(more)), highlight=False, soft_wrap=True)
     name, *others = shown_in(Surface.TERMINAL, answers_of(contests), contests)
     rows = [[text if (text := column.text_of(contest)) != NONE else "" for column in others] for contest in contests]
     rows = [
@@ -304,9 +310,6 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
         ]
         style = "bold yellow" if others[-1].is_bad_of(contest) else "bold"
         console.print(Text("  ".join(padded).rstrip(), style), soft_wrap=True)  # a line each, however narrow
-    for each in judgement.mixes:
-        style = "bold" if each.certainty is Certainty.SURE else "bold yellow"
-        console.print(Text(one_line(mix.answer(each)), style), soft_wrap=True)
 
 
 def _print_contest(contest: ContestJudgement, console: Console) -> None:

@@ -1,0 +1,179 @@
+"""What every output shows on its first screen: the answer, whether to ship it, what to run now, what was not tried.
+
+A terminal shows it last, where the reader looks. Nothing here is escaped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.find_doubts import CANNOT_RUN
+from bakeoff.judging.headline import Question, headline_of
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Status
+from bakeoff.records.text import one_line, visible
+from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
+from bakeoff.reports.words import first, listed
+
+AGAIN = "all of it again"
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The five answers that a reader looks for, but for the line of each contest, which `headline` writes."""
+
+    unfinished: list[str]  # what is missing from a run that was cut short
+    of_suites: list[str]  # answers over many models
+    over_sizes: list[str]  # answers over several sizes
+    whether_to_ship: str
+    about_models: list[str]
+    commands: dict[str, list[str]]  # by what they are for
+    not_tried: str
+    why_not: list[str]
+
+
+def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
+    """Return the first screen of the run in `folder`."""
+    unfinished = (machine.what_is_missing(judgement.report), sentences.what_more_time_would_settle(judgement))
+    return FirstScreen(
+        unfinished=[text for text in unfinished if text],
+        of_suites=[suite_report.answer(suite) for suite in judgement.suites],
+        over_sizes=[
+            *(f"{dynamic.finding(each)}." for each in judgement.dynamic_ranges),
+            *(mix.answer(each) for each in judgement.mixes),
+        ],
+        whether_to_ship=whether_to_ship(judgement.contests),
+        about_models=traits.about_models(judgement.contests),
+        commands=commands(judgement, folder),
+        not_tried=not_tried(judgement),
+        why_not=why_not(judgement),
+    )
+
+
+def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
+    """Say whether the outputs of the best cells were found right, and what may change that they are best."""
+    best = [(contest, cell) for contest in contests if (cell := _best(contest)) and cell.record.accuracy]
+    told = [
+        f"The outputs of {cell.label} could not be checked{_in(contest, contests)}: {one_line(reason)}."
+        for contest, cell in best
+        if cell.record.accuracy and (reason := cell.record.accuracy.unchecked)
+    ]
+    checked = [
+        (cell.label, cell.record.accuracy.relative_rmse)
+        for _, cell in best
+        if cell.record.accuracy and not cell.record.accuracy.unchecked
+    ]
+    if checked:
+        who = checked[0][0] if len(contests) == 1 else f"the best in {len(checked)} of {len(contests)} contests"
+        error = number_format.error(max(error or 0.0 for _, error in checked))
+        upto = "" if len(checked) == 1 else "up to "
+        passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
+        told.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
+    return " ".join(told)
+
+
+def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
+    unsure = [each for each in best if headline_of(each).certainty in (Certainty.DOUBTED, Certainty.OPEN)]
+    if not unsure:
+        return ", and nothing was found that could change the winner"
+    if len(contests) > 1:
+        names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
+        return f"; findings could change the winner of {listed(first([names[id(each)] for each in unsure]))}"
+    asked = headline_of(unsure[0]).question
+    count = len(unsure[0].doubts_by_effect[Effect.WINNER]) if asked is Question.LATENCY else 1
+    return f"; {'one finding' if count == 1 else f'{count} findings'} could change the winner"
+
+
+def _in(contest: ContestJudgement, contests: Sequence[ContestJudgement]) -> str:
+    return f" ({contest.title})" if len(contests) > 1 else ""
+
+
+def _best(contest: ContestJudgement) -> CellJudgement | None:
+    """Return the cell that is best at what was asked."""
+    label = next(iter(headline_of(contest).candidates), None)
+    return next((cell for cell in contest.cells if cell.label == label), None)
+
+
+def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
+    """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
+    is_alone = len(judgement.contests) == 1
+    exports = [text for contest in judgement.contests if (text := export_command(contest, folder, is_alone))]
+    again = [_without_folder(line) for line in visible(judgement.report.command).splitlines() if line.strip()]
+    is_open = any(headline_of(contest).certainty is Certainty.OPEN for contest in judgement.contests)
+    most = max((len(record.processes) for record in judgement.report.records), default=0)
+    told = {
+        "the winner as a folder that runs without Bakeoff": exports,
+        "the rest of it": [] if judgement.report.complete else [f"bakeoff resume {shlex.quote(folder)}"],
+        "the same with more processes, to decide it": [f"{line} --processes {2 * most}" for line in again]
+        if is_open and judgement.report.complete
+        else [],
+        AGAIN: again,
+    }
+    return {purpose: lines for purpose, lines in told.items() if lines}
+
+
+def export_command(contest: ContestJudgement, folder: str, is_alone: bool = True) -> str:
+    """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
+
+    Its label is enough in a report with one contest. Otherwise the cell needs its id.
+    """
+    best = _best(contest)
+    if best is None or headline_of(contest).certainty is Certainty.OPEN:
+        return ""
+    if not best.record.artifact or best.cell.dynamic:
+        return ""  # nothing exports a dynamic build
+    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(best.label) if is_alone else best.cell.id}"
+
+
+def _without_folder(command: str) -> str:
+    """Return the command without its `--out`, since that folder holds this run now."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command  # it was cut, or comes from another program
+    if "--out" in words[:-1]:
+        place = words.index("--out")
+        return shlex.join(words[:place] + words[place + 2 :])
+    return shlex.join([word for word in words if not word.startswith("--out=")])
+
+
+def not_tried(judgement: Judgement) -> str:
+    """Say how many backends, and which, cannot run here, and what `best` left out and why. Or nothing.
+
+    A backend that was named keeps its row, with its reason, and is not counted.
+    """
+    shown = {cell.label for contest in judgement.contests for cell in contest.shown}
+    absent = dict.fromkeys(cell.label for cell in _left_out(judgement, CANNOT_RUN))
+    by_kind = {
+        "cannot run here": [label for label in absent if label not in shown],
+        "cannot run some of the contests": [label for label in absent if label in shown],
+    }
+    told = [
+        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} {kind}: {', '.join(labels)}."
+        for kind, labels in by_kind.items()
+        if labels
+    ]
+    spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))
+    return " ".join([*told, *([f"Left out: {spared}."] if spared else [])])
+
+
+def why_not(judgement: Judgement) -> list[str]:
+    """Say why each backend that cannot run here cannot, each reason once."""
+    return [f"{labels}: {reason}" for reason, labels in _reasons(_left_out(judgement, CANNOT_RUN))]
+
+
+def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudgement]:
+    cells = [cell for contest in judgement.contests for cell in contest.left_out]
+    return [cell for cell in cells if cell.record.status in statuses]
+
+
+def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
+    """Return each reason with the labels of its cells."""
+    labels_of: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        labels_of.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None
+    return [(reason, ", ".join(labels)) for reason, labels in labels_of.items()]

@@ -1,0 +1,108 @@
+"""What stands first in every output: whether to ship the answer, what to run now, and what was not tried."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from bakeoff.judging.judgement import judge
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports import headline
+from bakeoff.reports.first_screen import first_screen
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import escape
+from bakeoff.reports.page import to_cell, to_page
+from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.terminal import print_answers
+from tests.reports.samples import accuracy, cell, constant, failed, judged, ok, once, report, steady
+from tests.reports.test_load import records as under_load
+
+
+def test_the_winner_is_exported_by_its_label_or_in_several_contests_by_its_id() -> None:
+    won = once(1.0, "onnx", artifact="artifacts/x")
+    eager = once(2.0, "eager")
+    exports = "the winner as a folder that runs without Bakeoff"
+    alone = first_screen(judged([eager, won]), "my run").commands
+    assert alone[exports] == ["bakeoff export 'my run' onnx"]
+    other = [ok(cell(each.cell.backend, model="mlp"), each.bursts, artifact="y") for each in (eager, won)]
+    both = judged([eager, won, *other])
+    ids = [contest.cells[0].cell.id for contest in both.contests]
+    assert first_screen(both, "run").commands[exports] == [f"bakeoff export run {each}" for each in ids]
+    assert exports not in first_screen(judged([eager, once(1.0, "onnx")]), "run").commands  # nothing was kept
+
+
+def test_under_load_what_carries_most_is_checked_and_exported_and_not_the_fastest_call() -> None:
+    records = [record.model_copy(update={"artifact": f"artifacts/{record.cell.label}"}) for record in under_load()]
+    screen = first_screen(judged(records, request={"load": "server"}), "run")
+    assert ["bakeoff export run openvino"] in screen.commands.values()
+    assert screen.whether_to_ship.startswith("The outputs of openvino passed")
+
+
+def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_more_processes() -> None:
+    undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+    cut = first_screen(judged(undecided, complete=False), "run")
+    assert cut.unfinished and cut.commands["the rest of it"] == ["bakeoff resume run"]
+    whole = first_screen(judged(undecided, command="bakeoff --model conv --out results/x"), "run")
+    assert "could change the winner" in whole.whether_to_ship
+    assert whole.commands == {
+        "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
+        "all of it again": ["bakeoff --model conv"],  # the folder of this run is not empty
+    }
+
+
+def test_whether_to_ship_tells_what_was_checked_and_of_which_contests_the_winner_may_change() -> None:
+    sure = [once(1.0, "onnx"), once(2.0, "eager")]
+    assert first_screen(judged(sure), "").whether_to_ship == (
+        "The outputs of onnx passed the check against the reference (relative RMSE 1.3e-07), "
+        "and nothing was found that could change the winner."
+    )
+    open_ones = [ok(cell(name, model="mlp"), constant([level] * 8)) for name, level in (("onnx", 1.0), ("eager", 1.01))]
+    assert first_screen(judged([*sure, *open_ones]), "").whether_to_ship == (
+        "The outputs of the best in 2 of 2 contests passed the check against the reference (relative RMSE up to "
+        "1.3e-07); findings could change the winner of mlp."
+    )
+    unchecked = accuracy().model_copy(update={"unchecked": "no reference"})
+    told = first_screen(judged([once(1.0, "onnx", accuracy=unchecked), once(2.0, "eager")]), "").whether_to_ship
+    assert told == "The outputs of onnx could not be checked: no reference."
+
+
+def test_what_cannot_run_here_is_counted_once_for_the_whole_run() -> None:
+    def absent(backend: str, reason: str, **more: object) -> Record:
+        return failed(cell(backend, **more), Status.UNAVAILABLE, reason)
+
+    half = {"precision": "fp16"}
+    records = [
+        *(once(1.0, "eager"), once(1.0, "onnx"), absent("tensorrt", "no GPU"), absent("triton", "no GPU")),
+        *(
+            ok(cell(**half), constant([1.0] * 6)),
+            absent("tensorrt", "no GPU", **half),
+            absent("onnx", "no fp16", **half),
+        ),
+    ]
+    screen = first_screen(judged(records), "")
+    assert screen.not_tried == (
+        "2 backends cannot run here: tensorrt, triton. 1 backend cannot run some of the contests: onnx."
+    )
+    assert screen.why_not == ["tensorrt, triton: no GPU", "onnx: no fp16"]
+    named = [record.model_copy(update={"asked_by_name": True}) for record in records]
+    assert first_screen(judged(named), "").not_tried == ""
+    assert first_screen(judged(records[:2]), "").not_tried == ""
+
+
+def test_every_output_has_the_same_answer_and_the_same_sentence_on_shipping(tmp_path: Path) -> None:
+    judgement = judge(report(under_load()).model_copy(update={"request": {"load": "server"}}))
+    line = headline.line(judgement.contests[0])
+    assert "requests/s at p99 < 20 ms" in line
+    shipping = first_screen(judgement, "").whether_to_ship
+    page, cell_of_notebook, markdown = to_page(judgement), to_cell(judgement), to_short_markdown(judgement, tmp_path)
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_answers(judgement, console)
+    terminal = console.export_text()
+    for text in (page, cell_of_notebook):
+        assert line.replace("<", "&lt;") in text and shipping in text
+    assert escape(line) in markdown and escape(shipping) in markdown
+    assert " ".join(line.replace(",", " ").split()) in " ".join(terminal.replace(",", " ").split())
+    assert shipping in terminal
+    assert answer_of(judgement, tmp_path).contests[0].headline == line
