@@ -252,7 +252,7 @@ def judge_contest(
         certainty=certainty_of(ranking, is_doubted=bool(doubts[Effect.WINNER])),
         doubts_by_effect=doubts,
         costs=costs,
-        front=front_of(ranking.ranked),
+        front=front_of(ranking.ranked, [other.cell.label for other, _ in ranking.open_pairs()]),
         fit=ranking.fit,
         required_metrics=requirements.metrics if requirements else (),
         calls=calls,

@@ -20,11 +20,9 @@ from functools import partial
 from typing import Literal
 
 from bakeoff.judging.decision import (
-    CALL_CONFIDENCE,
     FEWEST_PROCESSES,
     MARGIN,
     MARGIN_UNPAIRED,
-    NARROW_LEAD,
     TIE_MARGIN,
     WIDE_LEAD_CONFIDENCE,
     Relation,
@@ -115,32 +113,6 @@ class Cheapest:
     rivals: Sequence[Line]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One cell against the baseline over a given number of calls."""
-
-    label: str
-    baseline: str
-    calls: int
-    overhead_s: float  # of starting, beyond the baseline's
-    steady: Ratio
-    total_speedup: float  # the baseline's total / the cell's
-    total_speedup_ci95: Interval | None  # from the steady latencies' interval alone
-    total_speedup_believed: Interval | None  # with the margin of starting; a winner is named by this one
-    break_even: BreakEven
-
-    @property
-    def winner(self) -> str | None:
-        """Return the label that costs less, or None if that cannot be told, or if it is less by under `TIE_MARGIN`."""
-        if self.total_speedup_believed is None:
-            return None
-        if self.total_speedup >= 1 + TIE_MARGIN and self.total_speedup_believed.low > 1:
-            return self.label
-        if self.total_speedup <= 1 / (1 + TIE_MARGIN) and self.total_speedup_believed.high < 1:
-            return self.baseline
-        return None
-
-
 class Costs:
     """The costs of the measured cells of one contest, for each way to start.
 
@@ -185,35 +157,19 @@ class Costs:
         best = envelope(lines, calls)[-1][0]
         return Cheapest(calls, best, self._rivals_at(calls, best, lines))
 
-    def outcome(self, label: str, baseline: str, calls: int, start: Start) -> Outcome | None:
-        """Compare `label` with `baseline` over `calls` calls. None if one has no line, or they are the same."""
-        crossing = self.break_even(label, baseline, start)
-        if crossing is None:
+    def total_speedup(self, label: str, baseline: str, calls: int) -> Ratio | None:
+        """Return the baseline's total over `label`'s from a cold start; its interval is of the steady latencies alone.
+
+        None if one of them has no line, or they are the same.
+        """
+        lines = self._lines["cold"]
+        if label == baseline or label not in lines or baseline not in lines:
             return None
-        ours, theirs = self._lines[start][label], self._lines[start][baseline]
-        steady = self.steady(label, baseline)
-        total_speedup = theirs.total_s(calls) / ours.total_s(calls)
-
-        def total_of(ratio: Ratio, start_margin: float = 0.0) -> Interval | None:
-            ends = _ends(ours, theirs, ratio, start_margin)
-            if ends is None:
-                return None
-            low, high = (theirs_end.total_s(calls) / ours_end.total_s(calls) for ours_end, theirs_end in ends)
-            return Interval(low=low, high=high)
-
-        is_wide = max(total_speedup, 1 / total_speedup) >= 1 + NARROW_LEAD
-        believed = _believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)
-        return Outcome(
-            label=label,
-            baseline=baseline,
-            calls=calls,
-            overhead_s=ours.setup_s - theirs.setup_s,
-            steady=steady,
-            total_speedup=total_speedup,
-            total_speedup_ci95=total_of(steady),
-            total_speedup_believed=total_of(believed, TIMED_ONCE_MARGIN),
-            break_even=crossing,
-        )
+        ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
+        ends = _ends(ours, theirs, steady)
+        totals = ends and [their_end.total_s(calls) / our_end.total_s(calls) for our_end, their_end in ends]
+        interval = Interval(low=totals[0], high=totals[1]) if totals else None
+        return steady.model_copy(update={"value": theirs.total_s(calls) / ours.total_s(calls), "ci95": interval})
 
     def _leg(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line], start: Start) -> Leg:
         line, first_call = stretches[place]

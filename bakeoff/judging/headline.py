@@ -30,7 +30,7 @@ class Headline:
     candidates: tuple[str, ...]  # the best first, then those that may prove as good
     certainty: Certainty
     value: float | None = None  # of the first candidate
-    speedup: Ratio | None = None  # over the baseline; None for the baseline itself, and where there is none
+    speedup: Ratio | None = None  # over the baseline; None where there is none, or it may be as good itself
     baseline: str | None = None
     doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED
 
@@ -54,7 +54,7 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
         tuple(contest.candidates),
         contest.certainty,
         best.latency.median_ms if best and best.latency else None,
-        best.speedup if best and not best.is_baseline else None,
+        best.speedup if best and contest.baseline not in contest.candidates else None,
         contest.baseline,
         contest.doubts_by_effect[Effect.WINNER][0] if contest.certainty is Certainty.DOUBTED else None,
     )
@@ -83,15 +83,16 @@ def _of_one(ranked: int, doubt: Doubt | LoadDoubt | None) -> Certainty:
 
 def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
     best = load.ranked[0]
+    candidates = load.tied or (best.label,)
     doubt = _doubt_about(contest, best.label) or next((each for each in load.doubts if each.label == best.label), None)
     shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
     certainty = shared or _of_one(len(load.ranked), doubt)
     return Headline(
         Question.LOAD,
-        load.tied or (best.label,),
+        candidates,
         certainty,
         best.value,
-        best.speedup if best.label != contest.baseline else None,
+        best.speedup if contest.baseline not in candidates else None,
         contest.baseline,
         doubt if certainty is Certainty.DOUBTED else None,
     )
@@ -107,7 +108,7 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
         tied,
         certainty,
         best.tokens_per_s,
-        best.speedup if best.label != generation.baseline else None,
+        best.speedup if generation.baseline not in tied else None,
         generation.baseline,
         doubt if certainty is Certainty.DOUBTED else None,
     )
@@ -119,14 +120,15 @@ def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
     if cheapest is None:
         return None
     label, doubt = cheapest.line.label, _doubt_of_latency(contest, cheapest.line.label)
+    candidates = (label, *(line.label for line in cheapest.rivals))
+    baseline = contest.baseline if contest.baseline not in candidates else None
     certainty = Certainty.OPEN if cheapest.rivals else _of_one(len(contest.ranked), doubt)
-    over = contest.costs.outcome(label, contest.baseline, calls, "cold") if contest.baseline else None
     return Headline(
         Question.CALLS,
-        (label, *(line.label for line in cheapest.rivals)),
+        candidates,
         certainty,
         cheapest.line.total_s(calls),
-        over.steady.model_copy(update={"value": over.total_speedup, "ci95": over.total_speedup_ci95}) if over else None,
+        contest.costs.total_speedup(label, baseline, calls) if baseline else None,
         contest.baseline,
         doubt if certainty is Certainty.DOUBTED else None,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from bakeoff.records.schema import Record
@@ -26,13 +26,14 @@ class Front:
     left_out: Sequence[str]  # quantities that some record does not have
 
 
-def front_of(records: Sequence[Record]) -> Front:
+def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Front:
     """Return the Pareto front over latency, throughput, memory, build time and error, of records that may win.
 
     A cell dominates another if it is nowhere worse and somewhere better. Values within 2 % are equal. So are errors
     within a factor of two, because two roundings of the same precision may differ that much. A quantity that some
     record does not have is not compared. Equality with a margin is not transitive: three cells could dominate each
     other in a circle, and would all be missing.
+    A cell in `undecided` may be the fastest, so none dominates it.
     """
     known = _aims_on(records)
     aims = [aim for aim in known if all(aim.of(record) is not None for record in records)]
@@ -41,7 +42,7 @@ def front_of(records: Sequence[Record]) -> Front:
     labels = [
         record.cell.label
         for record, ours in zip(records, values, strict=True)
-        if not any(dominates(theirs, ours, ties) for theirs in values)
+        if record.cell.label in undecided or not any(dominates(theirs, ours, ties) for theirs in values)
     ]
     left_out = [aim.name for aim in known if aim not in aims]
     return Front(labels, [aim.name for aim in aims], left_out)

@@ -119,7 +119,7 @@ BACKEND = Column[CellJudgement](
     lambda row: row.label,
     write=one_line,
     is_text=True,
-    surfaces=Surface.ALL | Surface.STARTS | Surface.SHORT,
+    surfaces=Surface.ALL | Surface.SHORT,
 )
 
 STATUS = Column[CellJudgement](
@@ -282,7 +282,8 @@ def _beside() -> list[Column[CellJudgement]]:
                details=group,
                csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               interval=_energy_ends, note=_energy, surfaces=Surface.STARTS, details=group, csv="joules_per_call",
+               interval=_energy_ends, note=_energy, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group,
+               csv="joules_per_call",
                csv_interval=("joules_per_call_ci95_low", "joules_per_call_ci95_high")),
         Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", number_format.seconds,
@@ -315,9 +316,6 @@ def _build() -> list[Column[CellJudgement]]:
         found = [process.build_s for process in row.record.processes if not process.warm]
         return found if len(found) > 1 else []
 
-    def first_answer_s(row: CellJudgement) -> float | None:
-        return None if row.record.first_call_s is None else row.record.build_s + row.record.first_call_s
-
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
         Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL | Surface.SHORT,
@@ -326,13 +324,9 @@ def _build() -> list[Column[CellJudgement]]:
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
                text=lambda row: _shortest_to_longest(builds_s(row)), details="Costs"),
-        Column("build, cold", build_s, "s", number_format.seconds, surfaces=Surface.STARTS),
-        Column("first answer, cold", first_answer_s, "s", number_format.seconds, surfaces=Surface.STARTS),
-        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds, surfaces=Surface.STARTS,
-               csv="warm_build_s"),
-        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", number_format.seconds,
-               surfaces=Surface.STARTS,
-               csv="warm_first_answer_s"),
+        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds,
+               surfaces=Surface.MARKDOWN, details="Costs", csv="warm_build_s"),
+        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", csv="warm_first_answer_s"),
     ]  # fmt: skip
 
 
@@ -375,7 +369,7 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
         Column("artefact", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
-               surfaces=Surface.MARKDOWN | Surface.STARTS, details=group, csv="artifact_bytes"),
+               surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
 

@@ -64,6 +64,11 @@ EFFECTS = {
 """What stands above the doubts that have this effect. The remarks fold away."""
 
 
+def heading(effect: Effect, contest: ContestJudgement) -> str:
+    """Return what stands above the doubts with this effect. Those under load are told with what is carried."""
+    return f"{EFFECTS[effect]}{' at single calls' if contest.load and effect is not Effect.NONE else ''}"
+
+
 def doubts(contest: ContestJudgement) -> list[str]:
     """Return each doubt about a contest as a sentence, in order of weight."""
     return [doubt(each) for each in contest.doubts]

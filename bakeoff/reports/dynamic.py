@@ -37,7 +37,14 @@ def finding(dynamic_range: DynamicRange) -> str:
         return "no dynamic build was measured"
     slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in dynamic_range.builds
               if (costs := build.called_costs)]  # fmt: skip
-    return f"one build is slower with {listed(slower)}" if slower else "with no backend is one build called slower"
+    if not slower:
+        return "one build for all sizes is not called slower than builds for each size, with any backend"
+    return f"one build for all sizes is slower than builds for each size with {listed(slower)}"
+
+
+def answer(dynamic_range: DynamicRange) -> str:
+    """Return the title and the finding in one line."""
+    return f"{title(dynamic_range)}: {finding(dynamic_range)}."
 
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.costs import Start
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.judging.samples import Turn
 from bakeoff.judging.suites import Suite
@@ -45,7 +44,6 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "precisions": "latency against what is lost",
         "pareto": "latency against build time",
         "costs": "what calls cost from a cold start, building included",
-        "costs-warm": "what calls cost from a warm start, building included",
         "phases": "where the time goes until the first answer",
         "samples": "how the latencies of single calls are distributed",
         "profile": "how near each backend comes to the best, over all models",
@@ -155,8 +153,8 @@ def roofline(contest: ContestJudgement) -> str:
     return f"{who} reaches {number_format.percent(share)} % of the floor's speed"
 
 
-def costs(contest: ContestJudgement, start: Start) -> str:
-    first, *others = contest.costs.legs(start, contest.contenders)
+def costs(contest: ContestJudgement) -> str:
+    first, *others = contest.costs.legs("cold", contest.contenders)
     cheapest, doubt = _short(first.line.label), doubt_of(first)
     if not others:
         return f"{cheapest} costs least, however many calls{doubt}"
@@ -167,10 +165,10 @@ def costs(contest: ContestJudgement, start: Start) -> str:
     return f"{cheapest} costs least {until}{doubt}, {in_the_end}"
 
 
-def cheapest(contest: ContestJudgement, start: Start, calls: int) -> str:
+def cheapest(contest: ContestJudgement, calls: int) -> str:
     """Name the cell that costs least over so many calls, and those that it cannot be told from."""
-    found = contest.costs.cheapest(calls, start, contest.contenders)
-    number = f"{calls:,} call{'s' if calls > 1 else ''} from a {start} start"
+    found = contest.costs.cheapest(calls, "cold", contest.contenders)
+    number = f"{calls:,} call{'s' if calls > 1 else ''} from a cold start"
     if found is None:
         return f"{number}: nobody can be ranked"
     least = f"{found.line.label} costs least, {number_format.seconds(found.line.total_s(calls))} s"

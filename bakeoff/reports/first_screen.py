@@ -43,7 +43,7 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
         unfinished=[text for text in unfinished if text],
         of_suites=[suite_report.answer(suite) for suite in judgement.suites],
         over_sizes=[
-            *(f"{dynamic.finding(each)}." for each in judgement.dynamic_ranges),
+            *(dynamic.answer(each) for each in judgement.dynamic_ranges),
             *(mix.answer(each) for each in judgement.mixes),
         ],
         whether_to_ship=whether_to_ship(judgement.contests),
@@ -102,13 +102,13 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
     is_alone = len(judgement.contests) == 1
     exports = [text for contest in judgement.contests if (text := export_command(contest, folder, is_alone))]
-    again = [_without_folder(line) for line in visible(judgement.report.command).splitlines() if line.strip()]
-    is_open = any(headline_of(contest).certainty is Certainty.OPEN for contest in judgement.contests)
+    again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
+    is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in judgement.contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     told = {
         "the winner as a folder that runs without Bakeoff": exports,
         "the rest of it": [] if judgement.report.complete else [f"bakeoff resume {shlex.quote(folder)}"],
-        "the same with more processes, to decide it": [f"{line} --processes {2 * most}" for line in again]
+        "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
         if is_open and judgement.report.complete
         else [],
         AGAIN: again,
@@ -129,16 +129,18 @@ def export_command(contest: ContestJudgement, folder: str, is_alone: bool = True
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(best.label) if is_alone else best.cell.id}"
 
 
-def _without_folder(command: str) -> str:
-    """Return the command without its `--out`, since that folder holds this run now."""
+def _with(command: str, option: str, value: int | None = None) -> str:
+    """Return the command with this value of an option, or without the option, such as the folder, which is full now."""
     try:
         words = shlex.split(command)
     except ValueError:
         return command  # it was cut, or comes from another program
-    if "--out" in words[:-1]:
-        place = words.index("--out")
-        return shlex.join(words[:place] + words[place + 2 :])
-    return shlex.join([word for word in words if not word.startswith("--out=")])
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
+    return shlex.join([*kept, *([] if value is None else [option, str(value)])])
 
 
 def not_tried(judgement: Judgement) -> str:

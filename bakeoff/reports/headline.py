@@ -6,19 +6,10 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
-from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format, precisions
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed
-
-WIDE = 1.5
-"""An interval whose ends are further apart than so many times is told instead of the value between them."""
-
-UNKNOWN = "?x"
-
-MOST_TIMES = 1000.0
-"""A speed-up whose interval reaches further than this is told by its lower end alone."""
 
 
 def candidates(contest: ContestJudgement) -> str:
@@ -50,19 +41,7 @@ def speedup(contest: ContestJudgement) -> str:
     asked = headline_of(contest)
     if asked.speedup is None:
         return NONE
-    return f"{times(asked.speedup)} {one_line(asked.baseline or '')}"
-
-
-def times(ratio: Ratio) -> str:
-    """Return `1.59x`, `2.8x to 17x`, `over 2.8x`, or `?x` where the two cannot be told apart at all."""
-    ends = ratio.ci95
-    if ends is None or not _is_wide(ends):
-        return f"{number_format.ratio(ratio.value)}x"
-    if ends.low <= 1 <= ends.high:
-        return UNKNOWN
-    if ends.high > MOST_TIMES:
-        return f"over {number_format.ratio(ends.low)}x"
-    return f"{number_format.ratio(ends.low)}x to {number_format.ratio(ends.high)}x"
+    return f"{number_format.times(asked.speedup)} {one_line(asked.baseline or '')}"
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
@@ -103,10 +82,6 @@ def endings(contest: ContestJudgement) -> str:
         ending = "not as required" if cell.unmet or cell.beyond else cell.record.status.value
         counts[ending] = counts.get(ending, 0) + 1
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())
-
-
-def _is_wide(ends: Interval) -> bool:
-    return ends.low <= 0 or ends.high / ends.low > WIDE
 
 
 def _brief(asked: Headline) -> str:

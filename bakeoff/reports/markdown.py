@@ -49,7 +49,6 @@ _FIGURE_CAPTIONS = {
     "phases": "Where the time before the second call goes",
     "samples": "Distribution of the latency of single calls",
     "costs": "Total time over n calls from a cold start",
-    "costs-warm": "Total time over n calls from a warm start",
     "sweep-latency": "Median latency over the sizes that were swept",
     "sweep-speedup": "Speed-up over eager over the sizes that were swept",
     "profile": "Share of the models on which a backend is within so many times the best latency",
@@ -102,14 +101,14 @@ def _head(judgement: Judgement, told: FirstScreen) -> str:
         *(f"**{escape(text)}**" for text in told.over_sizes),
         answers_table(contests) if contests else "No cell has ended yet.",
         escape(told.whether_to_ship),
-        _items(told.about_models),
+        items(told.about_models),
         escape(told.not_tried),
-        details("Why they cannot", _items(told.why_not)) if told.why_not else "",
+        details("Why they cannot", items(told.why_not)) if told.why_not else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _items(texts: Iterable[str]) -> str:
+def items(texts: Iterable[str]) -> str:
     return "\n".join(f"- {escape(text)}" for text in texts)
 
 
@@ -124,12 +123,12 @@ def answers_table(contests: Sequence[ContestJudgement], linked: int | None = Non
 
 def _suite(suite: Suite) -> str:
     """Return the table of backends, what failed, and folded away the performance profile and every model."""
-    failed = _items(suite_report.failure(suite, failures) for failures in suite.failures)
+    failed = items(suite_report.failure(suite, failures) for failures in suite.failures)
     profile, every_model = suite_report.profile_columns(), suite_report.map_columns(suite)
     parts = [
         f"**{escape(suite_report.answer(suite))}**",
         table_of(shown_in(Surface.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
-        _items(suite_report.notes(suite)),
+        items(suite_report.notes(suite)),
         f"What failed:\n\n{failed}" if failed else "",
         details(suite_report.PROFILE, table_of(profile, suite.rows)),
         details(suite_report.map_title(suite), table_of(every_model, suite.contests)),
@@ -159,12 +158,12 @@ def _contest(contest: ContestJudgement, number: int) -> str:
     nominal = machine.tensor_core_rates(contest)
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
-        f"**{escape(sentences.finding(contest))}.**",
+        f"**{escape(sentences.paragraph(contest))}**",
         _contest_table(contest),
         *map(_answer, further_answers(contest)),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
-        _items(floor.sentences(contest)),
+        items(floor.sentences(contest)),
         f"Tensor cores: {escape(nominal)}." if nominal else "",
         f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
         *map(escape, sentences.builds_made_elsewhere(contest)),
@@ -182,7 +181,7 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> str:
     doubts = "\n".join(f"- {escape(doubt, 3 * REASON_LIMIT)}" for doubt in doubt_sentences.doubts_with(effect, contest))
     if not doubts:
         return ""
-    heading = doubt_sentences.EFFECTS[effect]
+    heading = doubt_sentences.heading(effect, contest)
     return details(heading, doubts) if effect is Effect.NONE else f"{heading}:\n\n{doubts}"
 
 
@@ -297,27 +296,22 @@ def _precision(switches: Mapping[str, JsonValue]) -> str:
 
 
 def _answer(answer: FurtherAnswer) -> str:
-    return "\n\n".join([f"### {answer.heading}", _items(answer.sentences), *map(written_table, answer.tables)])
+    return "\n\n".join([f"### {answer.heading}", items(answer.sentences), *map(written_table, answer.tables)])
 
 
 def _lifetime(contest: ContestJudgement) -> str:
     """Return what the cells cost from building to the last call."""
-    tables = cost_report.tables(contest)
-    if not tables:
+    if (costs := cost_report.table(contest)) is None:
         return ""
-    told = _items(cost_report.sentences(contest))
-    title, body = (
-        "What a deployment costs over its life",
-        "\n\n".join([cost_report.NOTE, told, *map(written_table, tables)]),
-    )
-    return f"### {title}\n\n{body}" if contest.calls else details(title, body)  # it was asked for
+    body = "\n\n".join([cost_report.NOTE, items(cost_report.sentences(contest)), written_table(costs)])
+    return f"### {cost_report.TITLE}\n\n{body}" if contest.calls else details(cost_report.TITLE, body)
 
 
-def written_table(costs: Table) -> str:
-    headings = [escape(name) for name in (*costs.text_columns, *costs.number_columns)]
-    rows = [[text if text == NONE else escape(text) for text in row] for row in costs.rows]
-    body = table(headings, rows, "l" * len(costs.text_columns) + "r" * len(costs.number_columns))
-    return details(costs.title, body) if costs.is_folded else f"{escape(costs.title)}:\n\n{body}"
+def written_table(told: Table) -> str:
+    headings = [escape(name) for name in (*told.text_columns, *told.number_columns)]
+    rows = [[text if text == NONE else escape(text) for text in row] for row in told.rows]
+    body = table(headings, rows, "l" * len(told.text_columns) + "r" * len(told.number_columns))
+    return details(told.title, body) if told.is_folded else f"{escape(told.title)}:\n\n{body}"
 
 
 def _figures(figures: Sequence[Path | str]) -> str:

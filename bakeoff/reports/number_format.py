@@ -9,13 +9,21 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bakeoff.judging.costs import BreakEven
-from bakeoff.records.schema import Interval, Latency, Record, Roofline
+from bakeoff.records.schema import Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_ms
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
 NONE = "-"
 """Text in place of a number that is not known."""
+
+WIDE = 1.5
+"""An interval whose ends are further apart than so many times is told instead of the value between them."""
+
+UNKNOWN = "?x"
+
+MOST_TIMES = 1000.0
+"""A speed-up whose interval reaches further than this is told by its lower end alone."""
 
 _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
@@ -47,6 +55,18 @@ def ratio_interval(interval: Interval | None) -> str:
     if interval is None or interval.low == interval.high:
         return ""
     return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
+
+
+def times(of: Ratio) -> str:
+    """Return `1.59x`, `2.8x to 17x`, `over 2.8x`, or `?x` where the two cannot be told apart at all."""
+    ends = of.ci95
+    if ends is None or 0 < ends.high <= WIDE * ends.low:
+        return f"{ratio(of.value)}x"
+    if ends.low <= 1 <= ends.high:
+        return UNKNOWN
+    if ends.high > MOST_TIMES:
+        return f"over {ratio(ends.low)}x"
+    return f"{ratio(ends.low)}x to {ratio(ends.high)}x"
 
 
 def seconds(value_s: float | None) -> str:

@@ -20,6 +20,7 @@ import jinja2
 from markupsafe import Markup
 from pydantic import JsonValue
 
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.compare import CellChange, Comparison
 from bakeoff.judging.explanation import Explanation, tree_of
 from bakeoff.judging.history import History
@@ -96,7 +97,8 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
         environment=machine.environment_facts(report.environment),
         method=[*report.notes, *machine.method_notes(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
-        lifetime_note=cost_report.NOTE,
+        costs_title=cost_report.TITLE,
+        costs_note=cost_report.NOTE,
         name_column=BACKEND,
         status_column=STATUS,
     )
@@ -219,10 +221,13 @@ class Section:
             Picture(chart, palette, f"{self.anchor}-{chart.name}-calls", calls)
             for chart in charts.of_contest(contest, palette, report)
         ]
-        self.finding = f"{sentences.finding(contest)}."
+        self.finding = sentences.paragraph(contest)
         self.doubts = {
-            effect.name.lower(): (heading, doubt_sentences.doubts_with(effect, contest))
-            for effect, heading in doubt_sentences.EFFECTS.items()
+            effect.name.lower(): (
+                doubt_sentences.heading(effect, contest),
+                doubt_sentences.doubts_with(effect, contest),
+            )
+            for effect in Effect
         }
         self.pays = sentences.pays(contest)
         self.left_early = sentences.left_early(contest)
@@ -230,8 +235,7 @@ class Section:
         self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
         self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
-        self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
-        self.tables = cost_report.tables(contest)
+        self.cost_sentences, self.costs = cost_report.sentences(contest), cost_report.table(contest)
         self.answers = further_answers(contest)
 
     @property

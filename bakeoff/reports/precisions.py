@@ -40,7 +40,7 @@ def _of_precision(judged: PrecisionJudgement, baseline: str | None) -> str:
     best = judged.best
     parts = [f"{judged.precision}: {listed(first(judged.candidates), 'or')}"]
     parts += [spell_ms(best.latency.median_ms)] if best.latency else []
-    parts += [f"{number_format.ratio(best.speedup.value)}x {baseline}"] if best.speedup and not best.is_baseline else []
+    parts += [f"{number_format.times(best.speedup)} {baseline}"] if best.speedup and not best.is_baseline else []
     if (accuracy := best.record.accuracy) and not accuracy.unchecked:
         parts.append(f"error {number_format.error(accuracy.relative_rmse)}")
     parts += [f"not {within(best.beyond)}"] if best.beyond else []

@@ -81,6 +81,13 @@ def finding(contest: ContestJudgement) -> str:
     return f"{'' if asked is Question.LATENCY else 'at single calls, '}{_of_single_calls(contest)}"
 
 
+def paragraph(contest: ContestJudgement) -> str:
+    """Return the finding as a sentence of its own. A name at its beginning stays as it is written."""
+    told = finding(contest)
+    is_name = contest.best is not None and told.startswith(contest.best.label)
+    return f"{told if is_name else told[0].upper() + told[1:]}."
+
+
 def _of_single_calls(contest: ContestJudgement) -> str:
     best = contest.best
     how_sure = headline.certainty(contest, of_single_calls(contest))
@@ -276,8 +283,10 @@ def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
     for other in others:
         found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if found and not (best and other == best.label):
-            times = headline.times(found)
-            told.append(f"not told apart from {other}" if times == headline.UNKNOWN else f"{times} as fast as {other}")
+            times = number_format.times(found)
+            told.append(
+                f"not told apart from {other}" if times == number_format.UNKNOWN else f"{times} as fast as {other}"
+            )
     return f", {listed(told)}" if told else ""
 
 

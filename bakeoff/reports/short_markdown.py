@@ -11,11 +11,11 @@ from pathlib import Path
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
-from bakeoff.reports import doubt_sentences, further_answers, headline, machine, sentences
+from bakeoff.reports import cost_report, doubt_sentences, further_answers, headline, machine, sentences
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.first_screen import first_screen
-from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, picture, table_of, written_table
-from bakeoff.reports.tables import Surface, shown_in
+from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, items, picture, table_of, written_table
+from bakeoff.reports.tables import Surface, Table, shown_in
 
 DETAILS_MD = "details.md"
 
@@ -34,7 +34,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         *(f"**{escape(text)}**" for text in (*told.unfinished, *told.of_suites, *told.over_sizes)),
         _answer(contests),
         escape(told.whether_to_ship),
-        "\n".join(f"- {escape(sentence)}" for sentence in told.about_models),
+        items(told.about_models),
         _section("What to run now", _commands(told.commands)),
         _section("What was not tried", escape(told.not_tried)),
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
@@ -59,9 +59,9 @@ def _contest(contest: ContestJudgement, number: int) -> str:
     shown = contest.shown
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
-        escape(f"{sentences.finding(contest)}.") if contest.load is None else "",
-        *(f"- {escape(sentence)}" for sentence in further_answers.sentences(contest)),
-        *map(written_table, further_answers.short_tables(contest)),
+        items(further_answers.sentences(contest)),
+        *map(written_table, _short_tables(contest)),
+        escape(sentences.paragraph(contest)),
         table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
         _doubts(contest),
         escape(sentences.pays(contest)),
@@ -69,10 +69,16 @@ def _contest(contest: ContestJudgement, number: int) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _short_tables(contest: ContestJudgement) -> list[Table]:
+    """Return the tables of what was asked beside the latency of a call."""
+    costs = cost_report.table(contest) if contest.calls else None
+    return [*further_answers.short_tables(contest), *([costs] if costs else [])]
+
+
 def _doubts(contest: ContestJudgement) -> str:
     """Return what could change the winner, or its numbers."""
     told = [
-        f"{doubt_sentences.EFFECTS[effect]}:\n\n" + "\n".join(f"- {escape(doubt)}" for doubt in doubts)
+        f"{doubt_sentences.heading(effect, contest)}:\n\n" + items(doubts)
         for effect in (Effect.WINNER, Effect.NUMBER)
         if (doubts := doubt_sentences.doubts_with(effect, contest))
     ]

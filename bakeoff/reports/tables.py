@@ -21,7 +21,6 @@ class Surface(Flag):
     TERMINAL = auto()
     MARKDOWN = auto()
     PAGE = auto()
-    STARTS = auto()  # the table of cold and warm starts
     SHORT = auto()  # the table of the short report
     ALL = TERMINAL | MARKDOWN | PAGE
 

@@ -314,7 +314,7 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
 
 def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print(Text(one_line(contest.title), style="bold"), soft_wrap=True)
-    console.print(Text(one_line(f"{sentences.finding(contest)}.")), highlight=False)
+    console.print(Text(one_line(sentences.paragraph(contest))), highlight=False)
     console.print(_table(contest, console.width))
     if contest.roofline:
         console.print(Text(f"floor {number_format.floor(contest.roofline)}"), highlight=False)
@@ -331,7 +331,9 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
-    told += cost_report.plain_verdicts(contest)
+    if contest.calls and (costs := cost_report.table(contest)):
+        console.print(_texts(costs))
+        told += cost_report.sentences(contest)
     for table in further_answers.short_tables(contest):
         console.print(_texts(table))
     told += [*further_answers.sentences(contest), *floor.sentences(contest)]
@@ -346,7 +348,7 @@ def _texts(table: TextTable) -> Table:
     for heading in table.text_columns:
         drawn.add_column(heading, overflow="fold")
     for heading in table.number_columns:
-        drawn.add_column(Text(heading), justify="right")
+        drawn.add_column(Text(one_line(heading)), justify="right")
     for row in table.rows:
         drawn.add_row(*(Text(one_line(text)) for text in row))
     return drawn

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -5,7 +6,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
+from bakeoff.judging.costs import (
+    HORIZON,
+    TIMED_ONCE_MARGIN,
+    BreakEven,
+    Costs,
+    Line,
+    Start,
+    break_even,
+    envelope,
+    line_of,
+)
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.schema import Interval, Phase, Process, Ratio, Record, Status
@@ -235,8 +246,6 @@ def test_with_no_interval_nothing_is_known_of_the_calls_after_the_first() -> Non
     once, often = (costs.cheapest(calls, "cold", EVERYBODY) for calls in (1, 10**6))
     assert once and once.line.label == "eager" and once.rivals == []
     assert often and often.line.label == "onnx" and [line.label for line in often.rivals] == ["eager"]
-    outcome = costs.outcome("onnx", "eager", 10**6, "cold")
-    assert outcome and outcome.winner is None
 
 
 def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
@@ -250,20 +259,22 @@ def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
 # --- over a number of calls
 
 
-def test_the_outcome_over_so_many_calls() -> None:
-    found = contest().outcome("onnx", "eager", 10_000, "cold")
-    assert found
-    assert found.overhead_s == pytest.approx(1.0)
-    assert found.steady.value == pytest.approx(2.0, rel=1e-3)
+def test_the_speedup_over_so_many_calls() -> None:
+    found = contest().total_speedup("onnx", "eager", 10_000)
     # (10 ms + 9,999 · 2 ms) / (1,010 ms + 9,999 · 1 ms)
-    assert found.total_speedup == pytest.approx(20.008 / 11.009, rel=1e-3)
-    assert found.winner == "onnx"
+    assert found and found.value == pytest.approx(20.008 / 11.009, rel=1e-3)
+    assert contest().total_speedup("eager", "eager", 10_000) is None
 
 
-@pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (1_001, None), (10_000, "onnx")])
-def test_who_wins_depends_on_the_calls(calls: int, winner: str | None) -> None:
-    found = contest().outcome("onnx", "eager", calls, "cold")
-    assert found and found.winner == winner
+def cheapest_of(costs: Costs, calls: int, among: Sequence[str], start: Start = "cold") -> str | None:
+    """Return the label that surely costs least, if there is one."""
+    found = costs.cheapest(calls, start, among)
+    return found.line.label if found and not found.rivals else None
+
+
+@pytest.mark.parametrize(("calls", "cheapest"), [(1, "eager"), (100, "eager"), (1_001, None), (10_000, "onnx")])
+def test_who_costs_least_depends_on_the_calls(calls: int, cheapest: str | None) -> None:
+    assert cheapest_of(contest(), calls, ["eager", "onnx"]) == cheapest
 
 
 def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
@@ -273,11 +284,9 @@ def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many
     steady = costs.steady("onnx", "eager")
     assert steady.ci95 and steady.ci95.low > 1.03
     assert judge_contest(records).winner is None
-    often = costs.outcome("onnx", "eager", 10**6, "cold")
-    assert often and often.total_speedup_ci95 and often.total_speedup_ci95.low > 1.03
-    assert often.winner is None
-    once = costs.outcome("onnx", "eager", 1, "cold")
-    assert once and once.winner == "eager"  # by its setup
+    often = costs.total_speedup("onnx", "eager", 10**6)
+    assert often and often.ci95 and often.ci95.low > 1.03
+    assert cheapest_of(costs, 1, EVERYBODY) == "eager"  # by its setup
     cheapest = costs.cheapest(10**6, "cold", EVERYBODY)
     assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
 
@@ -293,8 +302,8 @@ def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: 
 def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
     costs = costs_of(starting("eager", 1.05), starting("hotpath", 1.0))
     for calls in (1, 100):
-        found, cheapest = costs.outcome("hotpath", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY_HOT)
-        assert found and found.total_speedup > 1.04 and found.winner is None
+        found, cheapest = costs.total_speedup("hotpath", "eager", calls), costs.cheapest(calls, "cold", EVERYBODY_HOT)
+        assert found and found.value > 1.04
         assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
     first = costs.legs("cold", EVERYBODY_HOT)[0]
     assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
@@ -302,29 +311,24 @@ def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
 
 def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
     costs = costs_of(starting("eager", 3.0), starting("hotpath", 1.0))
-    few, many = (costs.outcome("hotpath", "eager", calls, "cold") for calls in (10, 10**7))
-    assert few and few.winner == "hotpath"
-    assert many and many.winner is None
-    cheapest = costs.cheapest(10, "cold", EVERYBODY_HOT)
-    assert cheapest and (cheapest.line.label, cheapest.rivals) == ("hotpath", [])
+    assert [cheapest_of(costs, calls, EVERYBODY_HOT) for calls in (10, 10**7)] == ["hotpath", None]
 
 
 @pytest.mark.parametrize(("first_call_s", "winner"), [(1.5, None), (1.6, "hotpath")])
 def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
     first_call_s: float, winner: str | None
 ) -> None:
-    found = costs_of(starting("eager", first_call_s), starting("hotpath", 1.0)).outcome("hotpath", "eager", 1, "cold")
+    costs = costs_of(starting("eager", first_call_s), starting("hotpath", 1.0))
     assert TIMED_ONCE_MARGIN == 0.25
-    assert found and found.winner == winner
-    assert found.total_speedup_ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
+    assert cheapest_of(costs, 1, EVERYBODY_HOT) == winner
+    found = costs.total_speedup("hotpath", "eager", 1)
+    assert found and found.ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
 
 
 @pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
 def test_building_for_seconds_decides_over_few_calls_and_latency_over_many(calls: int, winner: str) -> None:
     costs = costs_of(starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0))
-    found, cheapest = costs.outcome("inductor", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY)
-    assert found and found.winner == winner
-    assert cheapest and (cheapest.line.label, cheapest.rivals) == (winner, [])
+    assert cheapest_of(costs, calls, EVERYBODY) == winner
     assert [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)] == [("eager", []), ("inductor", [])]
 
 
@@ -344,15 +348,12 @@ def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
     costs = costs_of(starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5))
     found = costs.break_even("onnx", "eager", "cold")
     assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
-    outcome = costs.outcome("onnx", "eager", 200, "cold")
-    assert outcome and outcome.winner is None
+    assert cheapest_of(costs, 200, EVERYBODY) is None
 
 
 def test_a_warm_start_pays_earlier() -> None:
-    cold, warm = (contest().outcome("onnx", "eager", 500, start) for start in ("cold", "warm"))  # type: ignore[arg-type]
-    assert cold and warm
-    assert (cold.winner, warm.winner) == ("eager", "onnx")
-    assert warm.overhead_s == pytest.approx(0.1)
+    among = ["eager", "onnx"]
+    assert (cheapest_of(contest(), 500, among), cheapest_of(contest(), 500, among, "warm")) == ("eager", "onnx")
 
 
 @given(st.integers(1, 10**9))

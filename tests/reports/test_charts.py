@@ -150,18 +150,17 @@ def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
     assert names == (NAMES | {"drift"}) - {"speedup"}  # nothing to be faster than
 
 
-def test_the_costs_are_drawn_for_each_start_with_their_crossings() -> None:
+def test_the_costs_are_drawn_from_a_cold_start_with_their_crossings() -> None:
     records = [
         ok(cell("eager"), over_processes(2.0)),
         ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0),
         ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
     ]
-    cold, warm = (seen(*described(records, name)) for name in ("costs", "costs-warm"))
+    cold = seen(*described(records, "costs"))
     assert {"total time / eager's", "calls"} <= set(cold)
-    sure = next(text for text in cold if re.fullmatch(r"2,0\d\d|1,9\d\d", text))  # 2 s against 1 ms a call
+    assert any(re.fullmatch(r"2,0\d\d|1,9\d\d", text) for text in cold)  # 2 s against 1 ms a call
     assert described(records, "costs")[0].finding.startswith("eager costs least up to call ")
     assert any(re.fullmatch(r"[\d,]+\?", text) for text in cold)  # openvino may be no faster than onnx
-    assert sure not in warm
 
 
 def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_markdown_prints_value_interval_and_note_of_every_column() -> None:
         "speed-up (x eager) [95 %]": "2.00 [1.95,\xa02.05]",
         "build (s)": "2.0 (export 0.40, compile 1.4, load 0.20)",
         "first call (s)": "0.010",
+        "build, warm (s)": "0.16",
         "peak memory (MiB, device)": "412",
         "artefact (MiB)": "3",
         "relative RMSE": "1.3e-07 (allclose)",

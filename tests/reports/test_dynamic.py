@@ -85,7 +85,7 @@ def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: D
 
 
 def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) -> None:
-    assert dynamic.finding(found) == "one build is slower with onnx (1.30x)"
+    assert dynamic.finding(found) == "one build for all sizes is slower than builds for each size with onnx (1.30x)"
     noisy = [
         record.model_copy(update={"bursts": steady([0.7, 1.0, 1.7])})
         if record.cell.label == "onnx[dynamic]"
@@ -93,7 +93,10 @@ def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) 
         for record in records()
     ]
     (only,) = judge(report(noisy)).dynamic_ranges
-    assert dynamic.finding(only) == "with no backend is one build called slower"
+    assert (
+        dynamic.finding(only)
+        == "one build for all sizes is not called slower than builds for each size, with any backend"
+    )
 
 
 def test_one_build_is_counted_once_and_the_others_together(found: DynamicRange) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Interval, Ratio, Status
-from bakeoff.reports import headline, sentences, terminal
+from bakeoff.reports import headline, number_format, sentences, terminal
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.page import to_page
 from bakeoff.reports.short_markdown import to_short_markdown
@@ -54,7 +54,7 @@ def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() ->
     ],
 )
 def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
-    assert headline.times(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True)) == said
+    assert number_format.times(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True)) == said
 
 
 def test_the_short_report_fits_and_answers_what_a_reader_asks(tmp_path: Path) -> None:

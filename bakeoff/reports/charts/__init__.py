@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.costs import STARTS
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.starts import StartsJudgement
@@ -51,7 +49,7 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     speed.speedup,
     latency_over_error,
     building.pareto,
-    *(partial(costs, start=start) for start in STARTS),
+    costs,
     building.phases,
     calls.samples,
     calls.drift,

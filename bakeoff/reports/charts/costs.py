@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.costs import HORIZON, Leg, Start
+from bakeoff.judging.costs import HORIZON, Leg
 from bakeoff.judging.costs import Line as CostLine
 from bakeoff.records.text import one_line
 from bakeoff.reports import findings, number_format
@@ -21,43 +21,43 @@ STOPS = [step * 10**power for power in range(7) for step in (1, 2, 5)] + [HORIZO
 _POINTS_PER_DECADE = 8
 
 
-def costs(contest: ContestJudgement, palette: Palette, start: Start) -> Chart | None:
+def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw relative totals, which show a factor of two over seven decades; the grey band is the cheapest."""
-    lines = cost_lines(contest, start)
-    if len(lines) < 2 or not contest.costs.legs(start, contest.contenders):
+    lines = cost_lines(contest)
+    if len(lines) < 2 or not contest.costs.legs("cold", contest.contenders):
         return None
-    reference = reference_line(contest, start)
+    reference = reference_line(contest)
     calls = np.geomspace(1, HORIZON[-1], 1 + _POINTS_PER_DECADE * (len(HORIZON) - 1)).tolist()
     totals = [relative_totals(line, reference, calls) for line in lines]
     low, high = min(map(min, totals)) / 1.4, min(max(map(max, totals)) * 1.3, DEAREST_SHOWN)
-    marks = _envelope(contest, start, reference)
+    marks = _envelope(contest, reference)
     for line, relative in zip(lines, totals, strict=True):
         marks.append(Mark(_curve(calls, relative, high), _tip(line), palette(line.label)))
     whose = f"total time / {one_line(reference.label, 30)}'s"
     return Chart(
-        name="costs" if start == "cold" else f"costs-{start}",
+        name="costs",
         subject=contest.title,
-        finding=findings.costs(contest, start),
-        caption=f"Total time of so many calls from a {start} start, building and first call included, over "
+        finding=findings.costs(contest),
+        caption=f"Total time of so many calls from a cold start, building and first call included, over "
         f"{reference.label}'s; the grey band is the cheapest, a hollow dot with ? a crossing that is not established",
         x=Axis("calls", 1.0, float(HORIZON[-1]), is_log=True),
         y=Axis(whose, low, high, is_log=True),
-        marks=(*marks, *_crossings(contest, start, reference)),
+        marks=(*marks, *_crossings(contest, reference)),
         legend=tuple((one_line(line.label, 40), palette(line.label)) for line in lines),
-        stops=tuple(_stop(contest, start, number, lines) for number in STOPS),
+        stops=tuple(_stop(contest, number, lines) for number in STOPS),
     )
 
 
-def cost_lines(contest: ContestJudgement, start: Start) -> list[CostLine]:
+def cost_lines(contest: ContestJudgement) -> list[CostLine]:
     """Return the lines of those that may win, and of the baseline."""
     shown = [*contest.contenders, contest.baseline]
-    return [line for line in contest.costs.lines(start) if line.label in shown]
+    return [line for line in contest.costs.lines("cold") if line.label in shown]
 
 
-def reference_line(contest: ContestJudgement, start: Start) -> CostLine:
+def reference_line(contest: ContestJudgement) -> CostLine:
     """Return the baseline's line, or that of the cheapest over one call. Some contender must have a line."""
-    first = contest.costs.legs(start, contest.contenders)[0].line
-    return next((line for line in cost_lines(contest, start) if line.label == contest.baseline), first)
+    first = contest.costs.legs("cold", contest.contenders)[0].line
+    return next((line for line in cost_lines(contest) if line.label == contest.baseline), first)
 
 
 def relative_totals(line: CostLine, reference: CostLine, calls: list[float]) -> list[float]:
@@ -74,8 +74,8 @@ def _curve(calls: list[float], relative: list[float], high: float) -> tuple[Line
     return Line(tuple(calls[first:last]), tuple(relative[first:last])), *([dots] if dotted else [])
 
 
-def _envelope(contest: ContestJudgement, start: Start, reference: CostLine) -> list[Mark]:
-    legs = contest.costs.legs(start, contest.contenders)
+def _envelope(contest: ContestJudgement, reference: CostLine) -> list[Mark]:
+    legs = contest.costs.legs("cold", contest.contenders)
     marks = []
     for leg, end in zip(legs, [*(leg.first_call for leg in legs[1:]), HORIZON[-1]], strict=True):
         calls = np.geomspace(leg.first_call, end, 40).tolist()
@@ -84,8 +84,8 @@ def _envelope(contest: ContestJudgement, start: Start, reference: CostLine) -> l
     return marks
 
 
-def _crossings(contest: ContestJudgement, start: Start, reference: CostLine) -> list[Mark]:
-    legs = contest.costs.legs(start, contest.contenders)
+def _crossings(contest: ContestJudgement, reference: CostLine) -> list[Mark]:
+    legs = contest.costs.legs("cold", contest.contenders)
     return [_crossing(leg, reference, is_below=place % 2 == 1) for place, leg in enumerate(legs) if leg.crossing]
 
 
@@ -106,10 +106,10 @@ def _tip(line: CostLine) -> str:
     return f"{line.label}: {first_s} s, then {further_ms} ms a call"
 
 
-def _stop(contest: ContestJudgement, start: Start, calls: int, lines: list[CostLine]) -> Stop:
+def _stop(contest: ContestJudgement, calls: int, lines: list[CostLine]) -> Stop:
     totals = sorted(((line.label, line.total_s(calls)) for line in lines), key=lambda each: each[1])
     return Stop(
         calls,
-        findings.cheapest(contest, start, calls),
+        findings.cheapest(contest, calls),
         tuple((label, f"{number_format.seconds(total_s)} s") for label, total_s in totals),
     )
