@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -205,9 +203,7 @@ def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
 def report(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
     calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
-    require: Annotated[
-        str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
-    ] = None,
+    require: Annotated[str | None, typer.Option(help="Judge again by what may win; '' requires nothing")] = None,
     figures: Annotated[
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
@@ -237,8 +233,7 @@ def report(
         write_for_ci(judgement, junit, summary)
         folder = path if path.is_dir() else path.parent
         told = tell(judgement, folder, console=stderr if as_json else stdout)
-        unmet = require and not told.judgement.meets_requirements
-        status = INTERRUPTED if told.was_interrupted else 1 if unmet else 0
+        status = INTERRUPTED if told.was_interrupted else 0
         if as_json:
             print_json(answer_of(told.judgement, folder), status)
         if status:
@@ -650,20 +645,19 @@ def explain_run(
     from bakeoff.reports.page import explanation_to_page
 
     with stderr.status("") as status:
-        found = profile_run(run, label, against, lambda text: status.update(Text(text)))
-    profiles = [each for each in (found.profile, found.against) if each]
-    explanation = explain(found.profile, found.against, depth)
-    records = [each for each in (found.record, found.against_record) if each]
-    text = shown.to_markdown(explanation, profiles, records)
+        cells = profile_run(run, label, against, lambda text: status.update(Text(text)))
+    profiles = [cell.profile for cell in cells]
+    explanation = explain(cells, depth)
+    text = shown.to_markdown(explanation, cells)
     write(out, lambda: text)
     write(trace, lambda: shown.to_chrome_trace(profiles))
-    write(html, lambda: explanation_to_page(explanation, profiles, records))
+    write(html, lambda: explanation_to_page(explanation, cells))
     if as_json:
         print_json(command_answers.of_explanation(explanation, profiles), 0 if explanation.is_whole else 1)
     else:
         print_markdown(text)
     if tries:
-        _try_suggestions(run, found.profile, found.record, stderr if as_json else stdout)
+        _try_suggestions(run, profiles[0], cells[0].record, stderr if as_json else stdout)
     return 0 if explanation.is_whole else 1
 
 
@@ -701,47 +695,21 @@ def blame_cell(
     """
     from bakeoff.explaining import blaming
     from bakeoff.records.blame import Found
-    from bakeoff.reports import blame as shown
+    from bakeoff.reports.blame import to_markdown
     from bakeoff.shipping import reproduce
 
-    with _search_progress() as tell_progress:
-        blame, record = blaming.blame_cell(run, label, tell_progress)
-    if script and blame.script is None:
+    with stderr.status("") as status:
+        found = blaming.blame_cell(run, label, lambda text: status.update(Text(text)))
+    if script and not found.script:
         raise UsageError(f"--script {script}: no script can be written of what was found")
-    if script and blame.script:
-        reproduce.write(blame.script.text, script)
-    if drawn := shown.figure(blame):
-        folder = run if run.is_dir() else run.parent
-        path = folder / "figures" / f"blame-{record.cell.id}.svg"
-        write(path, lambda: drawn)
-        blame = blame.model_copy(update={"figure": str(path)})
-    write(out, lambda: shown.to_markdown(blame, out.parent if out else run))
-    exit_status = 0 if blame.found is Found.NOTHING else 1
+    if script:
+        reproduce.write(found.script, script)
+    write(out, lambda: to_markdown(found.blame))
+    exit_status = 0 if found.blame.found is Found.NOTHING else 1
     if as_json:
-        return print_json(blame, exit_status)
-    print_markdown(shown.to_terminal(blame))
+        return print_json(found.blame, exit_status)
+    print_markdown(to_markdown(found.blame))
     return exit_status
-
-
-@contextlib.contextmanager
-def _search_progress() -> Iterator[Callable[[str], None]]:
-    """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
-    again, which names the smallest part so far."""
-    lines: list[str] = []
-
-    def tell_progress(text: str) -> None:
-        status.update(Text(text))
-        if ": build " in text or ": script " in text or ": keep " in text:
-            lines.append(text)
-            say(text, stderr)
-
-    try:
-        with stderr.status("") as status:
-            yield tell_progress
-    except KeyboardInterrupt:
-        if lines:
-            say(f"Interrupted during {lines[-1]}", stderr)
-        raise
 
 
 def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
@@ -750,7 +718,7 @@ def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     if not report.complete:
         status = _interrupted(store.root)
     else:
-        status = INTERRUPTED if told.was_interrupted else runs.exit_status(told.judgement)
+        status = INTERRUPTED if told.was_interrupted else runs.exit_status(report)
     return print_json(answer_of(told.judgement, store.root), status) if as_json else status
 
 

@@ -30,7 +30,13 @@ from bakeoff.backends.base import (
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
 from bakeoff.backends.exportable import refuse_a_script
-from bakeoff.backends.inductor_profiling import NamedKernels, compiler_work, first_sentence, naming_kernels
+from bakeoff.backends.inductor_profiling import (
+    NamedKernels,
+    compiler_work,
+    failed_guards,
+    first_sentence,
+    naming_kernels,
+)
 from bakeoff.backends.ranges import mark, refusing_guards
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
 from bakeoff.models.base import of_each_shape
@@ -101,7 +107,6 @@ class Inductor(Backend):
     usual_build_s = 16.0
     colour = "#e69f00"
     writes_cxx = True
-    keeps_choices = True
     quantises = True
     writes_caches = True
     modes = (
@@ -415,13 +420,6 @@ def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
         except AttributeError:
             raise Unsupported(f"Inductor of torch {torch.__version__} has no option {name}") from None
     return mode
-
-
-def failed_guards() -> list[str]:
-    """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
-    from torch._dynamo.utils import guard_failures
-
-    return [str(reason).strip().partition("\n")[0][:300] for reasons in guard_failures.values() for reason in reasons]
 
 
 def generated_and_called() -> dict[str, int]:

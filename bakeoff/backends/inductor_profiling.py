@@ -145,4 +145,11 @@ def place_in(stack: Sequence[Any] | None) -> str:
 
 def compiler_work(named: NamedKernels) -> CompilerWork:
     """Return what Dynamo and Inductor did in this process so far."""
-    return CompilerWork(breaks=graph_breaks(), facts=named.facts)
+    return CompilerWork(breaks=graph_breaks(), recompilations=failed_guards(), facts=named.facts)
+
+
+def failed_guards() -> list[str]:
+    """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
+    from torch._dynamo.utils import guard_failures
+
+    return [str(reason).strip().partition("\n")[0][:300] for reasons in guard_failures.values() for reason in reasons]

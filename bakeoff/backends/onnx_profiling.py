@@ -19,6 +19,8 @@ from bakeoff.backends.profiling import Modules, Profiler, in_order, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
 SCOPES = "pkg.torch.onnx.name_scopes"
+RULES = "pkg.onnxscript.rewriter.rule_name"
+"""Keys of what the exporter writes into a node: the modules around it, and the rules that have rewritten it."""
 
 LAYOUT = frozenset(
     (
@@ -54,6 +56,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     module: str | None = None  # path of the module that it was exported from; None: the exporter does not say
+    merged: Modules = ()  # of other modules that the exporter has merged into it, such as a convolution's into a norm
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,18 @@ def nodes_at(path: Path) -> list[Node]:
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
+    weights = {weight.name for weight in graph.initializer}
     nodes = [
         Node(
-            node.name, node.op_type, tuple(filter(None, node.input)), tuple(filter(None, node.output)), _module_of(node)
+            node.name,
+            node.op_type,
+            tuple(filter(None, node.input)),
+            tuple(filter(None, node.output)),
+            _module_of(node),
+            _merged_into(node, weights),
         )
         for node in graph.node
     ]
-    weights = {weight.name for weight in graph.initializer}
     return without_constants(nodes, [value.name for value in graph.input if value.name not in weights])
 
 
@@ -96,22 +104,25 @@ def _module_of(node: Any) -> str | None:
     return within_flat(str(names[-2])) if len(names) > 1 else None  # the last name is the node's own
 
 
-def modules_by_node(exported: Sequence[Node]) -> dict[str, str]:
-    """Return the module of each exported node by its name. One without a scope has that of what it reads from."""
+def _merged_into(node: Any, weights: set[str]) -> Modules:
+    """Return the modules that the weights of a fused node are named after. The fused node has one module's scope."""
+    rules = next((prop.value for prop in node.metadata_props if prop.key == RULES), "")
+    names = [name for name in node.input if name in weights] if "Fuse" in rules else []
+    return in_order(within_flat(name.rpartition(".")[0]) for name in names if "." in name)
+
+
+def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
+    """Return the modules of each exported node by its name. One without a scope has those of what it reads from."""
     made_by = {output: node for node in exported for output in node.outputs}
-    found: dict[str, str] = {}
+    modules: dict[str, Modules] = {}
     for node in exported:  # in topological order
-        module = node.module
-        if module is None:
-            before = [found[made_by[name].name] for name in node.inputs if name in made_by]
-            module = before[0] if before else None
-        if module is None:
-            after = [
-                each.module for each in exported if each.module is not None and set(node.outputs) & set(each.inputs)
-            ]
-            module = after[0] if after else ""
-        found[node.name] = module
-    return found
+        before = (modules[made_by[name].name] for name in node.inputs if name in made_by)
+        after = (each.module for each in exported if each.module is not None and set(node.outputs) & set(each.inputs))
+        if node.module is not None:
+            modules[node.name] = in_order((*node.merged, node.module))
+        else:
+            modules[node.name] = next(before, ()) or (next(after, ""),)
+    return modules
 
 
 def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
@@ -133,7 +144,7 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
         stops = {name for other in optimised if other is not node for name in (*other.outputs, *ends[other.name])}
         between = _between(ends[node.name], stops, made_by, "Conv" if node.name.endswith(BLOCKED) else "")
         covered |= {each.name: node.name for each in between}
-        owners[node.name] = Owner(in_order(modules[each.name] for each in between))
+        owners[node.name] = Owner(in_order(path for each in between for path in modules[each.name]))
     for each in exported:  # additions and activations that a blocked convolution has taken in
         before = [
             covered[made_by[name].name] for name in each.inputs if name in made_by and made_by[name].name in covered
@@ -141,7 +152,7 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
         taken_by = next((name for name in reversed(before) if name.endswith(BLOCKED)), "")
         if each.name not in covered and taken_by:
             covered[each.name] = taken_by
-            owners[taken_by] = Owner(in_order((*owners[taken_by].modules, modules[each.name])))
+            owners[taken_by] = Owner(in_order((*owners[taken_by].modules, *modules[each.name])))
     return owners
 
 
@@ -250,8 +261,8 @@ class SessionProfiler(Profiler):
         inserted = sum(owner.kind is Kind.COPY for owner in self._owners.values())
         exported = len(nodes_at(self._exported))
         fact = (
-            f"ONNX Runtime made {len(self._owners)} nodes of the exported graph's {exported}: {across} of them join "
-            f"several modules, and {inserted} were inserted to cast or to change a layout."
+            f"ONNX Runtime made {len(self._owners)} nodes of the exported graph's {exported}. Of these, {across} work "
+            f"for several modules, and {inserted} cast or change a layout and were inserted."
         )
         return CompilerWork(facts=[fact] if self._owners else [])
 

@@ -138,9 +138,10 @@ def is_on_cuda(module: torch.nn.Module) -> bool:
 
 @contextlib.contextmanager
 def around_modules(
-    module: torch.nn.Module, enter: Callable[[str], None], leave: Callable[[str], None]
+    module: torch.nn.Module, enter: Callable[[str], None], leave: Callable[[str, object], None]
 ) -> Iterator[None]:
-    """Call `enter` and `leave` around the forward pass of each module, with its path.
+    """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that the
+    module was given and has returned.
 
     The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
     """
@@ -152,11 +153,12 @@ def around_modules(
         if (path := paths.get(id(child))) is not None:
             enter(path)
 
-    def after(child: torch.nn.Module, *_: object) -> None:
+    def after(child: torch.nn.Module, *given_and_returned: object) -> None:
         if (path := paths.get(id(child))) is not None:
-            leave(path)
+            leave(path, given_and_returned)
 
-    hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)]
+    always = {"always_call": True, "with_kwargs": True}
+    hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after, **always)]
     try:
         yield
     finally:
@@ -182,7 +184,7 @@ class ModuleProfiler(Profiler):
             around_modules(
                 module,
                 lambda path: self._events.append((path, True, now_ns())),
-                lambda path: self._events.append((path, False, now_ns())),
+                lambda path, _: self._events.append((path, False, now_ns())),
             )
         )
 
@@ -393,7 +395,7 @@ def scopes_around(module: torch.nn.Module) -> Iterator[None]:
         scopes.append(record_function(SCOPE + path))
         scopes[-1].__enter__()
 
-    with around_modules(module, enter, lambda path: scopes.pop().__exit__(None, None, None)):
+    with around_modules(module, enter, lambda *_: scopes.pop().__exit__(None, None, None)):
         yield
 
 

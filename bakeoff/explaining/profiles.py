@@ -3,37 +3,34 @@ for a record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from bakeoff.judging.explanation import ProfiledCell
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import Blamed, Failed, Job, ProfileCell, Profiled
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import DECODE, TRAINED, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
 
-
-class Profiles(NamedTuple):
-    """The profile of a cell, with that of the cell that it is compared with, and their records in the run."""
-
-    profile: CellProfile
-    record: Record
-    against: CellProfile | None
-    against_record: Record | None
+OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_")
+"""Beginnings of the names of environment variables that set how many threads compute, and where."""
 
 
-def profile_run(path: Path, label: str | None, against: str | None, tell: Callable[[str], None]) -> Profiles:
-    """Profile a cell of the run at `path`, and the cell to compare it with.
+def profile_run(path: Path, label: str | None, against: str | None, tell: Callable[[str], None]) -> list[ProfiledCell]:
+    """Profile a cell of the run at `path`, and then the cell to compare it with, if there is one.
 
     Without a label it is the winner, or the fastest cell where nobody wins, beside the baseline. Raises UsageError for
     what is not in the run or cannot be profiled, and BakeoffError for a cell that fails now.
@@ -43,12 +40,13 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
     for each in filter(None, (record, other)):
         check_profiled(each)
-    request = Request(**report.request)
+    store = Store(path if path.is_dir() else path.parent)
 
-    def profile(each: Record) -> CellProfile:
-        return asked_of_worker(path, request, each, lambda facts: ProfileCell(**facts), Profiled, tell).profile
+    def profiled(each: Record) -> ProfiledCell:
+        answer = asked_of_worker(path, report, each, lambda facts: ProfileCell(**facts), Profiled, tell)
+        return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 
-    return Profiles(profile(record), record, profile(other) if other else None, other)
+    return [profiled(each) for each in (record, other) if each]
 
 
 def fastest(report: Report) -> Record:
@@ -92,26 +90,43 @@ def check_profiled(record: Record) -> None:
         raise UsageError(f"{cell.id} cannot be explained: {reason}")
 
 
+@contextlib.contextmanager
+def environment_of(report: Report) -> Iterator[None]:
+    """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
+    in_run = {name: value for name, value in report.environment.variables.items() if name.startswith(OF_THREADS)}
+    replace_variables(before, in_run)
+    try:
+        yield
+    finally:
+        replace_variables(in_run, before)
+
+
+def replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Take the old variables out of the environment, and put the new ones in."""
+    for name in old:
+        os.environ.pop(name, None)
+    os.environ.update(new)
+
+
 Answer = TypeVar("Answer", Profiled, Blamed)
 
 
 def asked_of_worker(
     path: Path,
-    request: Request,
+    report: Report,
     record: Record,
     job: Callable[[dict[str, Any]], Job],
     answer: type[Answer],
     tell: Callable[[str], None],
-    limit_s: float | None = None,
 ) -> Answer:
     """Start a worker on a cell of the run at `path`, and return its answer. `job` makes a job of what all jobs share.
-
-    It may take `limit_s`, or else as long as a cell of the run.
 
     Raises BakeoffError, with the reason, where there is no answer.
     """
     cell, store = record.cell, Store(path if path.is_dir() else path.parent)
-    with Launchers("spawn", pythons=request.env) as launchers:
+    request = Request(**report.request)
+    with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
         launcher = launchers.of_environment(cell.environment).first
         log = launcher.temporary / "worker.log"
         facts = {
@@ -122,12 +137,11 @@ def asked_of_worker(
             "surgical": request.surgical,
         }
         try:
-            limit_s = limit_s or request.time_limit_s
-            event = launcher.ask(job(facts), log, limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
+            event = launcher.ask(job(facts), log, request.time_limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
         except (WorkerEnded, DeadlinePassed) as error:
             said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-            raise BakeoffError(f"looking into {cell.id} failed: {error} {' '.join(said)}".strip()) from None
+            raise BakeoffError(f"explaining {cell.id} failed: {error} {' '.join(said)}".strip()) from None
         if isinstance(event, Failed):
-            raise BakeoffError(f"looking into {cell.id} failed: {event.failure.sentence}")
+            raise BakeoffError(f"explaining {cell.id} failed: {event.failure.sentence}")
         assert isinstance(event, answer)
         return event

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.profile import CellProfile, Kind, Part
+from bakeoff.records.schema import Ceilings, Record
 
 Modules = tuple[str, ...]
 
@@ -18,6 +21,34 @@ WELL_EXPLAINED = 0.05
 
 NOTEWORTHY_SHARE = 0.1
 MOST_NAMED = 3
+
+UNSEEN = "(no row has it)"
+"""The name of the rest of a call that no part has."""
+
+
+class ProfiledCell(NamedTuple):
+    """The profile of a cell, with the cell's record in the run and what the machine reaches at best, if it is known."""
+
+    profile: CellProfile
+    record: Record
+    ceilings: Ceilings | None = None
+
+
+class Bound(Frozen):
+    """Which of the machine's two ceilings a module meets first, and the least time that both leave for it."""
+
+    by: str  # "compute" or "memory"
+    floor_ms: float
+    share: float | None  # of the row's time that is the floor; None where other rows hold work of the module, too
+
+
+class Unlike(Frozen):
+    """What differs between a cell in the run and in the profile. Then the profile may not explain the run."""
+
+    label: str
+    what: str  # "latency in ms", "threads", or the name of a library
+    in_run: float | str
+    in_profile: float | str
 
 
 class Row(Frozen):
@@ -31,6 +62,8 @@ class Row(Frozen):
     against_ms: float | None = None
     ratio: float | None = None  # of the other cell's time to this one's: above 1, this one is faster
     mostly: tuple[tuple[str, float], ...] = ()  # the names that take most of it, with their shares of the row
+    bound: Bound | None = None  # of one module's row, where its work and the machine's ceilings are known
+    against_bound: Bound | None = None  # the same in the other cell
 
 
 class Explanation(Frozen):
@@ -46,6 +79,7 @@ class Explanation(Frozen):
     against_call_ms: float | None = None
     against_residual_ms: float | None = None
     against_profiling_cost: float | None = None
+    unlike: tuple[Unlike, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -57,9 +91,13 @@ class Explanation(Frozen):
 Key = tuple[Modules, Kind | None]
 
 
-def explain(profile: CellProfile, against: CellProfile | None = None, depth: int | None = None) -> Explanation:
-    """Return the rows of a profile beside those of another one. `depth` is how many names of a path are told apart."""
-    profiles = [profile, *([against] if against else [])]
+def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanation:
+    """Return the rows of a profile, beside those of a second one if there are two.
+
+    `depth` is how many names of a path are told apart.
+    """
+    profiles = [cell.profile for cell in cells]
+    profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
     depth = depth or fitting_depth(profiles)
     tables = [summed(each, depth) for each in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
@@ -80,6 +118,8 @@ def explain(profile: CellProfile, against: CellProfile | None = None, depth: int
                 against_ms=against_ms,
                 ratio=against_ms / ms if ms and against_ms else None,
                 mostly=mostly_of(parts or beside or []),
+                bound=bound_of(modules, ms, cells[0], mine, depth),
+                against_bound=bound_of(modules, against_ms, cells[1], other, depth) if against else None,
             )
         )
     return Explanation(
@@ -93,7 +133,67 @@ def explain(profile: CellProfile, against: CellProfile | None = None, depth: int
         against_call_ms=against.call_ms if against else None,
         against_residual_ms=residual_of(against) if against else None,
         against_profiling_cost=against.profiled_ms / against.call_ms if against else None,
+        unlike=tuple(each for cell in cells for each in differences(cell)),
     )
+
+
+def bound_of(
+    modules: Modules, ms: float | None, cell: ProfiledCell, rows: Mapping[Key, object], depth: int
+) -> Bound | None:
+    """Return what bounds the row of one module with everything inside it, or None for other rows."""
+    needs, ceilings = cell.profile.needs, cell.ceilings
+    if not ms or not ceilings or len(modules) != 1 or modules[0] not in needs or not needs[modules[0]].bytes_moved:
+        return None
+    path = modules[0]
+    is_parent = any(other.startswith(f"{path}.") if path else other for other in cell.profile.classes)
+    if is_parent and len(path.split(".")) < depth + (not path):  # its children have rows of their own
+        return None
+    roof = roofline.of(needs[path], ceilings, None)
+    is_elsewhere = sum(path in others for others, _ in rows) > 1
+    return Bound(by=roof.bound, floor_ms=roof.floor_ms, share=None if is_elsewhere else roof.floor_ms / ms)
+
+
+def differences(cell: ProfiledCell) -> list[Unlike]:
+    """Return in what the profiled calls were not those of the run.
+
+    A latency differs if it is outside of the run's interval, and 5 % from it.
+    """
+    profile, record = cell.profile, cell.record
+    pairs: list[tuple[str, float | str, float | str]] = []
+    if record.latency:
+        low = high = record.latency.median_ms
+        if record.latency.median_ci95_ms:
+            low, high = record.latency.median_ci95_ms.low, record.latency.median_ci95_ms.high
+        if not low * (1 - WELL_EXPLAINED) <= profile.median_ms <= high * (1 + WELL_EXPLAINED):
+            pairs.append(("latency in ms", record.latency.median_ms, profile.median_ms))
+    threads = record.settings.get("threads")
+    if isinstance(threads, int) and profile.threads and threads != profile.threads.allowed:
+        pairs.append(("threads", float(threads), float(profile.threads.allowed)))
+    pairs += [
+        (name, version, profile.versions[name])
+        for name, version in record.versions.items()
+        if profile.versions.get(name, version) != version
+    ]
+    return [Unlike(label=profile.label, what=what, in_run=then, in_profile=now) for what, then, now in pairs]
+
+
+def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
+    """Return how often and for how many milliseconds a call casts, copies or changes a layout, by the operator's name.
+
+    The times are those of a call without the profiler, the longest first.
+    """
+    times: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for part in profile.parts:
+        if part.kind is Kind.COPY:
+            times[part.name][0] += part.runs
+            times[part.name][1] += time_of([part], profile)
+    by_time = sorted(times.items(), key=lambda item: -item[1][1])
+    return {name: (runs, ms) for name, (runs, ms) in by_time}
+
+
+def joined(profile: CellProfile) -> list[Part]:
+    """Return the parts that work for several modules, the longest first."""
+    return sorted((part for part in profile.parts if len(part.modules) > 1), key=lambda part: -part.ms)
 
 
 def summed(profile: CellProfile, depth: int) -> dict[Key, list[Part]]:
@@ -156,43 +256,53 @@ class Branch(Frozen):
     """A module with all that is inside of it, or what no module owns, with its time in a call of each of two cells."""
 
     name: str  # the last name of its path, or the names of modules that kernels join
-    ms: float
-    against_ms: float
+    ms: tuple[float, ...]  # in each cell
+    mostly: tuple[tuple[tuple[str, float], ...], ...] = ()  # in each cell: the names that take most of it, with shares
+    is_module: bool = True
     branches: tuple[Branch, ...] = ()  # the largest one first
 
 
-def tree_of(profile: CellProfile, against: CellProfile | None = None) -> Branch:
-    """Return both profiles as one tree of modules.
+Place = tuple[str, ...]
+
+
+def tree_of(profiles: Sequence[CellProfile]) -> Branch:
+    """Return profiles as one tree of modules.
 
     What works for several modules is a branch of the module that holds them all, and is not divided among them.
     """
-    times: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for side, each in enumerate(filter(None, (profile, against))):
-        for part in each.parts:
-            times[place_in_tree(part)][side] += time_of([part], each)
-        times["(no row has it)",][side] += max(0.0, residual_of(each))
-    return branch_at((), times)
+    parts: defaultdict[Place, list[list[Part]]] = defaultdict(lambda: [[] for _ in profiles])
+    for side, profile in enumerate(profiles):
+        rest_ms = max(0.0, residual_of(profile)) / profile.call_ms * profile.profiled_ms
+        for part in (*profile.parts, Part(name=UNSEEN, ms=rest_ms, runs=1)):
+            parts[place_in_tree(part)][side].append(part)
+    return branch_at((), parts, profiles)
 
 
-def place_in_tree(part: Part) -> tuple[str, ...]:
+def place_in_tree(part: Part) -> Place:
     """Return the names on the way from the model to a part."""
     if not part.modules:
-        return (f"({part.kind})",)
+        return (part.name if part.name == UNSEEN else f"({part.kind})",)
     paths = [path.split(".") if path else [] for path in part.modules]
     if len(paths) == 1:
         return tuple(paths[0])
     shared = 0
     while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
         shared += 1
-    joined = " + ".join(".".join(path[shared:]) or "itself" for path in paths)
-    return (*paths[0][:shared], joined)
+    names = " + ".join(".".join(path[shared:]) or "itself" for path in paths)
+    return (*paths[0][:shared], names)
 
 
-def branch_at(place: tuple[str, ...], times: Mapping[tuple[str, ...], Sequence[float]]) -> Branch:
+def branch_at(place: Place, parts: Mapping[Place, list[list[Part]]], profiles: Sequence[CellProfile]) -> Branch:
     """Return the branch at a place, with everything beyond it."""
     depth = len(place)
-    inside = {key: value for key, value in times.items() if key[:depth] == place}
+    inside = {key: value for key, value in parts.items() if key[:depth] == place}
     names = dict.fromkeys(key[depth] for key in inside if len(key) > depth)
-    branches = sorted((branch_at((*place, name), inside) for name in names), key=lambda branch: -branch.ms)
-    ms, against_ms = (sum(value[side] for value in inside.values()) for side in (0, 1))
-    return Branch(name=place[-1] if place else "", ms=ms, against_ms=against_ms, branches=tuple(branches))
+    branches = sorted((branch_at((*place, name), inside, profiles) for name in names), key=lambda branch: -branch.ms[0])
+    own = [[part for value in inside.values() for part in value[side]] for side in range(len(profiles))]
+    return Branch(
+        name=place[-1] if place else "",
+        ms=tuple(time_of(each, profile) for each, profile in zip(own, profiles, strict=True)),
+        mostly=tuple(map(mostly_of, own)),
+        is_module=not place or not place[0].startswith("("),
+        branches=tuple(branches),
+    )

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bakeoff.records.schema import Frozen, Milliseconds, MillisecondsOrZero
+from bakeoff.records.schema import Frozen, Milliseconds, MillisecondsOrZero, Work
 
 
 class Kind(StrEnum):
@@ -49,7 +49,25 @@ class CompilerWork(Frozen):
     """What a compiler did with a model, beyond the times of its parts."""
 
     breaks: list[GraphBreak] = Field(default_factory=list)
-    facts: list[str] = Field(default_factory=list)  # in one sentence each: fallbacks, what was inserted, threads
+    recompilations: list[str] = Field(default_factory=list)  # the guard that failed, once for each time
+    fallbacks: list[str] = Field(default_factory=list)  # operators that were left to another engine, or why
+    facts: list[str] = Field(default_factory=list)  # in one sentence each
+
+
+class ThreadUse(Frozen):
+    """How long the threads of a cell's process were on a core while it made calls without the profiler.
+
+    A thread that waits in a loop for the others counts as busy.
+    """
+
+    allowed: int  # that the cell may use
+    busy: list[float]  # share of the time of each thread that ran at all, the busiest first
+
+    @property
+    def balance(self) -> float:
+        """Return the mean of the allowed threads over the busiest one: 1 if all are busy for equally long."""
+        working = self.busy[: self.allowed]
+        return sum(working) / self.allowed / working[0] if working else 0.0
 
 
 class CellProfile(Frozen):
@@ -59,9 +77,15 @@ class CellProfile(Frozen):
     cell_id: str
     source: str  # the library's profiler that the times come from
     call_ms: Milliseconds  # of calls without the profiler, in the profile's own process; the fastest quarter's mean
+    median_ms: Milliseconds  # of all calls without the profiler
     profiled_ms: Milliseconds  # mean of the profiled calls that the parts are of, their fastest quarter where it can be
     calls: int  # that the parts are of
     parts: list[Part]
     spans: list[TracedSpan]  # of one profiled call
     classes: dict[str, str]  # class of each module of the model, by its path and in the model's order
     work: CompilerWork = CompilerWork()
+    threads: ThreadUse | None = None
+    needs: dict[str, Work] = Field(default_factory=dict)  # of each module in a call with all inside it, by its path
+    resolution_ms: MillisecondsOrZero = 0.0  # so much of a call the profiler's whole units of time may have lost
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries that bear on the call
+    is_of_artefact: bool = False  # the build starts from what the run kept

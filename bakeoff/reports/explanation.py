@@ -7,29 +7,48 @@ from collections.abc import Mapping, Sequence
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
-from bakeoff.judging.explanation import Explanation, Row
-from bakeoff.records.profile import CellProfile, CompilerWork
-from bakeoff.records.schema import Record, Status
+from bakeoff.judging.explanation import UNSEEN, Bound, Explanation, ProfiledCell, Row, Unlike, joined, moved
+from bakeoff.records.profile import CellProfile, ThreadUse
+from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line, spell_ms
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
 from bakeoff.reports.sentences import ratio as times
 
 THE_MODEL = "(the model itself)"
-RESIDUAL = "(no row has it)"
+
+MOST_COPIES = 5
 
 
-def to_markdown(explanation: Explanation, profiles: Sequence[CellProfile], records: Sequence[Record] = ()) -> str:
+def to_markdown(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
     """Return the table of modules, what it rests on, and what each compiler did."""
     blocks = [
         f"**{escape(headline(explanation))}**",
+        *(f"**{escape(warning)}**" for warning in warnings(explanation)),
         times_table(explanation),
-        "\n".join(f"- {escape(each)}" for each in notes(explanation, profiles, records)),
+        bullets(notes(explanation, cells)),
+        *(f"**{escape(cell.profile.label)}**\n\n{bullets(work_lines(cell.profile))}" for cell in cells),
     ]
-    for profile in profiles:
-        if lines := work_lines(profile.work):
-            blocks.append(f"**{escape(profile.label)}**\n\n" + "\n".join(f"- {escape(line)}" for line in lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def warnings(explanation: Explanation) -> list[str]:
+    """Say in what the profiled calls were not those of the run."""
+    return [
+        f"{each.label} is not as in the run: its {each.what.replace(' in ms', '')} was {_value(each, each.in_run)} "
+        f"there, and is {_value(each, each.in_profile)} here. What the profile shows may not explain the run."
+        for each in explanation.unlike
+    ]
+
+
+def _value(each: Unlike, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return spell_ms(value) if each.what.endswith(" in ms") else f"{value:g}"
 
 
 def headline(explanation: Explanation) -> str:
@@ -48,20 +67,34 @@ def times_table(explanation: Explanation) -> str:
     if explanation.against:
         headings += [f"{explanation.against} (ms)", f"{explanation.against} / {explanation.label}"]
         sides += "rr"
-    rows = [row_of(row, bool(explanation.against)) for row in explanation.rows]
-    rest = [RESIDUAL, signed_ms(explanation.residual_ms), percent_of(explanation.residual_ms, explanation.call_ms)]
+    has_bounds = any(row.bound for row in explanation.rows)
+    rows = [row_of(row, bool(explanation.against), has_bounds) for row in explanation.rows]
+    rest = [UNSEEN, signed_ms(explanation.residual_ms), percent_of(explanation.residual_ms, explanation.call_ms)]
     if explanation.against:
         rest += [signed_ms(explanation.against_residual_ms), NONE]
+    if has_bounds:
+        headings.append("bound by")
+        sides += "l"
+        rest.append("")
     return table(list(map(escape, [*headings, "mostly"])), [*rows, [*map(escape, rest), ""]], sides + "l")
 
 
-def row_of(row: Row, has_other: bool) -> list[str]:
+def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
     """Return the texts of a row."""
     texts = [name_of(row), milliseconds(row.ms), percent(row.share)]
     if has_other:
         texts += [milliseconds(row.against_ms), NONE if row.ratio is None else ratio(row.ratio)]
+    if has_bounds:
+        texts.append(bound_text(row.bound))
     mostly = ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)
     return [escape(one_line(text)) for text in (*texts, mostly)]
+
+
+def bound_text(bound: Bound | None) -> str:
+    """Say which ceiling bounds a module, and how near it comes to it: `compute, 64 %`."""
+    if bound is None:
+        return ""
+    return bound.by if bound.share is None else f"{bound.by}, {percent(bound.share)} %"
 
 
 def name_of(row: Row) -> str:
@@ -83,13 +116,13 @@ def percent_of(part: float, whole: float) -> str:
     return f"-{percent(-part / whole)}" if part < 0 else percent(part / whole)
 
 
-def notes(explanation: Explanation, profiles: Sequence[CellProfile], records: Sequence[Record]) -> list[str]:
+def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
     """Say whether rows sum to the call, what profiling cost, where times come from, and what the run measured."""
     lines = []
     costs = [(explanation.residual_ms, explanation.profiling_cost)]
     if explanation.against_residual_ms is not None and explanation.against_profiling_cost is not None:
         costs.append((explanation.against_residual_ms, explanation.against_profiling_cost))
-    for place, (profile, (residual_ms, cost)) in enumerate(zip(profiles, costs, strict=True)):
+    for (profile, record, _), (residual_ms, cost) in zip(cells, costs, strict=True):
         left = abs(residual_ms) / profile.call_ms
         within = "within 5 %" if left <= 0.05 else "not within 5 %"
         more = "more" if residual_ms < 0 else "less"
@@ -98,19 +131,46 @@ def notes(explanation: Explanation, profiles: Sequence[CellProfile], records: Se
             f"{ratio(cost)}x as long: rows are shares of the profiled call, times the call without the profiler. "
             f"Source: {profile.source}, {profile.calls} calls."
         )
-        latency = records[place].latency if place < len(records) else None
-        if latency:
-            line += f" The run measured {spell_ms(latency.median_ms)}."
+        if profile.resolution_ms:
+            line += f" Whole units of time may leave out {spell_ms(profile.resolution_ms)} of a call."
+        if profile.is_of_artefact:
+            line += " It starts from what the run has kept."
+        if record.latency:
+            line += f" The run measured {spell_ms(record.latency.median_ms)}."
         lines.append(line)
     return lines
 
 
-def work_lines(work: CompilerWork) -> list[str]:
+def work_lines(profile: CellProfile) -> list[str]:
     """Return what a compiler did, in a sentence each."""
-    breaks = [
-        f"Graph break{f' at {each.place}' if each.place else ''}: {one_line(each.reason)}" for each in work.breaks
-    ]
-    return [*breaks, *map(one_line, work.facts)]
+    work = profile.work
+    lines = [f"Graph break{f' at {each.place}' if each.place else ''}: {each.reason}" for each in work.breaks]
+    lines += [f"Compiled again, because this guard failed: {guard}" for guard in work.recompilations]
+    lines += [f"Left to another engine: {each}." for each in work.fallbacks]
+    lines += work.facts
+    if fused := joined(profile):
+        several = f"{len(fused)} kernels or operators work" if len(fused) > 1 else "One kernel or operator works"
+        longest = f"{fused[0].name}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
+        lines.append(f"{several} for more than one module. The longest is {longest}.")
+    if copies := moved(profile):
+        told = [f"{name} {runs:g} times ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
+        lines.append(f"Casts, copies and changes of layout in a call: {', '.join(told[:MOST_COPIES])}.")
+    if profile.threads:
+        lines.append(threads_line(profile.threads))
+    return list(map(one_line, lines))
+
+
+def threads_line(threads: ThreadUse) -> str:
+    """Say how many threads may work, and how evenly they do."""
+    shares = ", ".join(f"{percent(share)} %" for share in threads.busy[: threads.allowed])
+    line = f"It may use {threads.allowed} thread(s)"
+    if not threads.busy:
+        return f"{line}."
+    line += f", which were on a core for {shares} of the time"
+    if threads.allowed > 1:
+        line += f": the mean is {percent(threads.balance)} % of the busiest"
+    others = len(threads.busy) - threads.allowed
+    return f"{line}, beside {others} more." if others > 0 else f"{line}."
 
 
 def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -22,11 +23,10 @@ from pydantic import JsonValue
 
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.compare import CellChange, Comparison
-from bakeoff.judging.explanation import Explanation, tree_of
+from bakeoff.judging.explanation import Branch, Explanation, ProfiledCell, tree_of
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
-from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Phase, Record, Report
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import (
@@ -156,23 +156,54 @@ def comparison_to_page(compared: Comparison) -> str:
     )
 
 
-def explanation_to_page(found: Explanation, profiles: Sequence[CellProfile], records: Sequence[Record]) -> str:
-    """Return where the time of a call goes as a page: a tree of modules with the bars of both cells."""
-    root = tree_of(*profiles)
+def explanation_to_page(found: Explanation, cells: Sequence[ProfiledCell]) -> str:
+    """Return where the time of a call goes as a page: a figure of nested modules for each cell, which zoom together."""
+    profiles, records = [cell.profile for cell in cells], [cell.record for cell in cells]
+    root = tree_of(profiles)
     labels = [profile.label for profile in profiles]
     return _page(
         "explanation.html.jinja",
         Palette(records),
         title=f"{' and '.join(labels)}: {records[0].cell.title}",
         headline=explanation.headline(found),
-        notes=explanation.notes(found, profiles, records),
+        notes=[*explanation.warnings(found), *explanation.notes(found, cells)],
         labels=labels,
         root=root,
-        longest=max(root.ms, root.against_ms),
-        the_model=explanation.THE_MODEL,
-        work=[(profile.label, explanation.work_lines(profile.work)) for profile in profiles],
-        sides=lambda branch: list(zip(labels, (branch.ms, branch.against_ms), strict=False)),
+        longest_ms=max(root.ms),
+        boxes=boxes_of(root, max(root.ms)),
+        work=[(profile.label, explanation.work_lines(profile)) for profile in profiles],
     )
+
+
+class Box(NamedTuple):
+    """A branch of a tree of modules in a figure of nested boxes. Places and widths are shares of the longest call."""
+
+    number: int
+    above: int  # number of the box that holds it; the model has its own
+    depth: int
+    left: float
+    width: float
+    branch: Branch
+
+
+def boxes_of(root: Branch, longest_ms: float) -> list[list[Box]]:
+    """Return the boxes of a tree in each cell. A branch has the same number in all of them."""
+    sides: list[list[Box]] = [[] for _ in root.ms]
+    numbers = itertools.count()
+
+    def place(branch: Branch, above: int | None, depth: int, lefts: Sequence[float]) -> None:
+        number = next(numbers)
+        widths = [ms / longest_ms for ms in branch.ms]
+        for side, left, width in zip(sides, lefts, widths, strict=True):
+            if width > 0:
+                side.append(Box(number, number if above is None else above, depth, left, width, branch))
+        inner = list(lefts)
+        for each in branch.branches:
+            place(each, number, depth + 1, inner)
+            inner = [left + ms / longest_ms for left, ms in zip(inner, each.ms, strict=True)]
+
+    place(root, None, 0, [0.0] * len(root.ms))
+    return sides
 
 
 @dataclass(frozen=True)
@@ -409,5 +440,6 @@ def _templates() -> jinja2.Environment:
     environment.filters["why"] = sentences.why
     environment.filters["difference"] = sentences.difference
     environment.filters["ms"] = number_format.milliseconds
+    environment.filters["percent"] = number_format.percent
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)
     return environment

@@ -249,6 +249,13 @@ def test_blocked_convolutions_are_found_by_their_names() -> None:
     assert [owner.modules for owner in owners.values()] == [("conv1",), ("conv2", "block"), (), ("pool",)]
 
 
+def test_a_norm_that_the_exporter_merges_into_a_convolution_names_both(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    torch.onnx.export(layers.eval(), (torch.randn(1, 3, 8, 8),), tmp_path / "model.onnx", dynamo=True, verbose=False)
+    (convolution, _) = onnx_profiling.nodes_at(tmp_path / "model.onnx")
+    assert onnx_profiling.modules_by_node([convolution]) == {convolution.name: ("0", "1")}
+
+
 def test_nodes_that_an_engine_computes_once_own_nothing() -> None:
     mask = Node("mask", "Expand", ("weights",), ("m",), "layers.0")
     add = Node("add", "Add", ("x", "m"), ("y",), "layers.7")

@@ -14,7 +14,8 @@ from tests.reports import samples
 
 def profile(classes: dict[str, str], *parts: tuple[str, Kind, float]) -> CellProfile:
     made = [Part(name=name, modules=("a",), kind=kind, ms=ms, runs=1) for name, kind, ms in parts]
-    known = {"label": "x", "cell_id": "x", "source": "", "call_ms": 1.0, "profiled_ms": 1.0, "calls": 1, "spans": []}
+    times = {"call_ms": 1.0, "median_ms": 1.0, "profiled_ms": 1.0}
+    known = {"label": "x", "cell_id": "x", "source": "", **times, "calls": 1, "spans": []}
     return CellProfile.model_validate({**known, "parts": made, "classes": classes})
 
 

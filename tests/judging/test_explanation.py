@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from bakeoff.judging.explanation import Explanation, explain, fitting_depth, tree_of
-from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, TracedSpan
+from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, fitting_depth, tree_of
+from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, ThreadUse, TracedSpan
+from bakeoff.records.schema import Ceilings, Record, Work
 from bakeoff.reports import explanation as shown
 from bakeoff.reports.command_answers import document, of_explanation
 from bakeoff.reports.page import explanation_to_page
@@ -22,6 +23,7 @@ def profile(label: str, *parts: Part, call_ms: float = 1.0, profiled_ms: float =
         cell_id=label,
         source="a profiler",
         call_ms=call_ms,
+        median_ms=call_ms,
         profiled_ms=profiled_ms,
         calls=3,
         parts=list(parts),
@@ -39,12 +41,25 @@ EAGER = profile("eager", part(0.8, "layers.0.norm"), part(0.8, "layers.1"), part
 FUSED = profile("fused", part(1.2, "layers.0.norm", "layers.1"), part(0.4, "layers.0"), part(0.3, kind=Kind.FRAMEWORK))
 
 
+def record(label: str = "onnx", ms: float = 1.0) -> Record:
+    return samples.ok(samples.cell(label), samples.bursts(ms))
+
+
+def beside(*profiles: CellProfile) -> list[ProfiledCell]:
+    """Return the profiles as those of onnx, and of eager."""
+    labels = ("onnx", "eager")
+    return [
+        ProfiledCell(each.model_copy(update={"label": label}), record(label))
+        for each, label in zip(profiles, labels, strict=False)
+    ]
+
+
 def rows(explanation: Explanation) -> dict[str, tuple[float | None, float | None]]:
     return {shown.name_of(row): (row.ms, row.against_ms) for row in explanation.rows}
 
 
 def test_rows_and_residual_sum_to_the_call() -> None:
-    explanation = explain(FUSED, EAGER, depth=3)
+    explanation = explain(beside(FUSED, EAGER), 3)
     assert sum(row.ms or 0 for row in explanation.rows) + explanation.residual_ms == pytest.approx(1.0)
     assert sum(row.against_ms or 0 for row in explanation.rows) == pytest.approx(3.0)
     assert explanation.residual_ms == pytest.approx(0.05)
@@ -52,15 +67,15 @@ def test_rows_and_residual_sum_to_the_call() -> None:
 
 
 def test_a_kernel_for_several_modules_is_one_row_that_names_them() -> None:
-    found = rows(explain(FUSED, EAGER, depth=3))
+    found = rows(explain(beside(FUSED, EAGER), 3))
     assert found["layers.0.norm + layers.1"] == (pytest.approx(0.6), None)
     assert found["(framework)"] == (pytest.approx(0.15), None)
     assert found[shown.THE_MODEL] == (None, pytest.approx(0.6))
 
 
 def test_modules_fold() -> None:
-    assert list(rows(explain(EAGER, depth=1))) == [shown.THE_MODEL, "layers"]
-    assert list(rows(explain(FUSED, depth=2))) == ["layers.0", "layers.0 + layers.1", "(framework)"]
+    assert list(rows(explain(beside(EAGER), 1))) == [shown.THE_MODEL, "layers"]
+    assert list(rows(explain(beside(FUSED), 2))) == ["layers.0", "layers.0 + layers.1", "(framework)"]
 
 
 def test_without_a_depth_the_deepest_one_with_few_rows_is_taken() -> None:
@@ -72,19 +87,20 @@ def test_without_a_depth_the_deepest_one_with_few_rows_is_taken() -> None:
 
 def test_a_residual_beyond_a_twentieth_is_told() -> None:
     loose = profile("loose", part(1.0, "layers.1"))
-    assert explain(FUSED).is_whole and not explain(loose).is_whole
-    assert "rows sum to 50 % less than the call (not within 5 %)" in shown.to_markdown(explain(loose), [loose])
+    assert explain(beside(FUSED)).is_whole and not explain(beside(loose)).is_whole
+    text = shown.to_markdown(explain(beside(loose)), beside(loose))
+    assert "rows sum to 50 % less than the call (not within 5 %)" in text
 
 
 def test_the_table_compares_and_tells_what_compilers_did() -> None:
-    text = shown.to_markdown(explain(FUSED, EAGER, depth=2), [FUSED, EAGER])
-    assert "**fused takes 1.000 ms a call, and eager 3.000 ms: 3.00x.**" in text
+    text = shown.to_markdown(explain(beside(FUSED, EAGER), 2), beside(FUSED, EAGER))
+    assert "**onnx takes 1.000 ms a call, and eager 3.000 ms: 3.00x.**" in text
     assert "| layers.0 | 0.2000 | 20 | 1.200 | 6.00 | k 100 % |" in text
     assert "- Graph break at mine.py, line 3, in forward: print" in text
 
 
 def test_json_and_trace_hold_every_kernel() -> None:
-    explanation = explain(FUSED, EAGER)
+    explanation = explain(beside(FUSED, EAGER))
     answer = json.loads(document(of_explanation(explanation, [FUSED, EAGER]), 0))
     assert [len(each["parts"]) for each in answer["profiles"]] == [3, 3]
     events = json.loads(shown.to_chrome_trace([FUSED, EAGER]))["traceEvents"]
@@ -93,17 +109,67 @@ def test_json_and_trace_hold_every_kernel() -> None:
 
 
 def test_the_tree_keeps_all_time_and_divides_no_kernel() -> None:
-    root = tree_of(FUSED, EAGER)
-    assert (root.ms, root.against_ms) == (pytest.approx(1.0), pytest.approx(3.0))
+    root = tree_of([FUSED, EAGER])
+    assert root.ms == (pytest.approx(1.0), pytest.approx(3.0))
     layers, *others = root.branches
     assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(no row has it)"}
     assert [branch.name for branch in layers.branches] == ["0.norm + 1", "0", "1"]
-    assert layers.branches[0].ms == pytest.approx(0.6)
+    assert layers.branches[0].ms[0] == pytest.approx(0.6)
 
 
 def test_the_page_shows_both_cells_and_escapes_what_is_foreign() -> None:
-    records = [samples.ok(samples.cell(label), samples.bursts(1.0)) for label in ("onnx", "eager")]
-    hostile = FUSED.model_copy(update={"label": "onnx", "work": CompilerWork(facts=["<script>alert(1)</script>"])})
-    page = explanation_to_page(explain(hostile, EAGER), [hostile, EAGER], records)
+    hostile = FUSED.model_copy(update={"work": CompilerWork(facts=["<script>alert(1)</script>"])})
+    cells = beside(hostile, EAGER)
+    page = explanation_to_page(explain(cells), cells)
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
-    assert page.count("<details") == 3 and "0.norm + 1" in page and "onnx takes 1.000 ms a call" in page
+    assert (
+        page.count('<button type="button" class="box') == 11
+        and "0.norm + 1" in page
+        and "onnx takes 1.000 ms a call" in page
+    )
+
+
+CEILINGS = Ceilings(flops_per_s=1e12, bytes_per_s=1e10)
+
+
+def test_one_modules_row_has_the_ceiling_that_bounds_it() -> None:
+    needs = {path: Work(flops=10**8, bytes_moved=10**5) for path in ("", "layers", "layers.0", "layers.1")}
+    known = EAGER.model_copy(update={"needs": needs | {"layers.1": Work(flops=0, bytes_moved=6 * 10**6)}})
+    bounds = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
+    assert bounds[shown.THE_MODEL] is None  # its time is its own, and its work is that of all modules
+    assert shown.bound_text(bounds["layers.0"]) == "compute, 8.3 %"  # 0.1 of 1.2 ms
+    assert shown.bound_text(bounds["layers.1"]) == "memory, 50 %"  # 0.6 of 1.2 ms
+
+
+def test_a_module_that_other_rows_work_for_has_a_bound_without_a_share() -> None:
+    known = FUSED.model_copy(update={"needs": {"layers.0": Work(flops=10**8, bytes_moved=10**5)}})
+    table = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
+    assert table["layers.0 + layers.1"] is None
+    assert shown.bound_text(table["layers.0"]) == "compute"
+
+
+def test_calls_that_are_not_as_in_the_run_are_told() -> None:
+    threads = ThreadUse(allowed=1, busy=[0.9])
+    here = FUSED.model_copy(update={"median_ms": 1.5, "threads": threads, "versions": {"torch": "2.13.0"}})
+    there = record().model_copy(update={"settings": {"threads": 2}, "versions": {"torch": "2.12.0", "numpy": "2.0"}})
+    assert differences(ProfiledCell(FUSED, record())) == []
+    cells = [ProfiledCell(here, there)]
+    whats = [(each.what, each.in_run, each.in_profile) for each in differences(cells[0])]
+    assert whats == [("latency in ms", 1.014, 1.5), ("threads", 2, 1), ("torch", "2.12.0", "2.13.0")]
+    text = shown.to_markdown(explain(cells), cells)
+    assert "its latency was 1.014 ms there, and is 1.500 ms here" in text
+
+
+def test_what_compilers_did_is_told_in_sentences() -> None:
+    work = CompilerWork(recompilations=["x.size(0) == 8"], fallbacks=["aten.foo"])
+    copy = part(0.2, name="Reorder", kind=Kind.COPY)
+    threads = ThreadUse(allowed=2, busy=[0.9, 0.45, 0.1])
+    did = FUSED.model_copy(update={"work": work, "parts": [*FUSED.parts, copy], "threads": threads})
+    assert shown.work_lines(did) == [
+        "Compiled again, because this guard failed: x.size(0) == 8",
+        "Left to another engine: aten.foo.",
+        "One kernel or operator works for more than one module. The longest is k, for layers.0.norm and layers.1.",
+        "Casts, copies and changes of layout in a call: Reorder 1 times (0.1000 ms).",
+        "It may use 2 thread(s), which were on a core for 90 %, 45 % of the time: the mean is 75 % of the busiest, "
+        "beside 1 more.",
+    ]

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff import models
+from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
-from bakeoff.measuring.controller import roofline
 from bakeoff.measuring.worker import ceilings
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.counting import count

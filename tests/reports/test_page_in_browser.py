@@ -12,9 +12,9 @@ from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.reports.page import comparison_to_page, explanation_to_page, to_page
 from bakeoff.reports.site import PublishedRun, to_index
-from tests.judging.test_explanation import EAGER, FUSED
+from tests.judging.test_explanation import EAGER, FUSED, beside
 from tests.judging.test_precisions import records as precision_records
-from tests.reports.samples import bursts, cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
+from tests.reports.samples import cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
 from tests.reports.test_load import records as load_records
 
@@ -344,8 +344,8 @@ def across_precisions() -> str:
 
 
 def explained() -> str:
-    records = [ok(cell(label), bursts(1.0)) for label in ("fused", "eager")]
-    return explanation_to_page(explain(FUSED, EAGER), [FUSED, EAGER], records)
+    cells = beside(FUSED, EAGER)
+    return explanation_to_page(explain(cells), cells)
 
 
 def site() -> str:
@@ -375,3 +375,22 @@ def test_axe_finds_no_violation(reader: Reader, make: Callable[[], str], size: t
     found = reader.driver.execute_async_script("axe.run().then(arguments[0])")
     told = [(each["id"], each["nodes"][0]["target"], len(each["nodes"])) for each in found["violations"]]
     assert told == [] and found["passes"]
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK])
+def test_nested_modules_zoom_together_by_keys(reader: Reader, size: tuple[int, int]) -> None:
+    cells = beside(FUSED, EAGER)
+    reader.opens(explanation_to_page(explain(cells), cells), size)
+    widths = """[...document.querySelectorAll('.boxes')].map((at) => {
+        const widest = Math.max(...[...at.querySelectorAll('.box')].map((box) => box.offsetWidth));
+        return Math.round(100 * widest / at.offsetWidth);
+    })"""
+    assert reader.asks(widths) == [33, 100]  # 1 ms beside 3 ms
+    reader.finds(".box")[0].send_keys(*"\ue015")  # down: into the layers
+    assert reader.reads("#pointed")[0].startswith("layers: 0.8000 ms in onnx, 80 % of its call")
+    reader.driver.switch_to.active_element.send_keys("\ue007")  # Enter
+    assert reader.asks(widths) == [33, 100]  # 0.8 ms beside 2.4 ms
+    assert reader.asks("document.querySelectorAll('.boxes')[1].style.getPropertyValue('--scale')") == "0.8"
+    reader.driver.switch_to.active_element.send_keys("\ue00c")  # Escape
+    assert reader.asks("document.querySelectorAll('.boxes')[1].style.getPropertyValue('--scale')") == "1"
+    assert reader.asks("document.documentElement.scrollWidth <= innerWidth")

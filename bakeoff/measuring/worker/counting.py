@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.torch_profiling import around_modules
 from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
@@ -51,6 +54,59 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
     reads and writes each parameter and its two moments, and then gradients need not leave the chip.
     """
+    with _counting(module, precision) as so_far:
+        outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
+    return _work(so_far() + _Counts(0, 0, sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
+
+
+def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> dict[str, Work]:
+    """Make one eager call and return the work of each module that is called, with all inside it, by its path.
+
+    It is counted as by `count`. The bytes of a module are those of its weights, of what it is given, and of what it
+    returns. Those of one that is called several times are added up, but a weight counts only when it is read first.
+    """
+    counts: defaultdict[str, _Counts] = defaultdict(lambda: _Counts(0, 0, 0))
+    entered: list[tuple[str, _Counts]] = []
+
+    def leave(path: str, given_and_returned: object) -> None:
+        _, before = entered.pop()
+        if all(path != outer for outer, _ in entered):  # of a module that calls itself, the outermost call has all
+            tensors = {
+                _address(leaf): _bytes(leaf)
+                for leaf in pytree.tree_leaves(given_and_returned)
+                if isinstance(leaf, torch.Tensor)
+            }
+            counts[path] += so_far() - before + _Counts(0, 0, sum(tensors.values()))
+
+    with (
+        _counting(module, precision) as so_far,
+        around_modules(module, lambda path: entered.append((path, so_far())), leave),
+    ):
+        module(*inputs.args, **inputs.kwargs)
+    return {path: _work(each) for path, each in counts.items()}
+
+
+@dataclass(frozen=True)
+class _Counts:
+    flops: int
+    saved: int  # of these, that no algorithm for convolutions needs
+    moved: int  # bytes
+
+    def __add__(self, other: _Counts) -> _Counts:
+        return _Counts(self.flops + other.flops, self.saved + other.saved, self.moved + other.moved)
+
+    def __sub__(self, other: _Counts) -> _Counts:
+        return _Counts(self.flops - other.flops, self.saved - other.saved, self.moved - other.moved)
+
+
+def _work(counts: _Counts) -> Work:
+    least_flops = counts.flops - counts.saved if counts.saved else None
+    return Work(flops=counts.flops, bytes_moved=counts.moved, least_flops=least_flops)
+
+
+@contextlib.contextmanager
+def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], _Counts]]:
+    """Count what runs in the block. The yielded function returns what was counted so far, of bytes only weights'."""
     keep_compiler_out(_Reads, getattr(flop_counter, "_FlopCounterMode", object))
     aten = torch.ops.aten
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
@@ -64,10 +120,7 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
         reads,
         FlopCounterMode(display=False, custom_mapping=attention | saved.counters) as counter,
     ):
-        outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
-    moved = reads.bytes_read + sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))
-    flops = counter.get_total_flops()
-    return Work(flops=flops, bytes_moved=moved, least_flops=flops - saved.flops if saved.flops else None)
+        yield lambda: _Counts(counter.get_total_flops(), saved.flops, reads.bytes_read)
 
 
 def total(parts: Iterable[Work]) -> Work:

@@ -6,22 +6,30 @@ import contextlib
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+
+import psutil
 
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.profiling import WARMING_CALLS, Profiler
 from bakeoff.backends.vector_instructions import trust_vector_instructions
+from bakeoff.measuring.versions import COMMON, versions_of
 from bakeoff.measuring.worker import sampling
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
-from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
+from bakeoff.measuring.worker.counting import count_modules
+from bakeoff.measuring.worker.worker_context import Phases, WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.profile import CellProfile, CompilerWork
+from bakeoff.records.profile import CellProfile, CompilerWork, ThreadUse
+from bakeoff.records.schema import Work
 
 CALLS_S = 0.6
 """Seconds of calls without the profiler, and about as many with it."""
 MIN_CALLS, MAX_CALLS = 8, 100
 """Profiled calls that are not left out."""
+LEAST_BUSY = 0.02
+"""A thread that was on a core for less than this share of the time did not work for the calls."""
 MIN_CHOSEN = 2
 """Calls that the mean is of."""
 
@@ -43,7 +51,7 @@ def profile(worker: WorkerContext) -> CellProfile:
             compiled.bind(sets[0])
             with worker.phases.announced("warm-up"):
                 sampling.call_until_final(compiled, sets[:1], worker.clock)
-                plain_ns = unprofiled_calls(compiled, sets[0], worker.clock)
+                plain_ns, threads = unprofiled_calls(compiled, sets[0], worker)
                 call_ns = statistics.fmean(plain_ns[place] for place in undisturbed(plain_ns))
             profiler = compiled.profiler(module)
             if profiler is None:
@@ -56,24 +64,48 @@ def profile(worker: WorkerContext) -> CellProfile:
                 spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
                 parts = profiler.parts(spans)
                 work = profiler.work()
+            needs, uncounted = needs_of(module, sets[0], worker)
             return CellProfile(
                 label=worker.cell.label,
                 cell_id=worker.cell.id,
                 source=profiler.source,
                 call_ms=call_ns / 1e6,
+                median_ms=statistics.median(plain_ns) / 1e6,
                 profiled_ms=statistics.fmean(walls_ns[place] for place in chosen) / 1e6,
                 calls=len(chosen),
                 parts=[part for part in parts if part.ms > 0],
                 spans=spans[len(spans) // 2],
                 classes=classes,
-                work=with_placement(work, compiled, worker.threads),
+                work=with_placement(work, compiled, uncounted),
+                threads=threads,
+                needs=needs,
+                resolution_ms=profiler.resolution_ms,
+                versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
 
 
-def unprofiled_calls(compiled: Compiled, inputs: Inputs, clock: Clock) -> list[int]:
-    """Return the latencies of calls without the profiler, after as many that warm up."""
-    sampling.burst(compiled, [inputs], clock, CALLS_S / 4, WARMING_CALLS)
-    return sampling.burst(compiled, [inputs], clock, CALLS_S, MIN_CALLS)
+def unprofiled_calls(compiled: Compiled, inputs: Inputs, worker: WorkerContext) -> tuple[list[int], ThreadUse]:
+    """Return the latencies of calls without the profiler, after some that warm up, and how the threads worked."""
+    sampling.burst(compiled, [inputs], worker.clock, CALLS_S / 4, WARMING_CALLS)
+    before, begun_ns = cpu_seconds_of_threads(), worker.clock.now_ns()
+    latencies_ns = sampling.burst(compiled, [inputs], worker.clock, CALLS_S, MIN_CALLS)
+    lasted_s = (worker.clock.now_ns() - begun_ns) / 1e9
+    shares = [(now_s - before.get(thread, 0.0)) / lasted_s for thread, now_s in cpu_seconds_of_threads().items()]
+    busy = sorted((min(1.0, share) for share in shares if share >= LEAST_BUSY), reverse=True)
+    return latencies_ns, ThreadUse(allowed=worker.threads, busy=busy)
+
+
+def cpu_seconds_of_threads() -> dict[int, float]:
+    """Return for how many seconds each thread of this process was on a core so far. Kernels count in hundredths."""
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
+
+
+def needs_of(module: Any, inputs: Inputs, worker: WorkerContext) -> tuple[dict[str, Work], str]:
+    """Return the work of each module in a call, or why it could not be counted."""
+    try:
+        return count_modules(module, inputs, worker.cell.precision), ""
+    except Exception as error:  # the model's own code may raise anything under the counter
+        return {}, explain(error)[1].sentence
 
 
 def profiled_calls(profiler: Profiler, clock: Clock, call_ns: float) -> list[int]:
@@ -98,14 +130,15 @@ def undisturbed(walls_ns: Sequence[int], among: Sequence[int] | None = None) -> 
     return sorted(by_time[: max(MIN_CHOSEN, len(by_time) // 4)])
 
 
-def with_placement(work: CompilerWork, compiled: Compiled, threads: int) -> CompilerWork:
-    """Return what the compiler did, with what left it for another engine and the threads that the cell may use."""
+def with_placement(work: CompilerWork, compiled: Compiled, uncounted: str) -> CompilerWork:
+    """Return what the compiler did, with what left it for another engine, and why no work of modules is known."""
     placement = compiled.placement()
-    fallbacks = placement.fallbacks if placement else []
     broken = {each.reason for each in work.breaks}
-    left = [each for each in fallbacks if each.removeprefix("graph break: ") not in broken]
-    facts = [*work.facts, *(f"Left to another engine: {each}." for each in left), f"It may use {threads} thread(s)."]
-    return work.model_copy(update={"facts": facts})
+    left = (
+        [each for each in placement.fallbacks if each.removeprefix("graph break: ") not in broken] if placement else []
+    )
+    facts = [*work.facts, *([f"The work of its modules could not be counted: {uncounted}."] if uncounted else [])]
+    return work.model_copy(update={"fallbacks": [*work.fallbacks, *left], "facts": facts})
 
 
 class AnnouncedPhases(Phases):

@@ -166,6 +166,61 @@
     svg.addEventListener("blur", () => { marks[at]?.classList.remove("pointed"); at = -1; byKey = false; hideTip(); });
   }
 
+  // --- modules as nested boxes: all figures zoom together, by pointer and by keys
+
+  for (const figures of all(".icicles")) {
+    const groups = all(".boxes", figures);
+    const boxOf = (group, number) => group.querySelector(`[data-n="${number}"]`);
+    const above = new Map(all(".box", figures).map((box) => [box.dataset.n, box.dataset.above]));
+    const edge = (box, name) => Number(box.style.getPropertyValue(name));
+    const zoom = (number) => {
+      const held = groups.map((group) => {  // a module that this cell has not, or the nearest one that holds it
+        let at = number;
+        while (!boxOf(group, at)) at = above.get(at);
+        return boxOf(group, at);
+      });
+      const width = Math.max(...held.map((box) => edge(box, "--s")));
+      groups.forEach((group, place) => {
+        const left = edge(held[place], "--x");
+        group.style.setProperty("--from", left);
+        group.style.setProperty("--to", left + edge(held[place], "--s"));
+        group.style.setProperty("--scale", width);
+      });
+    };
+    const isShown = (box) => {
+      const [from, to] = ["--from", "--to"].map((name) => edge(box.parentElement, name));
+      return edge(box, "--x") < to && edge(box, "--x") + edge(box, "--s") > from;
+    };
+    const say = (box) => { document.getElementById("pointed").textContent = box.textContent; };
+    const goTo = (box) => {
+      if (!box) return;
+      for (const other of all(".box", box.parentElement)) other.tabIndex = other === box ? 0 : -1;
+      if (!isShown(box)) zoom(box.dataset.above);
+      box.focus({ preventScroll: true });
+    };
+    for (const group of groups) {
+      all(".box", group).forEach((box, place) => { box.tabIndex = place ? -1 : 0; });
+      group.addEventListener("click", (event) => { const box = event.target.closest(".box"); if (box) { zoom(box.dataset.n); goTo(box); } });
+      for (const kind of ["focusin", "pointerover"]) group.addEventListener(kind, (event) => { const box = event.target.closest(".box"); if (box) say(box); });
+      group.addEventListener("keydown", (event) => {
+        const box = event.target.closest(".box");
+        const inside = (number) => all(`[data-above="${number}"]`, group).filter((other) => other.dataset.n !== number);
+        const beside = inside(box.dataset.above);
+        const next = {
+          ArrowLeft: () => goTo(beside[beside.indexOf(box) - 1]),
+          ArrowRight: () => goTo(beside[beside.indexOf(box) + 1]),
+          ArrowDown: () => goTo(inside(box.dataset.n)[0]),
+          ArrowUp: () => goTo(boxOf(group, box.dataset.above)),
+          Escape: () => zoom(group.firstElementChild.dataset.n),
+        }[event.key];
+        if (!next) return;
+        event.preventDefault();
+        next();
+      });
+    }
+    zoom(groups[0].firstElementChild.dataset.n);
+  }
+
   // --- commands to copy
 
   for (const command of all(".command")) {
