@@ -203,7 +203,9 @@ def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
 def report(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
     calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
-    require: Annotated[str | None, typer.Option(help="Judge again by what may win; '' requires nothing")] = None,
+    require: Annotated[
+        str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
+    ] = None,
     figures: Annotated[
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
@@ -233,7 +235,8 @@ def report(
         write_for_ci(judgement, junit, summary)
         folder = path if path.is_dir() else path.parent
         told = tell(judgement, folder, console=stderr if as_json else stdout)
-        status = INTERRUPTED if told.was_interrupted else 0
+        unmet = require and not told.judgement.meets_requirements
+        status = INTERRUPTED if told.was_interrupted else 1 if unmet else 0
         if as_json:
             print_json(answer_of(told.judgement, folder), status)
         if status:
@@ -718,7 +721,7 @@ def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     if not report.complete:
         status = _interrupted(store.root)
     else:
-        status = INTERRUPTED if told.was_interrupted else runs.exit_status(report)
+        status = INTERRUPTED if told.was_interrupted else runs.exit_status(told.judgement)
     return print_json(answer_of(told.judgement, store.root), status) if as_json else status
 
 

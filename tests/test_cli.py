@@ -15,6 +15,7 @@ import pytest
 
 from bakeoff import backends
 from bakeoff.commands import run as runs
+from bakeoff.judging.judgement import judge
 from bakeoff.records import report_file
 from bakeoff.records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
@@ -245,14 +246,14 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
     "status", [Status.INCORRECT, Status.FALLBACK, Status.CRASH, Status.ERROR, Status.OOM, Status.TIMEOUT]
 )
 def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
-    assert runs.exit_status(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")])) == 1
-    assert runs.exit_status(report([failed(cell("null"), status, "scripted")])) == 3, "nothing was measured"
+    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))) == 1
+    assert runs.exit_status(judge(report([failed(cell("null"), status, "scripted")]))) == 3, "nothing was measured"
 
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
     status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
-    assert status == 0
+    assert status == 1, "no cell meets it"
     report = report_file.read(Path("run"))
     assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")
     assert report.verdicts[0].standings == []
@@ -261,6 +262,7 @@ def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: Command
     )
     status, out, _ = command_line("report", "run", "--require", "build_s<60")
     assert status == 0
+    assert command_line("report", "run", "--require", "p99_ms<1e-9")[0] == 1
     for start in ("cold", "warm"):
         assert f"= null over 50 calls from a {start} start: " in " ".join(out.split())
 
@@ -269,7 +271,7 @@ def test_a_backend_that_all_stands_for_may_be_missing() -> None:
     absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
     assert not absent.asked_by_name
     named = absent.model_copy(update={"asked_by_name": True})
-    assert [runs.exit_status(report([ok(cell(), bursts(1.0)), each])) for each in (absent, named)] == [0, 1]
+    assert [runs.exit_status(judge(report([ok(cell(), bursts(1.0)), each]))) for each in (absent, named)] == [0, 1]
 
 
 def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line: CommandLine) -> None:

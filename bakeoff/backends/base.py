@@ -346,6 +346,8 @@ class Backend(ABC):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
     imported once for all cells, in processes that cells are forked from: they must not start threads."""
+    keeps_choices: ClassVar[bool] = False
+    """True if a process that starts from what another one has built tries out no kernels again."""
     writes_cxx: ClassVar[bool] = False
     """True if `build` compiles C++, for which the machine needs a compiler."""
     traps: ClassVar[tuple[Trap, ...]] = ()
@@ -460,6 +462,8 @@ class AheadOfTime(Backend):
     The harness calls `package` in a process that then ends. It calls `load` in a fresh process with the same
     `workspace`, which has imported torch and has never seen the module. So it measures what a deployment gets.
     """
+
+    keeps_choices = True
 
     def available_to_load(self, device: Device) -> Availability:
         """Can this machine load on `device` what another process has packaged?"""

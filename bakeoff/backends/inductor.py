@@ -107,6 +107,7 @@ class Inductor(Backend):
     usual_build_s = 16.0
     colour = "#e69f00"
     writes_cxx = True
+    keeps_choices = True
     quantises = True
     writes_caches = True
     modes = (

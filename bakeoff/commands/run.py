@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
+from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.stored_report import report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
@@ -214,15 +215,19 @@ def request_of(store: Store) -> Request:
         raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff: {error}") from None
 
 
-def exit_status(report: Report) -> int:
-    """Return 0, or 1 if a cell failed or a backend that was named is missing, or 3 if nothing was measured."""
-    if not any(record.latency for record in report.records):
+def exit_status(judgement: Judgement) -> int:
+    """Return 0, or 3 if nothing was measured.
+
+    It is 1 if a cell failed, if a backend that was named is missing, or if no cell of a contest meets the requirements.
+    """
+    records = judgement.report.records
+    if not any(record.latency for record in records):
         return 3
     failed = any(
         record.status.is_failure or (record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED))
-        for record in report.records
+        for record in records
     )
-    return 1 if failed else 0
+    return 1 if failed or not judgement.meets_requirements else 0
 
 
 def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:

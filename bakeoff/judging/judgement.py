@@ -37,6 +37,11 @@ class Judgement:
         """Return the report, or the first one of several."""
         return self.reports[0]
 
+    @property
+    def meets_requirements(self) -> bool:
+        """Return True unless there is a contest in which every measured cell misses what is required."""
+        return all(contest.ranked or not any(cell.unmet for cell in contest.cells) for contest in self.contests)
+
 
 def judge(report: Report) -> Judgement:
     """Return everything that an output of this report may show."""

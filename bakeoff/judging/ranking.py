@@ -71,6 +71,24 @@ def beaten(records: Sequence[Record], requirements: Requirements | None = None) 
     return _called_slower(ranking) | ranking.beaten_in_rounds
 
 
+NEAR_BEST = 1.15
+"""Nobody chooses a cell for its energy that takes more than this many times as long as the best one."""
+
+
+def contenders(records: Sequence[Record], requirements: Requirements | None = None) -> frozenset[str]:
+    """Return the labels of the cells that somebody may choose, by the records so far.
+
+    They are near the best cell that may win, or faster, and are not called slower. Where no cell meets the requirements
+    yet, the fastest one stands for it: what is required may be measured last.
+    """
+    ranking = Ranking(records, requirements)
+    best = min(ranking.ranked or ranking.measured, key=median_ms, default=None)
+    if best is None:
+        return frozenset()
+    near = {record.cell.label for record in ranking.measured if median_ms(record) <= NEAR_BEST * median_ms(best)}
+    return frozenset(near.difference(_called_slower(ranking)))
+
+
 def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
     """Return the cells that the best one is called faster than, by an interval over processes."""
     return {

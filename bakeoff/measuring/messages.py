@@ -258,6 +258,13 @@ class Finish(Frozen):
     with_energy: bool = False
     with_trace: bool = False  # of the kernels on a GPU
     with_metrics: bool = False  # of the user's own
+    with_around: bool = False  # the stages around the model
+
+    @property
+    def only_checks(self) -> bool:
+        """Return True if nothing is timed, so that others may run meanwhile."""
+        timed = (self.in_full, self.with_throughput, self.with_energy, self.with_trace, self.with_around)
+        return not (any(timed) or self.with_metrics)
 
 
 Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
@@ -315,6 +322,7 @@ class Ready(Frozen):
     reference_in_float32: tuple[str, ...] = ()  # operators of a float64 reference that ran in float32
     why_reference_is_narrower: str = ""  # how float64 failed, if the reference is not in float64
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again
+    has_around: bool = False  # the model has stages around it
 
 
 class BurstTaken(Frozen):

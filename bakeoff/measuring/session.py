@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bakeoff import backends, models
-from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.judging.ranking import beaten, contenders, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -153,6 +153,7 @@ def measurement_of(
         machine=machine,
         time_plan=time_plan,
         beaten=functools.partial(beaten, requirements=request.require),
+        contenders=functools.partial(contenders, requirements=request.require),
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,

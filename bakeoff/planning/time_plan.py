@@ -79,6 +79,12 @@ class TimePlan:
             steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
         self._ahead[contest_id] = steps
 
+    def expect_built(self, contest_id: str, label: str) -> None:
+        """Expect that the first process of a cell starts from what an earlier run has built."""
+        ahead = self._ahead[contest_id]
+        ahead[Step.START, label] += ahead[Step.BUILD, label]
+        ahead[Step.BUILD, label] = 0
+
     def expect_further(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
         """Expect so many further processes of these cells, and nothing else of their contest."""
         self._ahead[contest_id] = Counter(

@@ -15,7 +15,7 @@ from scripted_backends import Null
 
 from bakeoff.commands import run as runs
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
-from bakeoff.judging.judgement import contests_of
+from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.measuring import session
 from bakeoff.measuring.controller.environment import usable_cores
 from bakeoff.measuring.messages import TorchFacts
@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path
     assert {record.reason for record in report.records[1:]} == {"your model failed to load: see eager"}
     said = "your model failed to load: ValueError: no weights here (broken.py, line 2, in factory)"
     assert said in report.records[0].reason
-    assert runs.exit_status(report) == 3
+    assert runs.exit_status(judge(report)) == 3
 
 
 @pytest.mark.slow
@@ -318,8 +318,8 @@ def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path
     lost = {doubt.labels[0]: doubt for doubt in contest.doubts if isinstance(doubt, NotRanked)}["null/partial"]
     assert lost.status is Status.FALLBACK and "placement is partial" in lost.reason
     only = report.model_copy(update={"records": [by_label(report)[name] for name in ("eager", "null/partial")]})
-    assert runs.exit_status(only) == 1
-    assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
+    assert runs.exit_status(judge(only)) == 1
+    assert runs.exit_status(judge(only.model_copy(update={"records": only.records[:1]}))) == 0
 
 
 def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> None:
@@ -329,7 +329,7 @@ def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> No
     assert "null/partial" in contest.contenders
     assert [doubt.label for doubt in contest.doubts if isinstance(doubt, PartlyElsewhere)] == ["null/partial"]
     assert "--strict" not in report.records[0].command
-    assert runs.exit_status(report) == 0
+    assert runs.exit_status(judge(report)) == 0
 
 
 def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, Report]) -> None:

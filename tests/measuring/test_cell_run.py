@@ -100,17 +100,36 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
     assert [record.energy is not None for record in run.records.values()] == has_energy
 
 
+@pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("asked_for", [False, True])
 def test_a_cell_that_is_far_from_the_best_has_energy_and_a_trace_only_if_energy_was_asked_for(
-    tmp_path: Path, asked_for: bool
+    tmp_path: Path, asked_for: bool, processes: int
 ) -> None:
     scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.3)}
-    plan = replace(plan_of(3), races=False, energy_of_all=asked_for)
+    plan = replace(plan_of(processes), races=False, energy_of_all=asked_for)
     run = run_contest(tmp_path, scripts, plan, device=Device("cuda"))
-    assert {len(record.processes) for record in run.records.values()} == {3}
+    assert {len(record.processes) for record in run.records.values()} == {processes}
     for name in ("energy", "kernel_times"):
         found = {label: getattr(record, name) is not None for label, record in run.records.items()}
         assert found == {"eager": True, "null": True, "null/double": asked_for}
+    assert all(record.throughput for record in run.records.values())
+
+
+def test_what_answers_wrongly_is_not_what_others_are_near_to(tmp_path: Path) -> None:
+    wrong = Script(level_ms=0.1, answers={(0, "start"): WRONG})
+    records = run_contest(tmp_path, {"eager": Script(), "null": Script(level_ms=1.1), "null/wrong": wrong}).records
+    found = {label: record.energy is not None for label, record in records.items()}
+    assert found == {"eager": True, "null": True, "null/wrong": False}
+
+
+def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_alone(tmp_path: Path) -> None:
+    levels = {"eager": 1.0, "null": 1.1, "null/double": 2.0, "null/slow": 3.0, "null/again": 4.0}
+    scripts = {label: Script(level_ms=level) for label, level in levels.items()}
+    run = run_contest(tmp_path, scripts, plan_of(3), device=Device("cuda"), cores=16)
+    assert {len(record.processes) for record in run.records.values()} == {3}
+    assert run.most("finishes", "finished") == {0: 1, 1: 3, 2: 5}, "in full, energy of two, nothing but checks"
+    on_cpu = run_contest(tmp_path / "cpu", scripts, plan_of(3), cores=16)
+    assert on_cpu.most("finishes", "finished") == {0: 1, 1: 1, 2: 1}, "each check takes all cores"
 
 
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])

@@ -140,7 +140,7 @@ COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torch
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 4}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
+    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 5}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
 )
 def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
     tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
@@ -284,6 +284,19 @@ def test_a_kept_build_that_fails_is_built_anew_and_not_kept(tmp_path: Path, endi
     assert anew.records["onnx"].status is Status.OK and not any(phase.built_at for phase in anew.records["onnx"].phases)
     assert any("failed with a build of an earlier run, and was built anew" in note for note in anew.notes)
     assert BuildCache(tmp_path / "cache").entries() == []
+
+
+def test_a_build_of_an_earlier_run_is_expected_to_take_no_longer_than_a_start(tmp_path: Path) -> None:
+    """A budget that leaves no time to build a slow cell leaves time to start it."""
+
+    def run(name: str, seconds: float, budget_s: float) -> SimpleNamespace:
+        scripts = {"eager": Script(), "onnx": Script(phases=("compile",), seconds_per_start=seconds)}
+        with BuildCache(tmp_path / name) as cache:
+            return run_contest(tmp_path / f"{name}-{budget_s}", scripts, build_cache=cache, budget_s=budget_s)
+
+    run("kept", 1.0, 600.0)
+    statuses = [run(name, 1.0, 5.0).records["onnx"].status for name in ("empty", "kept")]
+    assert statuses == [Status.NOT_REACHED, Status.OK]
 
 
 def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:

@@ -477,3 +477,27 @@ def test_changed_settings_are_told_and_put_in_force_elsewhere(tmp_path: Path) ->
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(("asked", "in_force"), [(None, 5), (1, 1), (2, 2), (4, 4)])
+def test_loading_takes_two_threads_and_a_file_that_sets_threads_is_heard(asked: int | None, in_force: int) -> None:
+    threads, own = torch.get_num_threads(), (torch.get_num_threads, torch.set_num_threads)
+    try:
+        torch.set_num_threads(5)
+        with global_settings.few_threads(), global_settings.few_threads():
+            assert own[0]() == 2
+            before = torch.get_num_threads()
+            assert before == 5, "a model that asks sees what will be in force"
+            torch.set_num_threads(1)
+            assert (own[0](), torch.get_num_threads()) == (1, 1)
+            torch.set_num_threads(before)
+            assert own[0]() == 2, "one that sets it for a while changes nothing"
+            if asked:
+                torch.set_num_threads(asked)
+            kept = torch.set_num_threads, torch.get_num_threads  # by a module that was imported meanwhile
+        assert torch.get_num_threads() == in_force
+        assert (torch.get_num_threads, torch.set_num_threads) == own
+        kept[0](4)
+        assert kept[1]() == torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(threads)

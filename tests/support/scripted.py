@@ -228,6 +228,7 @@ class ScriptedWorker:
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
         elif isinstance(command, Finish):
+            self._on_step("finishes")
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
             finished = Finished(
                 accuracy_after=answer,
@@ -261,7 +262,7 @@ class ScriptedWorker:
         if isinstance(event, PhaseBegun) and event.name == "evaluate":
             self._on_step("evaluates")
             self._passing(self._script.evaluate_s)
-        if isinstance(event, ReadyToBuild | Built | Ready):
+        if isinstance(event, ReadyToBuild | Built | Ready | Finished):
             self._on_step("loaded" if isinstance(event, ReadyToBuild) else type(event).__name__.lower())
         return event
 

@@ -142,7 +142,9 @@ class MetricsSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, `begin_build`, `warm_up`, bursts and `finish`. At the end comes `record`.
+    """One cell. In each epoch come `launch`, `begin_build`, `warm_up`, bursts, `begin_finish` and `finish`.
+
+    At the end comes `record`.
 
     `launch` and `begin_build` do not wait: `poll` says when the process has loaded, and when it has built. Each of them
     raises CellEnded where the cell comes to its end instead.
@@ -226,8 +228,9 @@ class CellRun:
 
     @property
     def builds_alone(self) -> bool:
-        """Return True for every build on a CPU, and for builds for a GPU that try out kernels."""
-        return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
+        """Return True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
+        finds_choices = self.starts_warm and self._backend.keeps_choices
+        return not self.cell.device.is_cuda or (self._backend.times_kernels(self.cell) and not finds_choices)
 
     @property
     def has_started_warm(self) -> bool:
@@ -423,9 +426,7 @@ class CellRun:
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
         """Return what takes windows of load in the cell's process, which has taken bursts."""
-        live = self._alive()
-        assert live.ready is not None
-        threads = live.ready.settings.get("threads")
+        threads = self._ready().settings.get("threads")
         latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
 
@@ -444,38 +445,42 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def finish(self, has_time: bool = True, may_win: bool = True, evaluate_ends_s: float = math.inf) -> None:
-        """Check once more, and let the process go.
+    def last_step(self, has_time: bool, may_be_chosen: bool, evaluate_ends_s: float = math.inf) -> Finish:
+        """Return what its process does last. It always checks its answers once more.
 
-        Only the first process measures throughput and device time, where they are wanted and it has time. Only its
+        Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
-        A throughput that its latency contradicts is measured again in the next process.
-        Energy and the trace of kernels take seconds, so the second process takes them, of a cell that `may_win`.
+        What takes seconds is for a cell that `may_be_chosen`: energy and the trace of kernels in the second process,
+        the stages around the model in each, and a throughput again that its latency contradicts.
         The user's own metric is computed last, in the first process, until `evaluate_ends_s`.
         """
-        live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
+        sampling, processes = self._setup.sampling, len(self._processes)
         wants_more = has_time and not sampling.latency_only
-        done = len(so_far.processes) if so_far else 0
-        with_energy = wants_more and may_win and done == min(1, sampling.processes - 1)
-        in_full = wants_more and so_far is None
-        with_trace = with_energy and self.cell.device.is_cuda
-        with_throughput = in_full or (wants_more and so_far is not None and _doubts_throughput(so_far))
-        evaluates = so_far is None and self.is_evaluated and self._now_s() < evaluate_ends_s
-        live.worker.send(
-            Finish(
-                in_full=in_full,
-                with_throughput=with_throughput,
-                with_energy=with_energy,
-                with_trace=with_trace,
-                with_metrics=evaluates,
-            )
+        is_first, for_choice = processes == 0, wants_more and may_be_chosen
+        with_energy = for_choice and processes == min(1, sampling.processes - 1)
+        is_doubted = self._so_far is not None and _doubts_throughput(self._so_far)
+        return Finish(
+            in_full=wants_more and is_first,
+            with_throughput=(wants_more and is_first) or (for_choice and is_doubted),
+            with_energy=with_energy,
+            with_trace=with_energy and self.cell.device.is_cuda,
+            with_metrics=is_first and self.is_evaluated and self._now_s() < evaluate_ends_s,
+            with_around=may_be_chosen and self._ready().has_around,
         )
+
+    def begin_finish(self, last: Finish) -> None:
+        """Have the process take its last step, and do not wait for it."""
+        self._alive().worker.send(last)
+
+    def finish(self, last: Finish, evaluate_ends_s: float = math.inf) -> None:
+        """Wait until the process has taken its last step, and let it go."""
+        live, so_far = self._alive(), self._so_far
         finished = self._await(live, Finished)
-        metrics = self._metrics(live, evaluate_ends_s, evaluates) if so_far is None and self.is_evaluated else None
-        kernel_times = self._kernels(live) if with_trace and not live.worker.is_over else None
+        evaluates = so_far is None and self.is_evaluated
+        metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
+        kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         self._end_worker()
-        assert live.ready is not None
-        found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        found = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
         if metrics is not None:
             found = found.model_copy(update={"metrics": metrics})
         if kernel_times:
@@ -588,6 +593,11 @@ class CellRun:
         assert self._live is not None, "the cell has been started"
         return self._live
 
+    def _ready(self) -> Ready:
+        ready = self._alive().ready
+        assert ready is not None, "the cell is warm"
+        return ready
+
     def _forget_live(self) -> None:
         self._live = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
@@ -620,8 +630,7 @@ class CellRun:
 
     def _further(self, so_far: Record, finished: Finished) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
-        live = self._alive()
-        assert live.ready is not None
+        live, ready = self._alive(), self._ready()
         new = [doubt for doubt in doubts_of_finished(finished) if doubt not in so_far.doubts]
         return so_far.model_copy(
             update={
@@ -631,7 +640,7 @@ class CellRun:
                 "energy": finished.energy or so_far.energy,
                 "around": [*so_far.around, *self._around(finished)],
                 "doubts": [*so_far.doubts, *new],
-                **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
+                **self._failed_check(so_far, ready.accuracy, finished.accuracy_after),
             }
         )
 

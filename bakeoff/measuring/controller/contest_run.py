@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from bakeoff.judging.estimate import burst_medians_ms, steadiest
@@ -22,6 +22,7 @@ from bakeoff.measuring.controller.rounds import (
 )
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
+from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import ArtifactTooLarge
@@ -29,8 +30,8 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
 
-NEAR_BEST = 1.15
-"""A cell that takes longer than the fastest one by this factor gets no measurement of energy and no trace."""
+CORES_OF_CHECK = 2
+"""Checks of a GPU's cells that go on together have so many cores each."""
 
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
@@ -79,7 +80,7 @@ class ContestRun:
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
             sign = 1 if self._time_plan.has_budget else -1
-            self._cells[1:] = sorted(self._cells[1:], key=lambda each: sign * self._seconds_of(Step.BUILD, [each]))
+            self._cells[1:] = sorted(self._cells[1:], key=lambda each: sign * self._seconds_of_start(each))
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
@@ -212,12 +213,7 @@ class ContestRun:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
         stays = epoch.waiting and len(survivors) > 1
         epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
-        if any(cell_run.is_evaluated for cell_run in survivors):
-            # the fastest first: where a budget ends meanwhile, what may win has its metric
-            survivors.sort(key=lambda cell_run: cell_run.median_ms)
-        leaving = deque(cell_run for cell_run in survivors if cell_run not in epoch.staying)
-        while leaving:
-            self._finish(epoch, leaving.popleft(), [*epoch.staying, *leaving])
+        self._let_go(epoch, [cell_run for cell_run in survivors if cell_run not in epoch.staying])
         epoch.holds_all &= not epoch.displaced
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
@@ -234,6 +230,9 @@ class ContestRun:
 
     def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
+
+    def _seconds_of_start(self, cell_run: CellRun) -> float:
+        return self._seconds_of(Step.START if cell_run.cached_at else Step.BUILD, [cell_run])
 
     def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
@@ -313,14 +312,46 @@ class ContestRun:
             foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive)),
         )
 
-    def _finish(self, epoch: Epoch, cell_run: CellRun, others: Sequence[CellRun]) -> None:
-        """Let the cell's process go while `others` are alive. It is measured further only if it can be ranked."""
-        self._resume(cell_run)
+    def _let_go(self, epoch: Epoch, cells: Sequence[CellRun]) -> None:
+        """End these processes. What measures something last does so alone, and after that others check together.
+
+        Only cells that somebody may choose are measured in ways that take seconds. That is decided once for all.
+        """
+        if self._run.sampling.energy_of_all:
+            chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
+        else:
+            chosen = self._run.contenders([record for each in self._cells if (record := each.so_far())])
+
+        def last_step(cell_run: CellRun, others: Collection[CellRun]) -> Finish:
+            ends_s = self._time_plan.contest_ends_s
+            has_time = self._machine.now_s() + self._seconds_of(Step.FINISH, [cell_run, *others]) <= ends_s
+            return cell_run.last_step(has_time, cell_run.cell.label in chosen, ends_s)
+
+        if any(cell_run.is_evaluated for cell_run in cells):
+            # the fastest first: where a budget ends meanwhile, what may win has its metric
+            cells = sorted(cells, key=lambda cell_run: cell_run.median_ms)
+        leaving = deque(sorted(cells, key=lambda each: last_step(each, ()).only_checks))
+        at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
+        while leaving:
+            going: list[tuple[CellRun, Finish]] = []
+            while leaving and (not going or len(going) < at_once):
+                last = last_step(leaving[0], [*epoch.staying, *leaving])
+                if going and not (last.only_checks and going[0][1].only_checks):
+                    break
+                going.append((leaving.popleft(), last))
+            for cell_run, last in going:
+                self._resume(cell_run)
+                cell_run.begin_finish(last)
+            others = [cell_run for cell_run, _ in going]
+            for cell_run, last in going:
+                others.remove(cell_run)
+                self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving])
+
+    def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun]) -> None:
+        """Wait for the cell's last step, and let its process go while `others` are alive."""
         begun_s = self._machine.now_s()
-        last_s = begun_s + self._seconds_of(Step.FINISH, [cell_run, *others])
         try:
-            has_time = last_s <= self._time_plan.contest_ends_s
-            cell_run.finish(has_time, self._may_win(cell_run), self._time_plan.contest_ends_s)
+            cell_run.finish(last, self._time_plan.contest_ends_s)
         except CellEnded as ended:
             if self._conclude_or_retry(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
@@ -335,18 +366,6 @@ class ContestRun:
             epoch.finished.append(cell_run)
         else:
             self._conclude(cell_run, record)
-
-    def _may_win(self, cell_run: CellRun) -> bool:
-        """Return False for a cell that is far from the best or surely beaten, unless all are asked for.
-
-        Energy and the trace of kernels take seconds of each cell, and few people choose a slower one for them.
-        """
-        if self._run.sampling.energy_of_all or not cell_run.was_measured:
-            return True
-        best_ms = min(each.median_ms for each in self._cells if each.was_measured)
-        if cell_run.median_ms > NEAR_BEST * best_ms:
-            return False
-        return cell_run.cell.label not in self._run.beaten([each.record() for each in self._cells if each.was_measured])
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.

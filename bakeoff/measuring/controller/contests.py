@@ -71,6 +71,9 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
     cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
+    for cell_run in cell_runs:
+        if cell_run.cached_at:
+            run.time_plan.expect_built(contest.id, cell_run.cell.label)
     if kept:
         _note_resumption(run, kept, cell_runs)
     stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)

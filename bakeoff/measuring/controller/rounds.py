@@ -7,7 +7,7 @@ they are precise, and which pairs are undecided.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -20,6 +20,9 @@ Undecided = Callable[[Sequence[Record]], Pairs]
 """Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
 Beaten = Callable[[Sequence[Record]], Mapping[str, LeftEarly]]
 """Returns, from the records so far, the cells that are surely beaten, by label."""
+
+Contenders = Callable[[Sequence[Record]], Collection[str]]
+"""Returns, from the records so far, the labels of the cells that somebody may choose."""
 
 Cell = TypeVar("Cell")
 

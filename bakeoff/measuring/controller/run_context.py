@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.judging.ranking import beaten, contenders, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.rounds import Beaten, Undecided
+from bakeoff.measuring.controller.rounds import Beaten, Contenders, Undecided
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
@@ -40,6 +40,7 @@ class RunContext:
         machine: Machine | None = None,
         time_plan: TimePlan | None = None,
         beaten: Beaten = beaten,
+        contenders: Contenders = contenders,
         artifacts: Artifacts | None = None,
         load: LoadPlan | None = None,
         place: str = "",
@@ -62,6 +63,7 @@ class RunContext:
         self.interleaved = interleaved and CAN_PAUSE
         self.undecided = undecided
         self.beaten = beaten
+        self.contenders = contenders
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s

@@ -12,6 +12,7 @@ Most models compute their outputs from their inputs alone, and then their sets a
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -168,14 +169,18 @@ class Checker:
         left_out: Sequence[str] = (),
         of_other_inputs: Sequence[accuracy.Outputs] = (),
     ) -> Accuracy:
-        return accuracy.check(
-            found,
-            reference,
-            self._worker.cell.precision,
-            self._training_outputs,
-            left_out=left_out,
-            of_other_inputs=of_other_inputs,
-        )
+        from bakeoff.measuring.worker.global_settings import few_threads
+
+        # for a GPU, others may build or check beside this; a CPU's cells do so alone
+        with few_threads() if self._worker.cell.device.is_cuda else contextlib.nullcontext():
+            return accuracy.check(
+                found,
+                reference,
+                self._worker.cell.precision,
+                self._training_outputs,
+                left_out=left_out,
+                of_other_inputs=of_other_inputs,
+            )
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from bakeoff.records.traits import ModelTraits, Setting
@@ -12,6 +15,9 @@ MATMUL_PRECISION = "matmul precision"
 """The setting that the precision of a cell overrules."""
 
 ON, OFF = "on", "off"
+
+LOADING_THREADS = 2
+"""Several processes load side by side. With a thread for each core in each of them, threads mostly wait for a core."""
 
 TINY = 1e-310
 """A denormal number in float64."""
@@ -58,6 +64,39 @@ def put_in_force(traits: ModelTraits) -> int:
     if "cudnn.deterministic" in changed:
         torch.backends.cudnn.deterministic = changed["cudnn.deterministic"] == ON
     return torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def few_threads() -> Iterator[None]:
+    """Have torch compute with two threads at most in the block, which loads a model or compares its answers.
+
+    The block does not notice: `torch.get_num_threads` returns what would be in force without this, and what it asks for
+    by `torch.set_num_threads` is in force afterwards. So a model's file that sets threads is heard, and one that sets
+    them for a while and then back changes nothing.
+    """
+    get, put = torch.get_num_threads, torch.set_num_threads
+    wanted, is_over = get(), False
+    if wanted <= LOADING_THREADS:
+        yield
+        return
+
+    def wanted_threads() -> int:
+        return get() if is_over else wanted
+
+    def want_threads(nthreads: int) -> None:
+        nonlocal wanted
+        put(nthreads if is_over else min(nthreads, LOADING_THREADS))  # first, because it refuses senseless numbers
+        wanted = wanted if is_over else nthreads
+
+    put(min(wanted, LOADING_THREADS))
+    # a module that is imported meanwhile may keep these functions, which are torch's own once the block is over
+    torch.get_num_threads, torch.set_num_threads = wanted_threads, want_threads
+    try:
+        yield
+    finally:
+        is_over = True
+        torch.get_num_threads, torch.set_num_threads = get, put
+        put(wanted)
 
 
 def _flushes_denormals() -> bool:

@@ -31,8 +31,15 @@ def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | No
 
     With `weights_at`, the model has the weights that it would have at these sizes.
     """
+    from bakeoff.measuring.worker.global_settings import few_threads
+
     if cwd is not None:
         os.chdir(cwd)
+    with few_threads():
+        return _load_with_weights(cell, weights_at)
+
+
+def _load_with_weights(cell: Cell, weights_at: Mapping[str, int] | None) -> LoadedModel:
     if not weights_at or weights_at.items() <= cell.dimensions.items():
         return _load(cell)
     # first the weights: a user's file is imported anew each time, and pickling needs the classes of the last import

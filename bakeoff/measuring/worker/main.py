@@ -186,7 +186,9 @@ def package(worker: WorkerContext) -> None:
 def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(worker.backend, AheadOfTime)
-    with worker.phases.announced("inputs"):
+    from bakeoff.measuring.worker.global_settings import few_threads
+
+    with worker.phases.announced("inputs"), few_threads():
         models.find(worker.cell.model).make_importable()
         os.chdir(worker.workspace)
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)

@@ -44,6 +44,9 @@ REWARM_S = 0.01
 WANTED_CALLS_LIMIT_S = 2.0
 """A burst takes at most this long to reach the number of calls that a required percentile needs."""
 
+DEVICE_TIME_S = 0.25
+MIN_DEVICE_CALLS, MAX_DEVICE_CALLS = 10, 100
+
 STAGES_S = 0.5
 MIN_STAGES_CALLS = 20
 
@@ -250,18 +253,20 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
     return Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s, range_per_s=range_per_s)
 
 
-def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls: int = 100) -> DeviceTime | None:
+def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> DeviceTime | None:
     """Return the median time between two CUDA events around a call, or None on a device without such events.
 
-    It includes the gaps between kernel launches. What the latency has beyond it is the host's share.
+    It includes the gaps between kernel launches. What the latency has beyond it is the host's share. There are a
+    hundred calls, or as many as a quarter of a second holds, but ten.
     """
     if clock.stream is None:
         return None
     import torch
 
-    times_ms = []
-    for index in range(calls):
-        compiled.bind(sets[index % len(sets)])
+    times_ms: list[float] = []
+    end_ns = clock.now_ns() + int(DEVICE_TIME_S * 1e9)
+    while len(times_ms) < MIN_DEVICE_CALLS or (len(times_ms) < MAX_DEVICE_CALLS and clock.now_ns() < end_ns):
+        compiled.bind(sets[len(times_ms) % len(sets)])
         clock.synchronise()
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record(clock.stream)
@@ -269,7 +274,7 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls:
         stop.record(clock.stream)
         clock.synchronise()
         times_ms.append(start.elapsed_time(stop))
-    return DeviceTime(median_ms=statistics.median(times_ms), calls=calls)
+    return DeviceTime(median_ms=statistics.median(times_ms), calls=len(times_ms))
 
 
 def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Stage]:

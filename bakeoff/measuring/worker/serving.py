@@ -70,6 +70,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         reference_in_float32=reference.in_float32,
         why_reference_is_narrower=reference.why_narrower,
         recompiled=list(compiled.recompiled()) if worker.job.open_axes else [],
+        has_around=worker.around is not None,
     )
     messages.send(connection, ready)
     compilations = compiled.compilations()
@@ -92,6 +93,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
+    last = command if isinstance(command, Finish) else Finish(in_full=False)
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
     used: Energy | None = None
@@ -99,13 +101,13 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     with phases.announced("finish"):
         server.close()
         recompilations = compiled.compilations() - compilations
-        if isinstance(command, Finish) and command.in_full:
+        if last.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
             stages = sampling.stages(compiled, sets, clock)
-        if isinstance(command, Finish) and command.with_throughput:
+        if last.with_throughput:
             usual_ms = statistics.median(medians_ms) if medians_ms else None
             throughput = sampling.throughput(compiled, sets, clock, core, usual_ms)
-        if isinstance(command, Finish) and command.with_energy:
+        if last.with_energy:
             counter = energy.counter_for(worker.cell.device)
             used = energy.measure(compiled, sets, clock, counter)
         device_memory.sample()
@@ -113,7 +115,6 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         after = checker.check()
     # builds for load are none of the cell's own
     memory_now, placement = before_load or (worker.memory(), compiled.placement())
-    around = worker.around.measure(clock) if worker.around and isinstance(command, Finish) else []
     finished = Finished(
         accuracy_after=after,
         placement=placement,
@@ -123,13 +124,13 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         device_time=device_time,
         energy=used,
         stages=stages,
-        around=around,
+        around=worker.around.measure(clock) if worker.around and last.with_around else [],
     )
     messages.send(connection, finished)
-    if isinstance(command, Finish) and command.with_metrics:
+    if last.with_metrics:
         with phases.announced("evaluate"):
             messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
-    if isinstance(command, Finish) and command.with_trace:
+    if last.with_trace:
         messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
 
 

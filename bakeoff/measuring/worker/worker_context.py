@@ -111,10 +111,10 @@ class WorkerContext:
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
-        from bakeoff.measuring.worker.global_settings import put_in_force
+        from bakeoff.measuring.worker.global_settings import few_threads, put_in_force
         from bakeoff.measuring.worker.understanding import AlikeCalls
 
-        with self.phases.announced("model"):
+        with self.phases.announced("model"), few_threads():
             model = load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
