@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -698,21 +700,47 @@ def blame_cell(
     """
     from bakeoff.explaining import blaming
     from bakeoff.records.blame import Found
-    from bakeoff.reports.blame import to_markdown
+    from bakeoff.reports import blame as shown
     from bakeoff.shipping import reproduce
 
-    with stderr.status("") as status:
-        found = blaming.blame_cell(run, label, lambda text: status.update(Text(text)))
-    if script and not found.script:
+    with _search_progress() as tell_progress:
+        blame, record = blaming.blame_cell(run, label, tell_progress)
+    if script and blame.script is None:
         raise UsageError(f"--script {script}: no script can be written of what was found")
-    if script:
-        reproduce.write(found.script, script)
-    write(out, lambda: to_markdown(found.blame))
-    exit_status = 0 if found.blame.found is Found.NOTHING else 1
+    if script and blame.script:
+        reproduce.write(blame.script.text, script)
+    if drawn := shown.figure(blame):
+        folder = run if run.is_dir() else run.parent
+        path = folder / "figures" / f"blame-{record.cell.id}.svg"
+        write(path, lambda: drawn)
+        blame = blame.model_copy(update={"figure": str(path)})
+    write(out, lambda: shown.to_markdown(blame, out.parent if out else run))
+    exit_status = 0 if blame.found is Found.NOTHING else 1
     if as_json:
-        return print_json(found.blame, exit_status)
-    print_markdown(to_markdown(found.blame))
+        return print_json(blame, exit_status)
+    print_markdown(shown.to_terminal(blame))
     return exit_status
+
+
+@contextlib.contextmanager
+def _search_progress() -> Iterator[Callable[[str], None]]:
+    """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
+    again, which names the smallest part so far."""
+    lines: list[str] = []
+
+    def tell_progress(text: str) -> None:
+        status.update(Text(text))
+        if ": build " in text or ": script " in text or ": keep " in text:
+            lines.append(text)
+            say(text, stderr)
+
+    try:
+        with stderr.status("") as status:
+            yield tell_progress
+    except KeyboardInterrupt:
+        if lines:
+            say(f"Interrupted during {lines[-1]}", stderr)
+        raise
 
 
 def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from bakeoff.backends.reasons import failure_of
 from bakeoff.explaining.profiles import asked_of_worker
 from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.messages import BlameCell, Blamed
-from bakeoff.records.blame import Blame
+from bakeoff.planning.request import Request
+from bakeoff.records.blame import Blame, Script, Trial
 from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.shipping import script_parts
 from bakeoff.shipping.reproduce import script_of_part
 
+SEARCH_LIMIT_S = 3600.0
+"""The worker of a search ends after so long, whatever it is doing."""
+
 
 class Blamable(NamedTuple):
-    """What was found, with the record of the cell, and the script of the part that fails alone, or nothing."""
+    """What was found, with the record of the cell."""
 
     blame: Blame
     record: Record
-    script: str
 
 
 def blame_cell(path: Path, label: str, tell: Callable[[str], None]) -> Blamable:
     """Find the smallest part of a cell's model that loses precision, or that fails.
 
-    Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails.
+    What fails is written as a script, which is run. Raises UsageError for a cell that cannot be looked into, and
+    BakeoffError where looking fails.
     """
     report = report_at(path)
     record = script_parts.find_record(report, label)
     check_blamed(record)
     fails = record.status in (Status.ERROR, Status.UNSUPPORTED)
+    request = Request(**report.request)
     blame = asked_of_worker(
         path,
         report,
@@ -40,8 +51,13 @@ def blame_cell(path: Path, label: str, tell: Callable[[str], None]) -> Blamable:
         lambda facts: BlameCell(**facts, looks_for_failure=fails),
         Blamed,
         tell,
+        SEARCH_LIMIT_S,
     ).blame
-    return Blamable(blame, record, script_of(report, record, blame))
+    if blame.place is not None and blame.sources:
+        python = str(request.env.get(record.cell.environment, sys.executable))
+        script = script_that_fails(report, record, blame, python, tell)
+        blame = blame.model_copy(update={"script": script, "sources": []})
+    return Blamable(blame, record)
 
 
 def check_blamed(record: Record) -> None:
@@ -60,11 +76,70 @@ def check_blamed(record: Record) -> None:
         raise UsageError(f"{cell.id} cannot be blamed: {reason}")
 
 
-def script_of(report: Report, record: Record, blame: Blame) -> str:
-    """Return the script of the part that fails alone, or nothing where it cannot be written."""
-    if not blame.source or blame.place is None:
-        return ""
-    try:
-        return script_of_part(report, record, blame.source, blame.place.failure)
-    except UsageError:  # no script does what this backend does
-        return ""
+SCRIPT_LIMIT_S = 300.0
+
+
+def script_that_fails(
+    report: Report, record: Record, blame: Blame, python: str, tell: Callable[[str], None]
+) -> Script | None:
+    """Write the part that fails as a script, and run it without Bakeoff. Return the first that fails as the part does,
+    or else the first that there is. None: no script does what this backend does."""
+    assert blame.place is not None
+    scripts = []
+    for made_from, source in blame.sources:
+        try:
+            text = script_of_part(report, record, source, blame.place.failure)
+        except UsageError:
+            return None
+        tell(f"{blame.label}: script of {blame.place.name or 'the model'}, made from {made_from}, in a fresh process")
+        scripts.append(run_alone(text, made_from, blame.place, python))
+        if scripts[-1].fails_alike:
+            break
+    return next((each for each in scripts if each.fails_alike), scripts[0])
+
+
+def run_alone(text: str, made_from: str, place: Trial, python: str) -> Script:
+    """Run a script in a fresh process that cannot import Bakeoff, and look how it ends."""
+    without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "failing.py")
+        path.write_text(text)
+        try:
+            command = [python, "-I", "-c", without, str(path)]
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=SCRIPT_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            ending = f"it did not end within {SCRIPT_LIMIT_S:.0f} s"
+            return Script(text=text, made_from=made_from, fails_alike=False, ending=ending)
+    if done.returncode == 0:
+        return Script(text=text, made_from=made_from, fails_alike=False, ending="it builds and runs")
+    if done.returncode < 0:
+        ending = f"it ended by signal {-done.returncode}"
+        return Script(text=text, made_from=made_from, fails_alike=False, ending=ending)
+    failure = failure_at_the_end_of(done.stderr)
+    return Script(text=text, made_from=made_from, fails_alike=are_alike(failure, place), ending=failure.text)
+
+
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w+)(?:: ?(.*))?$", re.DOTALL)
+
+
+def failure_at_the_end_of(printed: str) -> Failure:
+    """Return the failure of the last traceback in what a process has printed."""
+    lines = printed.rpartition("Traceback (most recent call last):")[2].splitlines()
+    begin = next((place for place, line in enumerate(lines) if line and not line.startswith((" ", "\t"))), 0)
+    message = "\n".join(lines[begin:])
+    match = _EXCEPTION.match(message)
+    return failure_of(match[1], match[2] or "") if match else failure_of("", message)
+
+
+def are_alike(failure: Failure, place: Trial) -> bool:
+    """Return True if a script ended as the part did: by the same operator, or with the same words but for numbers."""
+    if failure.operator and failure.operator in place.failure:
+        return True
+    ours, theirs = (re.sub(r"\W|\d", "", text)[:MIN_ALIKE] for text in (failure.text, place.failure))
+    return bool(ours) and (ours.startswith(theirs) or theirs.startswith(ours))
+
+
+MIN_ALIKE = 48
+"""So many letters of two messages are compared."""

@@ -119,8 +119,11 @@ def asked_of_worker(
     job: Callable[[dict[str, Any]], Job],
     answer: type[Answer],
     tell: Callable[[str], None],
+    limit_s: float | None = None,
 ) -> Answer:
     """Start a worker on a cell of the run at `path`, and return its answer. `job` makes a job of what all jobs share.
+
+    It may take `limit_s`, or else as long as a cell of the run.
 
     Raises BakeoffError, with the reason, where there is no answer.
     """
@@ -137,11 +140,12 @@ def asked_of_worker(
             "surgical": request.surgical,
         }
         try:
-            event = launcher.ask(job(facts), log, request.time_limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
+            limit_s = limit_s or request.time_limit_s
+            event = launcher.ask(job(facts), log, limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
         except (WorkerEnded, DeadlinePassed) as error:
             said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-            raise BakeoffError(f"explaining {cell.id} failed: {error} {' '.join(said)}".strip()) from None
+            raise BakeoffError(f"looking into {cell.id} failed: {error} {' '.join(said)}".strip()) from None
         if isinstance(event, Failed):
-            raise BakeoffError(f"explaining {cell.id} failed: {event.failure.sentence}")
+            raise BakeoffError(f"looking into {cell.id} failed: {event.failure.sentence}")
         assert isinstance(event, answer)
         return event

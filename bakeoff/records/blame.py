@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 
 from pydantic import Field
 
-from bakeoff.records.schema import Frozen
+from bakeoff.records.frozen import Frozen
 
 
 class Found(StrEnum):
@@ -19,10 +20,10 @@ class Found(StrEnum):
 
 
 class Trial(Frozen):
-    """One part that was built alone, on inputs of the reference."""
+    """One part that was built apart from the rest, on inputs of the reference."""
 
-    name: str  # path of a module, `layers.0 to layers.3`, or an operator such as `aten.addmm`; "" is the whole model
-    kind: str  # class of the module, "modules in a row" or "operator"
+    name: str  # path of a module, or with an operator: `layers.0: aten.addmm.default`; "" is the whole model
+    kind: str  # class of the module, or "operator"
     error: float | None = None  # RMSE relative to the output; None: it failed, or returned nothing to compare
     eager_error: float | None = None
     limit: float | None = None  # that the error may have
@@ -32,9 +33,7 @@ class Trial(Frozen):
     @property
     def excess(self) -> float:
         """Return how many times its limit the error is: above 1 it is more than it should be."""
-        if self.error is None or not self.limit:
-            return 0.0
-        return self.error / self.limit if math.isfinite(self.error) else math.inf
+        return excess(self.error, self.limit)
 
     @property
     def fails(self) -> bool:
@@ -42,17 +41,105 @@ class Trial(Frozen):
         return bool(self.failure) and not self.eager_fails
 
 
+def excess(error: float | None, limit: float | None) -> float:
+    """Return how many times its limit an error is; infinity for one that is not finite, and 0 where none is known."""
+    if error is None or not limit:
+        return 0.0
+    return error / limit if math.isfinite(error) else math.inf
+
+
+class GrowthPoint(Frozen):
+    """A module on the way through the model, with the errors of its output relative to the size of that."""
+
+    name: str
+    kind: str
+    local: float | None = None  # of the module apart, on the reference's inputs; None: it was not told
+    accumulated: float | None = None  # of its output in a call of the whole model
+
+
+class Script(Frozen):
+    """A script of the part that fails alone, and how it ended in a process of its own without Bakeoff."""
+
+    text: str
+    made_from: str  # "the operator", "torch.nn", "its source" or "its traced graph"
+    fails_alike: bool
+    ending: str  # the last line of what it printed
+
+
 class Blame(Frozen):
     """What a cell's error or failure comes from."""
 
     label: str
     cell_id: str
+    precision: str
     looks_for_failure: bool
     found: Found
     place: Trial | None = None
     line: str = ""  # of the user's code that calls the operator: `mine.py, line 12, in forward`
     trials: list[Trial] = Field(default_factory=list)  # in the order in which they were made
-    source: str = (
-        ""  # Python that defines `model` and `inputs`, of the part that fails alone; empty: it cannot be written
-    )
-    left_out: int = 0  # operators that were not tried for lack of time
+    growth: list[GrowthPoint] = Field(default_factory=list)  # in the order of the forward pass
+    figure: str = ""  # file with the growth as a figure
+    builds: int = 0  # that the backend made
+    seconds: float = 0.0
+    sources: list[tuple[str, str]] = Field(default_factory=list)  # of the part that fails alone, with what made each
+    script: Script | None = None
+
+
+EVEN_SHARE = 0.5
+"""If one module has less than this share of the sum of all squared local errors, the error has no single place."""
+
+
+def largest_local(growth: Sequence[GrowthPoint]) -> tuple[GrowthPoint, float] | None:
+    """Return the module with the largest local error, and its share of the sum of their squares.
+
+    Independent errors add by their squares. Where some are not finite, the first of these has all of it.
+    """
+    known = [(point, point.local) for point in growth if point.local]
+    broken = [point for point, local in known if not math.isfinite(local)]
+    if broken:
+        return broken[0], 1.0
+    if not known:
+        return None
+    point, largest = max(known, key=lambda pair: pair[1])
+    return point, largest**2 / sum(local**2 for _, local in known)
+
+
+class Kept(Frozen):
+    """A module that was tried in float32."""
+
+    name: str
+    kind: str
+    alone: float | None  # error of the model if this module alone is in the cell's precision; None: it failed
+    left: float | None = None  # error with this one and those kept before it in float32; None: it was not tried
+    is_kept: bool = False
+    note: str = ""  # why it cannot be kept, or is left out again
+
+
+class Variant(Frozen):
+    """The model with some modules in float32, as the backend builds it."""
+
+    name: str  # "as it is", "with the set in fp32" or "all in fp32"
+    error: float | None = None
+    holds: bool = False  # the tolerance
+    latency_ms: float | None = None
+    rounds: int = 0
+    ratio: float | None = None  # of its latency to that of the model as it is: the median over rounds
+    ratio_ci95: tuple[float, float] | None = None
+    failure: str = ""
+
+
+class KeptSet(Frozen):
+    """Which modules must stay in float32, so that a cell holds a tolerance."""
+
+    label: str
+    cell_id: str
+    precision: str
+    requirement: str  # in words: "relative error <= 1e-03" or "top1>-1%"
+    kept: list[str]  # paths of modules; empty: it holds without any, or no set holds
+    share_of_weights: float  # of the model's, in the kept modules
+    holds: bool  # what the backend built with the set
+    tried: list[Kept]  # in the order in which they were tried
+    variants: list[Variant]
+    searched_in: str  # what the errors of `tried` are of: "eager" or "eager with rounded operands"
+    builds: int = 0
+    seconds: float = 0.0

@@ -1,17 +1,41 @@
-"""Says what a cell's error or failure comes from."""
+"""Says what a cell's error or failure comes from, and which modules must stay in float32."""
 
 from __future__ import annotations
 
-from bakeoff.records.blame import Blame, Found, Trial
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from bakeoff.records.blame import EVEN_SHARE, Blame, Found, Trial, largest_local
 from bakeoff.records.text import one_line
+from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, table
-from bakeoff.reports.number_format import NONE, error, ratio
+from bakeoff.reports.number_format import NONE, error, percent, ratio
+
+MAX_ROWS = 12
+"""A terminal shows so many parts, those furthest beyond their limits. A file shows all of them."""
 
 
-def to_markdown(blame: Blame) -> str:
-    """Return what was found, and every part that was tried."""
-    return f"{escape(conclusion(blame))}\n\n{trials_table(blame)}\n"
+def to_markdown(blame: Blame, beside: Path) -> str:
+    """Return what was found, every part that was tried, and the growth of the error, for a file in `beside`."""
+    link = os.path.relpath(blame.figure, beside) if blame.figure else ""
+    shown = f"![How the error of {escape(blame.label)} grows along the model]({quote(link)})" if link else ""
+    tables = [trials_table(blame), growth_table(blame)]
+    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), shown, *tables])) + "\n"
+
+
+def to_terminal(blame: Blame) -> str:
+    """Return what was found with the worst parts, in Markdown for a terminal."""
+    figure = f"Figure: {blame.figure}" if blame.figure else ""
+    tables = [trials_table(blame, MAX_ROWS), growth_table(blame)]
+    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), *tables, escape(figure)])) + "\n"
+
+
+def sentences(blame: Blame) -> list[str]:
+    effort = f"It made {blame.builds} builds in {blame.seconds:.0f} s."
+    return [conclusion(blame), growth_sentence(blame), script_sentence(blame), effort]
 
 
 def conclusion(blame: Blame) -> str:
@@ -43,8 +67,43 @@ def figures(trial: Trial) -> str:
     return f"its own error is {error(trial.error)}, and up to {error(trial.limit)} is rounding"
 
 
-def trials_table(blame: Blame) -> str:
-    """Return a row for each part that was tried, in the order in which it was."""
+def growth_sentence(blame: Blame) -> str:
+    """Say whether the error grows evenly along the model or comes from one module, or nothing if it is not known."""
+    largest = largest_local(blame.growth)
+    if largest is None:
+        return ""
+    point, share = largest
+    ends = [each for each in blame.growth if each.accumulated is not None]
+    first, last = (ends[0], ends[-1]) if ends else (None, None)
+    path = ""
+    if first and last and first is not last:
+        path = f": {error(first.accumulated)} after {first.name}, {error(last.accumulated)} after {last.name}"
+    count = len([each for each in blame.growth if each.local is not None])
+    grows = "grows evenly" if share < EVEN_SHARE else "does not grow evenly"
+    most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"
+    return f"The error {grows}{path}. {most}{', the largest share' if share < EVEN_SHARE else ''}."
+
+
+def script_sentence(blame: Blame) -> str:
+    """Say how the script of a failing part ended in a process of its own, or that there is none."""
+    if not blame.looks_for_failure or blame.found is Found.NOTHING:
+        return ""
+    script = blame.script
+    if script is None:
+        return "No script can be written of it without the model's own code, or none does what this backend does."
+    made = f"A script made from {script.made_from}, run without Bakeoff,"
+    if script.fails_alike:
+        return f"{made} fails in the same way. --script FILE keeps it."
+    return f"{made} does not fail in this way, but: {one_line(script.ending)}"
+
+
+def trials_table(blame: Blame, max_rows: int | None = None) -> str:
+    """Return a row for each part that was tried, in the order in which it was, or for the worst ones only."""
+    trials: Sequence[Trial] = blame.trials
+    if max_rows is not None and len(trials) > max_rows:
+        worst = sorted(trials[1:], key=lambda trial: (-trial.excess, not trial.fails))[: max_rows - 1]
+        kept = {id(trial) for trial in worst} | {id(trials[0])}
+        trials = [trial for trial in trials if id(trial) in kept]
     rows = [
         [
             trial.name or THE_MODEL,
@@ -54,7 +113,25 @@ def trials_table(blame: Blame) -> str:
             error(trial.limit),
             one_line(trial.failure, 120) if trial.failure else NONE if trial.error is None else ratio(trial.excess),
         ]
-        for trial in blame.trials
+        for trial in trials
     ]
-    headings = ["part, built alone", "kind", "error", "eager's", "limit", "error / limit"]
-    return table(headings, [list(map(escape, row)) for row in rows], "llrrrr")
+    headings = ["part, built apart", "kind", "error", "eager's", "limit", "error / limit"]
+    more = len(blame.trials) - len(trials)
+    note = (
+        f"\n{more} more parts were tried, all nearer to or within their limits: --out FILE has them.\n" if more else ""
+    )
+    return table(headings, [list(map(escape, row)) for row in rows], "llrrrr") + note
+
+
+def growth_table(blame: Blame) -> str:
+    """Return the errors of modules along the forward pass, or nothing."""
+    if not blame.growth:
+        return ""
+    rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
+    headings = ["along the model", "kind", "error alone", "accumulated"]
+    return table(headings, [list(map(escape, row)) for row in rows], "llrr").rstrip()
+
+
+def figure(blame: Blame) -> str | None:
+    """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
+    return svg_of_growth(blame, growth_sentence(blame).partition(". ")[0])

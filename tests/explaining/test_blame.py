@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +17,18 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.measuring.worker import tolerance
-from bakeoff.measuring.worker.blaming import Part, Search, in_float64
+from bakeoff.measuring.worker.blaming import Builder, Search
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.part_sources import sources_of
+from bakeoff.measuring.worker.parts import Part, in_float64
+from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found
+from bakeoff.records.blame import Blame, Found, largest_local
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
-from bakeoff.reports.blame import conclusion, to_markdown
+from bakeoff.reports.blame import conclusion, figure, growth_sentence, to_markdown
 from tests.conftest import CommandLine
 from tests.reports import samples
 
@@ -60,9 +64,16 @@ def phase(name: str) -> Any:
     yield
 
 
-def searched(model: nn.Module, backend: str, folder: Path, looks_for_failure: bool = False) -> Blame:
+def searched(
+    model: nn.Module,
+    backend: str,
+    folder: Path,
+    looks_for_failure: bool = False,
+    inputs: Inputs | None = None,
+    precision: Precision = Precision.FP32,
+) -> Blame:
     """Search in this process, in the surroundings that a worker gives."""
-    cell = Cell(model="mlp", backend=backend)
+    cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)
     worker: Any = SimpleNamespace(
         cell=cell,
         backend=backends.create(backend),
@@ -70,30 +81,91 @@ def searched(model: nn.Module, backend: str, folder: Path, looks_for_failure: bo
         context=lambda sets: BuildContext(cell, phase, folder, 1, sets),
         running=torch.inference_mode,
         clock=Clock(CPU),
+        phases=SimpleNamespace(announced=phase),
     )
     torch.manual_seed(0)
-    whole = Part("", type(model).__name__, model.eval(), Inputs((torch.randn(8, 32),)).map(in_float64))
+    exact_inputs = (inputs or Inputs((torch.randn(8, 32),))).map(in_float64)
+    rounded = copy.deepcopy(model.eval()).to(dtype)
+    whole = Part("", type(model).__name__, rounded, model.double(), exact_inputs)
     with torch.no_grad():
-        return Search(worker, looks_for_failure).descend_from(whole)
+        return Search(Builder(worker, (whole.given(dtype),)), whole, looks_for_failure).result()
 
 
-def test_planted_rounding_is_named_with_its_line(tmp_path: Path) -> None:
-    blame = searched(Net(rounds=True), "eager", tmp_path)
+@pytest.mark.parametrize("backend", ["eager", "torchscript", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_planted_rounding_is_named_with_its_line(backend: str, tmp_path: Path) -> None:
+    blame = searched(Net(rounds=True), backend, tmp_path)
     assert blame.found is Found.PLACE and blame.place is not None
     assert blame.place.name == "layers.3: aten.to.dtype"
     assert "test_blame.py, line " in blame.line and blame.line.endswith("in forward")
     assert "Eager loses as much" in conclusion(blame)
-    # halves of the row of eight layers are tried, and not each of them
-    tried = [trial.name for trial in blame.trials]
-    assert tried[:3] == ["", "layers.0 to layers.3", "layers.4 to layers.7"]
-    assert "layers.0" not in tried and "layers.5" not in tried
+    # the whole, the layers beside each other, those in layers.3, its operators, and the whole with all outputs
+    assert blame.builds == 5
+    largest = largest_local(blame.growth)
+    assert largest is not None and largest[0].name == "layers.3" and largest[1] > 0.99
+    accumulated = [point.accumulated or 0.0 for point in blame.growth]
+    assert len(accumulated) == 8 and max(accumulated[:3]) < 1e-6 and min(accumulated[3:]) > 1e-4
 
 
 @pytest.mark.parametrize("backend", ["eager", "torchscript"])
 def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     blame = searched(Net(rounds=False), backend, tmp_path)
-    assert blame.found is Found.NOTHING and len(blame.trials) == 1
+    assert blame.found is Found.NOTHING and blame.place is None and blame.builds == 3
     assert "No part is to blame" in conclusion(blame)
+    assert growth_sentence(blame).startswith("The error grows evenly: ")
+    assert "layers.7" in (figure(blame) or "")
+
+
+class Overflowing(nn.Module):
+    """Leaves the range of float16 in the middle of its layers, and comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.middle, self.after = Layer(False), Peak(), Layer(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.after(self.middle(self.before(x)))
+        return y
+
+
+class Peak(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.up(x) * 1e5)
+        return y / 1e5
+
+
+def test_an_overflow_is_named_where_it_begins(tmp_path: Path) -> None:
+    blame = searched(Overflowing(), "eager", tmp_path, precision=Precision.FP16)
+    assert blame.place is not None and blame.place.name == "middle: aten.mul.Tensor"
+    down = next(trial for trial in blame.trials if trial.name == "middle.down")
+    assert "beyond the range of fp16" in down.failure and down.excess == 0
+    assert "precision is lost in middle: aten.mul.Tensor" in conclusion(blame)
+
+
+class Shared(nn.Module):
+    """Calls one module twice, by keywords, and returns a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Scaled()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        first = self.block(x=x, scale=1.0)
+        return {"first": first, "second": self.block(x=first * 1e4, scale=1e3)}
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        return x * scale
+
+
+def test_calls_of_a_shared_module_are_told_apart(tmp_path: Path) -> None:
+    blame = searched(Shared(), "eager", tmp_path, precision=Precision.FP16)
+    assert blame.place is not None and blame.place.name == "block (call 2): aten.mul.Tensor"
+    assert [point.name for point in blame.growth] == ["block", "block (call 2)"]
 
 
 class Steep(nn.Module):
@@ -111,7 +183,7 @@ class Steep(nn.Module):
 
 class Slightly(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x if x.dtype == torch.float64 else x * (1 + 1.4e-5)
+        return x * (1.0 if x.dtype == torch.float64 else 1 + 1.4e-5)
 
 
 def test_an_error_without_a_place_is_said_to_grow(tmp_path: Path) -> None:
@@ -121,15 +193,48 @@ def test_an_error_without_a_place_is_said_to_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_operator_that_fails_alone_is_named_and_written_as_a_script(tmp_path: Path) -> None:
+def test_the_operator_that_fails_alone_is_named(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), Bessel())
     blame = searched(model, "onnx", tmp_path, looks_for_failure=True)
     assert blame.place is not None and blame.place.name == "2: aten.special_bessel_j0.default"
     assert "bessel_j0" in blame.place.failure
+    assert [made_from for made_from, _ in blame.sources] == ["the operator"]
+    assert "| 2: aten.special\\_bessel\\_j0.default | operator |" in to_markdown(blame, tmp_path)
+
+
+@pytest.mark.parametrize("made_from", ["its source", "its traced graph"])
+def test_the_users_own_module_is_written_with_torch_alone(made_from: str) -> None:
+    module, inputs = Scaling(3).eval(), Inputs((torch.randn(8, 32).double(),), {"offset": torch.ones(32).double()})
+    part = Part("", "Scaling", module, copy.deepcopy(module).double(), inputs)
+    source = dict(sources_of(part, torch.float32))[made_from]
     namespace: dict[str, Any] = {"torch": torch}
-    exec(blame.source, namespace)
-    assert namespace["model"](*namespace["inputs"]).shape == (8, 32)
-    assert "| 2: aten.special\\_bessel\\_j0.default | operator |" in to_markdown(blame)
+    exec(source, namespace)
+    for name, weight in module.state_dict().items():
+        if made_from == "its source":
+            namespace["model"].inner.state_dict()[name].copy_(weight)
+    answer = namespace["model"](*namespace["inputs"])
+    assert answer.shape == (8, 32)
+    if made_from == "its source":
+        assert torch.equal(answer, module(namespace["inputs"][0], offset=namespace["inputs"][1]))
+
+
+HALF = 0.5
+
+
+def halved(x: Tensor) -> Tensor:
+    return x * HALF
+
+
+class Scaling(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.layers = times, nn.ModuleList([nn.Linear(32, 32), Layer(True)])
+        self.bias = nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: Tensor, offset: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = halved(layer(x)) * self.times + self.bias
+        return x + offset
 
 
 def test_eager_excuses_a_part_only_so_far() -> None:
@@ -165,6 +270,7 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
     report_file.write_json(report.model_copy(update={"request": asked}), tmp_path / "run")
     status, out, _ = command_line("blame", tmp_path / "run", "onnx", "--script", tmp_path / "failing.py")
     assert status == 1 and "the smallest part that fails alone is 1: aten.special" in out
+    assert "A script made from the operator, run without Bakeoff, fails in the same way." in out
     without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
     command = [sys.executable, "-I", "-c", without, tmp_path / "failing.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -1,247 +1,286 @@
 """Finds the smallest part of a model in which a cell loses precision, or that fails.
 
-Parts are built alone by the cell's backend, on the inputs that they get in float64. Both a part and its reference get
-the same inputs, rounded to the cell's precision, so that an error is the part's own. The search descends into the part
-that is furthest beyond its limit. Of modules in a row it tries halves, and not each.
+Parts are called on the inputs that they get in float64, rounded to the cell's precision, so that an error is the part's
+own. The search descends into the part that is furthest beyond its limit. All modules that a part calls are built beside
+each other as one model: one build tells the error of each. A build that fails is divided into halves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from bakeoff.backends.base import Compiled
-from bakeoff.backends.calling import returned_by_call
+from bakeoff.backends.vector_instructions import trust_vector_instructions
+from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker import precision, tolerance
-from bakeoff.measuring.worker.float64 import KeepFloat64
-from bakeoff.measuring.worker.loading import is_cast
+from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.part_sources import sources_of
+from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, copied, floats
 from bakeoff.measuring.worker.profiling import AnnouncedPhases
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import Blame, Found, Trial
+from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.package import PACKAGE
 
-ROW_AT_LEAST = 3
-"""Modules in a row are tried in halves if they are at least so many."""
+SEARCH_LIMIT_S = 900.0
+"""After so long nothing smaller is looked for."""
 
-MAX_OPERATORS = 64
-SEARCH_LIMIT_S = 600.0
-"""After so long no further operator is tried."""
+MAX_OPERATORS = 256
+"""No more operators of one module are tried than these."""
+
+ENOUGH_POINTS, MAX_POINTS = 8, 24
+"""The figure has so many modules, if the model can be divided like that."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the model, with the inputs that it gets in float64."""
-
-    name: str
-    kind: str
-    module: torch.nn.Module  # in the cell's precision
-    inputs: Inputs  # in float64
-    line: str = ""
-    operator: str = ""  # of a part that is a single one, as source: `torch.ops.aten.addmm.default`
+class EagerFails(Exception):
+    """A part has nothing to compare with."""
 
 
 @dataclass(frozen=True)
-class CallOf:
-    """A call of a module: with which inputs, and what it returned."""
+class Judged:
+    """What a part is given, and what it then returns in eager and in float64."""
 
-    path: str
-    inputs: Inputs
-    outputs: Any
-
-
-class InARow(torch.nn.Module):
-    """Modules of which each gets what the one before returns."""
-
-    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        super().__init__()
-        self.row = torch.nn.Sequential(*modules)
-        self.train(modules[0].training)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        first, *others = self.row
-        found = first(*args, **kwargs)
-        for module in others:
-            found = module(found)
-        return found
+    part: Part
+    given: Inputs
+    eager: list[torch.Tensor]
+    exact: list[torch.Tensor]
 
 
-class OneOperator(torch.nn.Module):
-    """A single operator, with the arguments that are no tensors as constants."""
-
-    def __init__(self, target: Callable[..., Any], leaves: Sequence[Any], structure: Any) -> None:
-        super().__init__()
-        self._target, self._leaves, self._structure = target, list(leaves), structure
-        self.eval()
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        remaining = iter(tensors)
-        leaves = [next(remaining) if leaf is TENSOR else leaf for leaf in self._leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        return self._target(*args, **kwargs)
-
-
-TENSOR = "<tensor>"
+Answer = list[torch.Tensor] | Exception
+"""What a part returns in the backend, or why it was not built or did not run."""
 
 
 def find_blame(worker: WorkerContext, looks_for_failure: bool) -> Blame:
     """Return the smallest part of the worker's cell that is beyond its limit, or that fails alone."""
     worker = replace(worker, phases=AnnouncedPhases(worker.connection))
+    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
+        trust_vector_instructions(checks.answers)
     module, sets = worker.model()
+    exact, exact_sets = exact_model(worker)
     with worker.clock.on_stream(), torch.no_grad():
-        search = Search(worker, looks_for_failure)
-        whole = Part("", type(module).__name__, module, sets[0].map(in_float64))
-        return search.descend_from(whole)
+        whole = Part("", type(module).__name__, module, exact, exact_sets[0])
+        return Search(Builder(worker, sets), whole, looks_for_failure).result()
+
+
+def exact_model(worker: WorkerContext) -> tuple[torch.nn.Module, tuple[Inputs, ...]]:
+    """Return the cell's model with its own weights, and its input sets, both in float64."""
+    with worker.phases.announced("reference"), contextlib.chdir(worker.started_in):
+        model = load(worker.cell.as_built, weights_at=worker.job.weights_at).understood(worker.traits)
+        precision.apply(worker.cell.precision)
+        exact, sets = move_to_device(model, worker.cell, torch.float64)
+        return exact, sets
+
+
+class Builder:
+    """Builds parts of a model with the cell's backend, one after the other in this process."""
+
+    def __init__(self, worker: WorkerContext, sets: tuple[Inputs, ...]) -> None:
+        self.worker = worker
+        self.calibration = tuple(Inputs(one.tensors()) for one in worker.context(sets).calibration)
+        self.builds = 0
+
+    @contextlib.contextmanager
+    def built(
+        self, module: torch.nn.Module, given: Inputs, calibration: tuple[Inputs, ...], **changes: object
+    ) -> Iterator[Compiled]:
+        """Build a module in a folder of its own. `changes` are those to the context of the build."""
+        worker = self.worker
+        folder = worker.workspace / f"build-{self.builds}"
+        folder.mkdir()
+        self.builds += 1
+        with torch.inference_mode(False), torch.no_grad():
+            own = copied(given)
+        context = replace(worker.context((own,)), workspace=folder, calibration=calibration, **changes)  # type: ignore[arg-type]
+        with worker.running(), worker.backend.build(module, own, context) as compiled:
+            yield compiled
+
+    def outputs_of(self, module: torch.nn.Module, given: Inputs, calibration: tuple[Inputs, ...]) -> list[torch.Tensor]:
+        """Build a module, and return its outputs that have a floating point. The second call is the one that counts:
+        some builds are final only then."""
+        with self.built(module, given, calibration) as compiled:
+            own = copied(given)
+            for _ in range(2):
+                compiled.bind(own)
+                compiled.run()
+                self.worker.clock.synchronise()
+            return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
 
 
 class Search:
     """The search in one cell's model."""
 
-    def __init__(self, worker: WorkerContext, looks_for_failure: bool) -> None:
-        self._worker, self._looks_for_failure = worker, looks_for_failure
+    def __init__(self, builder: Builder, whole: Part, looks_for_failure: bool) -> None:
+        self._builder, self._worker = builder, builder.worker
+        self._whole, self._looks_for_failure = whole, looks_for_failure
+        self._dtype = precision.dtype_of(self._worker.cell.precision)
         self._trials: list[Trial] = []
         self._begun_s = time.monotonic()
-        self._left_out = 0
+        self._smallest = whole
 
-    def descend_from(self, whole: Part) -> Blame:
-        trial = self._try(whole)
+    def result(self) -> Blame:
+        """Search, and return what was found."""
+        trial = self._try([self._whole])[0]
         if trial.failure and not self._looks_for_failure:
             raise BakeoffError(f"the whole model fails now: {trial.failure}")
-        if not self._is_bad(trial):
-            return self._blame(Found.NOTHING)
-        part, worst = whole, trial
-        while below := self._worst_child(part):
-            part, worst = below
-        if part.kind != OPERATOR and (found := self._worst_operator(part)):
-            part, worst = found
-            return self._blame(Found.PLACE, worst, part)
-        found_as = Found.SPREAD if self._is_shared(part, worst) else Found.PLACE
-        return self._blame(found_as, worst, part)
+        part, worst = self._whole, trial
+        found = Found.NOTHING
+        if self._is_bad(trial):
+            found = Found.PLACE
+            while below := self._worst_below(part):
+                part, worst = below
+                self._smallest = part
+            if self._is_spread(part, worst):
+                found = Found.SPREAD
+        growth = [] if self._looks_for_failure else self._growth()
+        cell = self._worker.cell
+        return Blame(
+            label=cell.label,
+            cell_id=cell.id,
+            precision=cell.precision,
+            looks_for_failure=self._looks_for_failure,
+            found=found,
+            place=None if found is Found.NOTHING else worst,
+            line=part.line,
+            trials=self._trials,
+            growth=growth,
+            builds=self._builder.builds,
+            seconds=time.monotonic() - self._begun_s,
+            sources=sources_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else [],
+        )
 
     def _is_bad(self, trial: Trial) -> bool:
         """Return True if a part is what is looked for."""
         return trial.fails if self._looks_for_failure else trial.excess > 1.0
 
-    def _is_shared(self, part: Part, worst: Trial) -> bool:
-        """Return True if the children's errors explain most of a module's error, though none is beyond its limit."""
+    def _is_spread(self, part: Part, worst: Trial) -> bool:
+        """Return True if the errors inside of a module explain most of its own, though none is beyond its limit."""
         if self._looks_for_failure or worst.error is None:
             return False
         inside = [each.error for each in self._trials if each.error is not None and is_below(each.name, part.name)]
         return sum(inside) >= worst.error / 2
 
-    def _worst_child(self, part: Part) -> tuple[Part, Trial] | None:
-        """Return the child of a part that is furthest beyond its limit, or None if none is."""
-        tried = []
-        for row in rows_of(children_of(part)):
-            tried += self._halves(row) if len(row) >= ROW_AT_LEAST else [(child, self._try(child)) for child in row]
-            if self._looks_for_failure and any(self._is_bad(trial) for _, trial in tried):
-                break
-        bad = [pair for pair in tried if self._is_bad(pair[1])]
+    def _worst_below(self, part: Part) -> tuple[Part, Trial] | None:
+        """Return the module, or else the operator, inside of a part that is furthest beyond its limit, or None."""
+        if time.monotonic() - self._begun_s > SEARCH_LIMIT_S:
+            return None
+        return self._worst_of(of_model.children_of(part)) or self._worst_of(self._operators(part))
+
+    def _operators(self, part: Part) -> list[Part]:
+        if part.operator or self._worker.cell.precision.is_quantised:  # layers are quantised, and no operators
+            return []
+        try:
+            return of_model.operators_of(part, self._dtype)[:MAX_OPERATORS]
+        except Exception:  # what cannot be exported has no list of operators, and the module is named
+            return []
+
+    def _worst_of(self, parts: Sequence[Part]) -> tuple[Part, Trial] | None:
+        """Try parts, and return the worst. Where values are not finite, or a build fails, it is the first."""
+        bad = [pair for pair in zip(parts, self._try(parts), strict=True) if self._is_bad(pair[1])]
         return max(bad, key=lambda pair: pair[1].excess) if bad else None
 
-    def _halves(self, row: Sequence[Part]) -> list[tuple[Part, Trial]]:
-        """Try a row of modules by halves. Return those single ones that the search came to."""
-        if len(row) == 1:
-            return [(row[0], self._try(row[0]))]
-        middle = len(row) // 2
-        halves = [row[:middle], row[middle:]]
-        tried = [(half, self._try(joined(half))) for half in halves]
-        found = []
-        for half, trial in tried:
-            if self._is_bad(trial):
-                found += [(half[0], trial)] if len(half) == 1 else self._halves(half)
-        return found
+    def _try(self, parts: Sequence[Part]) -> list[Trial]:
+        """Build parts beside each other, and return the error or the failure of each."""
+        trials = {id(part): Trial(name=part.name, kind=part.kind) for part in parts}
+        judged = []
+        for part in parts:
+            try:
+                judged.append(self._judge_eager(part))
+            except EagerFails as error:
+                trials[id(part)] = Trial(name=part.name, kind=part.kind, failure=str(error), eager_fails=True)
+        for each, answer in self._built_beside(judged):
+            trials[id(each.part)] = self._trial(each, answer)
+        self._trials += trials.values()
+        return list(trials.values())
 
-    def _worst_operator(self, part: Part) -> tuple[Part, Trial] | None:
-        """Return the operator of a module that is furthest beyond its limit alone, or None."""
-        try:
-            operators = operators_of(part)
-        except Exception:  # what cannot be exported has no list of operators, and the module is named
-            return None
-        worst: tuple[Part, Trial] | None = None
-        tried = 0
-        for each in operators:
-            if tried >= MAX_OPERATORS or time.monotonic() - self._begun_s > SEARCH_LIMIT_S:
-                self._left_out += 1
-                continue
-            tried += 1
-            trial = self._try(each)
-            if self._is_bad(trial) and (worst is None or trial.excess > worst[1].excess):
-                worst = each, trial
-                if self._looks_for_failure:
-                    break
-        return worst
-
-    def _try(self, part: Part) -> Trial:
-        """Build a part alone and compare it with float64."""
-        trial = self._tried(part)
-        self._trials.append(trial)
-        return trial
-
-    def _tried(self, part: Part) -> Trial:
-        known = Trial(name=part.name, kind=part.kind)
-        dtype = precision.dtype_of(self._worker.cell.precision)
-        given = part.inputs.map(lambda tensor: tensor.to(dtype) if tensor.dtype == torch.float64 else tensor)
+    def _judge_eager(self, part: Part) -> Judged:
+        """Return what a part returns in eager and in float64. Raises EagerFails where there is nothing to compare."""
+        given = part.given(self._dtype)
+        if not are_finite(given) and are_finite(part.inputs):
+            raise EagerFails(f"it gets values beyond the range of {self._worker.cell.precision}")
         try:
             with torch.inference_mode():
-                eager = floats(part.module(*copied(given).args, **copied(given).kwargs))
-            exact = floats(run_in_float64(part.module, given.map(in_float64))[0])
+                own = copied(given)
+                eager = floats(part.module(*own.args, **own.kwargs))
+            exact = floats(of_model.run_exactly(part.exact, given.map(of_model.in_float64)))
         except Exception as error:
-            failure = f"eager: {explain(error)[1].sentence}"
-            return known.model_copy(update={"failure": failure, "eager_fails": True})
+            raise EagerFails(f"eager: {explain(error)[1].sentence}") from None
+        return Judged(part, given, eager, exact)
+
+    def _built_beside(self, judged: Sequence[Judged]) -> list[tuple[Judged, Answer]]:
+        """Build parts beside each other, and in halves if that fails. A search for a failure ends at the first one."""
+        if not judged:
+            return []
+        parts = [each.part for each in judged]
+        self._announce(parts)
+        flat = Inputs(tuple(tensor for each in judged for tensor in each.given.tensors()))
+        calibration = self._builder.calibration if parts == [self._whole] else (flat,)
         try:
-            outputs = self._outputs_of(part.module, given)
+            outputs = iter(self._builder.outputs_of(Beside(parts), flat, calibration))
         except Exception as error:
-            return known.model_copy(update={"failure": explain(error)[1].sentence})
-        if self._looks_for_failure or not exact or len(exact) != len(outputs):
+            if len(judged) == 1:
+                return [(judged[0], error)]
+            middle = len(judged) // 2
+            answers = self._built_beside(judged[:middle])
+            if self._looks_for_failure and any(isinstance(answer, Exception) for _, answer in answers):
+                return answers
+            return answers + self._built_beside(judged[middle:])
+        return [(each, [next(outputs) for _ in each.eager]) for each in judged]
+
+    def _trial(self, judged: Judged, answer: Answer) -> Trial:
+        known = Trial(name=judged.part.name, kind=judged.part.kind)
+        if isinstance(answer, Exception):
+            return known.model_copy(update={"failure": explain(answer)[1].sentence})
+        if self._looks_for_failure:
             return known
-        return known.model_copy(update=errors_of(outputs, eager, exact, self._worker))
+        return known.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
 
-    def _outputs_of(self, module: torch.nn.Module, given: Inputs) -> list[torch.Tensor]:
-        worker = self._worker
-        folder = worker.workspace / f"part-{len(self._trials)}"
-        folder.mkdir()
-        with torch.inference_mode(False), torch.no_grad():
-            own = copied(given)
-        context = replace(worker.context((own,)), workspace=folder)
-        with worker.running(), worker.backend.build(module, own, context) as compiled:
-            return called(compiled, own, worker.clock.synchronise)
+    def _announce(self, parts: Sequence[Part]) -> None:
+        more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
+        so_far = f" (smallest part so far: {self._smallest.name or 'the whole model'})" if self._trials else ""
+        what = f"{parts[0].name or 'the whole model'}{more}{so_far}"
+        with self._worker.phases.announced(f"build {self._builder.builds + 1}: {what}"):
+            pass
 
-    def _blame(self, found: Found, place: Trial | None = None, part: Part | None = None) -> Blame:
-        cell = self._worker.cell
-        return Blame(
-            label=cell.label,
-            cell_id=cell.id,
-            looks_for_failure=self._looks_for_failure,
-            found=found,
-            place=place,
-            line=part.line if part else "",
-            trials=self._trials,
-            source=source_of(part, precision.dtype_of(cell.precision)) if part and self._looks_for_failure else "",
-            left_out=self._left_out,
-        )
+    def _growth(self) -> list[GrowthPoint]:
+        """Return the errors of modules along the forward pass, each apart and in a call of the whole model."""
+        chosen = of_model.along_depth(self._whole, ENOUGH_POINTS, MAX_POINTS)
+        paths = {call.path for call in chosen}
+        if not paths:
+            return []
+        calls = [
+            call for call in of_model.calls_in(self._whole, keeps=paths.__contains__).within() if call.path in paths
+        ]
+        parts = [of_model.part_of_call(self._whole, call) for call in calls]
+        local = {trial.name: trial.error for trial in self._trials}
+        new = [part for part, call in zip(parts, calls, strict=True) if part.name not in local and not call.passes_on]
+        local |= {trial.name: trial.error for trial in self._try(new)}
+        accumulated = self._accumulated(paths, parts)
+        return [
+            GrowthPoint(name=part.name, kind=part.kind, local=local.get(part.name), accumulated=error)
+            for part, error, call in zip(parts, accumulated, calls, strict=True)
+            if not call.passes_on
+        ]
 
-
-OPERATOR = "operator"
-
-
-def called(compiled: Compiled, inputs: Inputs, synchronise: Callable[[], None]) -> list[torch.Tensor]:
-    """Call a build twice, and return its floating-point outputs: some builds are final with the second call only."""
-    compiled.bind(inputs)
-    for _ in range(2):
-        compiled.run()
-        synchronise()
-    return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+    def _accumulated(self, paths: set[str], parts: Sequence[Part]) -> list[float | None]:
+        """Return the errors of modules' outputs in a call of the whole model, from one build that returns them all."""
+        form = Form.of(self._whole.inputs.args, self._whole.inputs.kwargs)
+        flat = Inputs(self._whole.given(self._dtype).tensors())
+        announced = f"build {self._builder.builds + 1}: the whole model, with the outputs of {len(parts)} modules"
+        try:
+            with (
+                self._worker.phases.announced(announced),
+                Watched(self._whole.module, form, sorted(paths)) as watched,
+            ):
+                outputs = iter(self._builder.outputs_of(watched, flat, self._builder.calibration))
+        except Exception:  # a library may not take so many outputs, and the figure then has local errors only
+            return [None] * len(parts)
+        return [relative_error([next(outputs) for _ in part.outputs], part.outputs) for part in parts]
 
 
 def errors_of(
@@ -249,14 +288,29 @@ def errors_of(
 ) -> dict[str, float]:
     """Return the errors of the output that is furthest beyond its limit, relative to its size."""
     found: list[dict[str, float]] = []
-    for mine, theirs, right in zip(outputs, eager, exact, strict=True):
-        size = root_mean_square(right)
-        if not size or not right.numel() or mine.shape != right.shape:
+    for mine, theirs, right in zip(outputs, eager, exact, strict=False):
+        usual = right.isfinite() & (right.abs() < of_model.MASK)
+        size = root_mean_square(right[usual])
+        if not size or mine.shape != right.shape:
             continue
-        error, eager_error = (root_mean_square(each.to(right.device, torch.float64) - right) for each in (mine, theirs))
+        error, eager_error = (rms_of_error(each, right, usual) for each in (mine, theirs))
         limit = tolerance.blame_limit(worker.cell.precision, eager_error, size)
         found.append({"error": error / size, "eager_error": eager_error / size, "limit": limit / size})
-    return max(found, key=lambda each: each["error"] / each["limit"], default={})
+    return max(found, key=lambda each: excess(each["error"], each["limit"]), default={})
+
+
+def relative_error(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float | None:
+    """Return the largest error of outputs, relative to the root mean square of each."""
+    errors = []
+    for mine, right in zip(outputs, exact, strict=True):
+        usual = right.isfinite() & (right.abs() < of_model.MASK)
+        if (size := root_mean_square(right[usual])) and mine.shape == right.shape:
+            errors.append(rms_of_error(mine, right, usual) / size)
+    return max(errors, key=lambda error: (error != error, error), default=None)
+
+
+def rms_of_error(mine: torch.Tensor, right: torch.Tensor, usual: torch.Tensor) -> float:
+    return root_mean_square((mine.to(right.device, torch.float64) - right)[usual])
 
 
 def root_mean_square(tensor: torch.Tensor) -> float:
@@ -264,212 +318,9 @@ def root_mean_square(tensor: torch.Tensor) -> float:
     return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
 
 
-def floats(outputs: Any) -> list[torch.Tensor]:
-    """Return the floating-point tensors that a module has returned."""
-    return [tensor.detach() for tensor in returned_by_call(outputs) if tensor.is_floating_point()]
-
-
-def in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float64) if is_cast(tensor) else tensor
-
-
-def copied(inputs: Inputs) -> Inputs:
-    """Return the inputs with tensors of their own, since a part may write into them."""
-    return inputs.map(lambda tensor: tensor.clone())
-
-
-@contextlib.contextmanager
-def noting_calls(module: torch.nn.Module, wanted: Mapping[str, torch.nn.Module]) -> Iterator[list[CallOf]]:
-    """Note the first call of each of the wanted modules."""
-    calls: list[CallOf] = []
-    known: set[str] = set()
-
-    def note(path: str) -> Callable[..., None]:
-        def hook(_: torch.nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
-            if path not in known:
-                known.add(path)
-                calls.append(CallOf(path, Inputs(args, kwargs), outputs))
-
-        return hook
-
-    handles = [each.register_forward_hook(note(path), with_kwargs=True) for path, each in wanted.items()]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def run_in_float64(module: torch.nn.Module, inputs: Inputs, wanted: Sequence[str] = ()) -> tuple[Any, list[CallOf]]:
-    """Run a copy of the module with everything in float64, casts to narrower types too. Note the calls of children."""
-    exact = copy.deepcopy(module).double()
-    own = copied(inputs)
-    children = {path: exact.get_submodule(path) for path in wanted}
-    with noting_calls(exact, children) as calls, torch.no_grad(), KeepFloat64(widens_16_bits=True):
-        outputs = exact(*own.args, **own.kwargs)
-    return outputs, calls
-
-
-def children_of(part: Part) -> list[tuple[Part, Any]]:
-    """Return the children of a part that its forward pass calls, in that order, each with what it returns."""
-    wanted = list(called_children(part.module))
-    if not wanted or part.kind == OPERATOR:
-        return []
-    _, calls = run_in_float64(part.module, part.inputs, wanted)
-    found = []
-    for call in calls:
-        child = part.module.get_submodule(call.path)
-        name = f"{part.name}.{call.path}" if part.name else call.path
-        found.append((Part(name, type(child).__name__, child, call.inputs), call.outputs))
-    return found
-
-
-def called_children(module: torch.nn.Module, prefix: str = "") -> Iterator[str]:
-    """Return the paths of children that can be called. A list or a dict of modules stands for those in it."""
-    for name, child in module.named_children():
-        if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):
-            yield from called_children(child, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-
-
-def rows_of(children: Sequence[tuple[Part, Any]]) -> list[list[Part]]:
-    """Return the parts in rows: in a row, each gets what the one before returned and nothing else."""
-    rows: list[list[Part]] = []
-    before: Any = None
-    for part, outputs in children:
-        follows = rows and not part.inputs.kwargs and len(part.inputs.args) == 1 and part.inputs.args[0] is before
-        if follows:
-            rows[-1].append(part)
-        else:
-            rows.append([part])
-        before = outputs
-    return rows
-
-
-def joined(row: Sequence[Part]) -> Part:
-    """Return a row of modules as one part."""
-    if len(row) == 1:
-        return row[0]
-    name = f"{row[0].name} to {row[-1].name}"
-    return Part(name, "modules in a row", InARow([each.module for each in row]), row[0].inputs)
+def are_finite(inputs: Inputs) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in inputs.tensors() if tensor.is_floating_point())
 
 
 def is_below(name: str, above: str) -> bool:
-    return bool(name) and name != above and (not above or name.startswith(f"{above}."))
-
-
-def operators_of(part: Part) -> list[Part]:
-    """Return the operators of a module's own code, and not of its children, with the inputs that each gets."""
-    given = part.inputs.map(lambda tensor: tensor.to(next(iter(floats_of(part.module)), tensor).dtype))
-    with torch.inference_mode(False), torch.no_grad():
-        program = torch.export.export(part.module, copied(given).args, dict(copied(given).kwargs))
-    graph = program.module()
-    interpreter = Recorder(graph)
-    with torch.no_grad():
-        own = copied(given)
-        interpreter.run(*pytree.tree_leaves((own.args, dict(own.kwargs))))
-    return [
-        operator_part(part, node, *interpreter.arguments[node.name])
-        for node in graph.graph.nodes
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and is_own(node)
-    ]
-
-
-def is_own(node: torch.fx.Node) -> bool:
-    """Return True if the exported module itself calls the operator, which returns a tensor, and no child does."""
-    if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(node.meta.get("val"))):
-        return False
-    stack = node.meta.get("nn_module_stack") or {}
-    return not stack or not list(stack.values())[-1][0]
-
-
-def floats_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Return the floating-point weights of a module."""
-    return (tensor for tensor in module.parameters() if tensor.is_floating_point())
-
-
-class Recorder(torch.fx.Interpreter):
-    """Runs a graph, and keeps the arguments of each operator."""
-
-    def __init__(self, graph: torch.fx.GraphModule) -> None:
-        super().__init__(graph)
-        self.arguments: dict[str, tuple[Any, Any]] = {}
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        if n.op == "call_function":
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            self.arguments[n.name] = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, kwargs))
-        return super().run_node(n)
-
-
-def operator_part(part: Part, node: torch.fx.Node, args: Any, kwargs: Any) -> Part:
-    """Return one operator of a module as a part."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    tensors = tuple(in_float64(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
-    constants = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    single = OneOperator(node.target, constants, structure)  # type: ignore[arg-type]
-    named = f"{part.name}: {node.target}" if part.name else str(node.target)
-    return Part(named, OPERATOR, single, Inputs(tensors), user_line(node), f"torch.ops.{node.target}")
-
-
-def user_line(node: torch.fx.Node) -> str:
-    """Return the innermost line of the user's code that calls an operator, as `mine.py, line 12, in forward`."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', node.meta.get("stack_trace") or "")
-    for file, line, function in reversed(frames):
-        path = Path(file)
-        if "site-packages" not in path.parts and not path.resolve().is_relative_to(PACKAGE):
-            return f"{path.name}, line {line}, in {function}"
-    return ""
-
-
-def source_of(part: Part, dtype: torch.dtype) -> str:
-    """Return Python that makes the part and inputs like its own, or nothing where that takes the user's code."""
-    tensors = part.inputs.tensors()
-    made = [source_of_tensor(tensor, dtype) for tensor in tensors]
-    inputs = f"inputs = ({', '.join(made)}{',' if len(made) == 1 else ''})"
-    if isinstance(part.module, OneOperator):
-        leaves = part.module._leaves
-        names = iter(f"x{number}" for number in range(len(tensors)))
-        spelled = [Name(next(names)) if leaf is TENSOR else Name(source_of_constant(leaf)) for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(spelled, part.module._structure)
-        words = [repr(each) for each in args] + [f"{name}={each!r}" for name, each in kwargs.items()]
-        parameters = "".join(f", x{number}" for number in range(len(tensors)))
-        lines = [
-            "class Model(torch.nn.Module):",
-            f"    def forward(self{parameters}):",
-            f"        return {part.operator}({', '.join(words)})",
-            "",
-            "",
-            "model = Model().eval()",
-        ]
-        return "\n".join([*lines, inputs])
-    is_torchs_own = type(part.module).__module__.startswith("torch.nn.modules.")
-    if is_torchs_own and not list(part.module.children()) and "\n" not in repr(part.module):
-        return f"model = torch.nn.{part.module!r}.eval().to({dtype})\n{inputs}"
-    return ""
-
-
-class Name(str):
-    """A text that stands for itself in source."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def source_of_constant(value: Any) -> str:
-    """Return the source of a constant argument of an operator."""
-    return f"torch.device({str(value)!r})" if isinstance(value, torch.device) else str(value)
-
-
-def source_of_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> str:
-    """Return the source of a tensor like this one: of its shape and type, with other values."""
-    shape = tuple(tensor.shape)
-    if tensor.dtype == torch.float64:
-        return f"torch.randn({shape}).to({dtype})"
-    if tensor.is_floating_point() or tensor.is_complex():
-        return f"torch.randn({shape}, dtype={tensor.dtype})"
-    if tensor.dtype == torch.bool:
-        return f"torch.ones({shape}, dtype=torch.bool)"
-    low, high = (int(tensor.min()), int(tensor.max()) + 1) if tensor.numel() else (0, 1)
-    return f"torch.randint({low}, {high}, {shape}, dtype={tensor.dtype})"
+    return bool(name) and name != above and (not above or name.startswith((f"{above}.", f"{above}:")))
