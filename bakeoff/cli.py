@@ -8,6 +8,7 @@ import functools
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +58,12 @@ class RunByDefault(TyperGroup):
         if not args or args[0] not in (*self.commands, "--help", "-h", "--version"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer itself would say nothing about it
+            raise typer.Abort from None
 
 
 HELP = f"""{__doc__}
@@ -135,9 +142,13 @@ def run(
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     if dry_run:
+        from bakeoff.commands import answers
         from bakeoff.commands.preview import preview
 
-        for line in preview(request).lines():
+        planned = preview(request)
+        if as_json:
+            return print_json(answers.of_preview(planned), 0)
+        for line in planned.lines():
             say(line)
         return 0
     with _progress(request, options.quiet, as_json) as progress:
@@ -190,7 +201,7 @@ def resume(
 ) -> int:
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
     if bisection.is_in(folder):
-        return _bisect(folder, quiet)
+        return _bisect(folder, quiet, as_json)
     with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
         report, store = runs.resume(folder, progress)
     write_for_ci(report, junit, summary)
@@ -198,7 +209,7 @@ def resume(
 
 
 def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
-    return LiveTable(stderr if as_json else stdout, quiet, requirements=request.require)
+    return LiveTable(stderr if as_json else stdout, quiet, requirements=request.require.without_starts())
 
 
 @app.command()
@@ -309,12 +320,15 @@ def publish(
     from bakeoff.judging.judgement import judge
     from bakeoff.reports import site
 
-    files = site.write([judge(report_at(path)) for path in paths], out, card)
+    written = site.write([judge(report_at(path)) for path in paths], out, card)
+    index, files, removed = out / site.INDEX, list(map(str, written.files)), list(map(str, written.removed))
     if as_json:
-        return print_json(command_answers.PublishAnswer(index=str(files[0]), files=list(map(str, files))), 0)
-    say(f"Site: {files[0]}")
+        return print_json(command_answers.PublishAnswer(index=str(index), files=files, removed=removed), 0)
+    say(f"Site: {index}")
     if card:
-        say(f"Model card: {files[-1]}")
+        say(f"Model card: {out / site.CARD}")
+    for page in removed:
+        say(f"Removed {page}: its run is not published any more")
     return 0
 
 
@@ -356,6 +370,7 @@ def find_slow_version(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Find the version of a package that made one cell slower: each step measures good, bad and candidate together.
 
@@ -365,25 +380,27 @@ def find_slow_version(
         raise UsageError("a bisection follows one backend: write --backend")
     request = config.Options(typed | {"backends": (backend,)}).to_request()
     folder = bisection.begin(request, package, good, bad, config.split(versions or ()), out, context.obj)
-    return _bisect(folder, quiet)
+    return _bisect(folder, quiet, as_json)
 
 
-def _bisect(folder: Path, quiet: bool) -> int:
+def _bisect(folder: Path, quiet: bool, as_json: bool) -> int:
     """Take the steps that are left, say what they come to, and return the exit status."""
     from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
 
+    console = stderr if as_json else stdout
+
     def say_step(bisection: Bisection, step: Step) -> None:
         if not quiet:
-            say(step_line(bisection, step))
+            say(step_line(bisection, step), console)
 
-    take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(stdout, quiet))
+    take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(console, quiet))
     found = bisection.go_on(folder, take, say_step)
     write(folder / "bisection.md", lambda: to_markdown(found))
-    print_markdown(steps_table(found))
-    say(conclusion(found))
-    if found.next_version is not None:
-        return _interrupted(folder)
-    return 0 if found.first_slow else 1
+    if not as_json:
+        print_markdown(steps_table(found))
+        say(conclusion(found))
+    status = _interrupted(folder) if found.next_version is not None else 0 if found.first_slow else 1
+    return print_json(command_answers.of_bisection(found, folder), status) if as_json else status
 
 
 env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
@@ -394,19 +411,25 @@ app.add_typer(env_app, name="env")
 def add_environment(
     name: Annotated[str, typer.Argument(help="Its name, as in onnx@NAME")],
     packages: Annotated[list[str], typer.Argument(help="What differs in it, such as onnxruntime==1.30.0")],
+    as_json: AsJson = False,
 ) -> int:
     """Make an environment that has these packages, and else all that this one has."""
-    from bakeoff.commands import environments
+    from bakeoff.commands import answers, environments
 
-    say(f"{name}: {environments.add(name, packages)}")
+    python = environments.add(name, packages)
+    if as_json:
+        return print_json(answers.of_environments(), 0)
+    say(f"{name}: {python}")
     return 0
 
 
 @env_app.command("list")
-def list_environments() -> int:
+def list_environments(as_json: AsJson = False) -> int:
     """The environments, with what differs in each."""
-    from bakeoff.commands import environments
+    from bakeoff.commands import answers, environments
 
+    if as_json:
+        return print_json(answers.of_environments(), 0)
     for name in environments.names():
         installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
         say(f"{name}: {installed}")
@@ -414,12 +437,12 @@ def list_environments() -> int:
 
 
 @env_app.command("remove")
-def remove_environment(name: str) -> int:
+def remove_environment(name: str, as_json: AsJson = False) -> int:
     """Remove an environment."""
-    from bakeoff.commands import environments
+    from bakeoff.commands import answers, environments
 
     environments.remove(name)
-    return 0
+    return print_json(answers.of_environments(), 0) if as_json else 0
 
 
 cache_app = typer.Typer(help="Builds of earlier runs, which later runs of the same model use again.")
@@ -427,11 +450,14 @@ app.add_typer(cache_app, name="cache")
 
 
 @cache_app.command("list")
-def list_builds() -> int:
+def list_builds(as_json: AsJson = False) -> int:
     """What is kept, with its size and when it was built and used; --fresh builds anew."""
+    from bakeoff.commands import answers
     from bakeoff.measuring.controller.build_cache import BuildCache
 
     cache = BuildCache()
+    if as_json:
+        return print_json(answers.of_cache(cache), 0)
     entries = cache.entries()
     for each in entries:
         say(listing.kept_build(each))
@@ -440,12 +466,16 @@ def list_builds() -> int:
 
 
 @cache_app.command("clear")
-def clear_builds() -> int:
+def clear_builds(as_json: AsJson = False) -> int:
     """Remove every build that no run uses."""
+    from bakeoff.commands import answers
     from bakeoff.measuring.controller.build_cache import BuildCache
 
     with BuildCache() as cache:
-        say(f"Removed {cache.clear() / 1e6:.0f} MB.")
+        removed_bytes = cache.clear()
+        if as_json:
+            return print_json(answers.of_cache(cache, removed_bytes), 0)
+    say(f"Removed {removed_bytes / 1e6:.0f} MB.")
     return 0
 
 
@@ -455,14 +485,17 @@ def check_itself(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
     mode: Annotated[str, typer.Option(help="Of eager: default or cuda-graph")] = "default",
     trials: Annotated[int, typer.Option(help="Of each model", min=1)] = 10,
+    as_json: AsJson = False,
 ) -> int:
     """Measure eager against itself: how often is a winner called on this machine, and are planted slowdowns found?
 
     Exit status 1 if a winner was called between equals.
     """
+    from bakeoff.commands import answers as documents
     from bakeoff.commands import selfcheck
     from bakeoff.measuring.controller.progress import Silent
 
+    console = stderr if as_json else stdout
     rows: list[selfcheck.Summary] = []
     for model in config.split(models or ["mlp,transformer"]):
         answers = []
@@ -470,10 +503,11 @@ def check_itself(
             answers.append(trial.answers)
             equal = trial.answers[0]
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
-            stdout.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
+            console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
         rows += selfcheck.summarise_trials(model, mode, answers)
-    stdout.print(listing.selfcheck_table(rows))
-    return int(any(row.winners for row in rows if row.planted == 1.0))
+    console.print(listing.selfcheck_table(rows))
+    status = int(any(row.winners for row in rows if row.planted == 1.0))
+    return print_json(documents.of_selfcheck(rows), status) if as_json else status
 
 
 @app.command("list")
@@ -526,15 +560,22 @@ def reproduce_cell(
     path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
     cell: Annotated[str, typer.Argument(help="Id or label of a cell, or the beginning of one")],
     out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
     from bakeoff.shipping import reproduce, script_parts
 
     report = report_at(path)
-    script = reproduce.script_for(report, script_parts.find_record(report, cell))
+    record = script_parts.find_record(report, cell)
+    script = reproduce.script_for(report, record)
     if out:
         reproduce.write(script, out)
-    else:
+    if as_json:
+        answer = command_answers.ScriptAnswer(
+            cell_id=record.cell.id, label=record.cell.label, script=script, path=str(out) if out else None
+        )
+        return print_json(answer, 0)
+    if not out:
         typer.echo(script, nl=False)
     return 0
 
@@ -592,18 +633,18 @@ def measure_starts(
 
     Exit status 1 if nothing was started that meets the requirements.
     """
-    from bakeoff.judging.constraints import Requirements
-    from bakeoff.judging.starts import QUANTITIES
+    from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
     from bakeoff.reports import starts as shown
+    from bakeoff.reports import starts_file
     from bakeoff.shipping.starts import measure_run
 
-    Requirements.parse(require, QUANTITIES)  # what cannot be read is refused before minutes of starts
+    Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
     with stderr.status("") as status:
-        found = measure_run(run, labels or (), starts, cold, lambda text: status.update(Text(text)))
-    judged, files = shown.write(found, require, out or (run if run.is_dir() else run.parent) / "starts")
+        measured = measure_run(run, labels or (), starts, cold, lambda text: status.update(Text(text)))
+    judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
-        return print_json(shown.answer_of(judged, files), shown.exit_status(judged))
-    print_markdown(shown.to_markdown(judged))
+        return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
+    print_markdown(starts_file.to_markdown(judged, measured))
     say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 
@@ -615,12 +656,17 @@ def inspect(
         str, typer.Option(help="Modules by their paths, such as unet,vae.decoder [all that are called]")
     ] = "",
     sizes: Annotated[list[str] | None, typer.Option("--set", help="Sizes of the factory: KEY=VALUE")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """The parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
+    from bakeoff.commands import answers
     from bakeoff.commands.inspection import inspect_model
 
     given = {name: values[0] for name, values in config.parse_dimensions(sizes or []).items()}
-    say(str(inspect_model(model, given, config.split([parts]) if parts else ())))
+    inspected = inspect_model(model, given, config.split([parts]) if parts else ())
+    if as_json:
+        return print_json(answers.of_parts(inspected), 0)
+    say(str(inspected))
     return 0
 
 
@@ -777,7 +823,10 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
-            raise
+            if not as_json:
+                raise
+            traceback.print_exc()
+            return _complain(f"{type(error).__name__}: {error}", 1, as_json)
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bakeoff"
         return _complain(f"{error.format_message()} ({command} --help)", USAGE_ERROR, as_json)

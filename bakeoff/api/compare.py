@@ -50,6 +50,7 @@ def compare(
     strict: bool = False,
     calls: int | None = None,
     require: str | None = None,
+    starts: bool = False,
     evaluate: Callable[..., Mapping[str, Any]] | str | None = None,
     evaluate_timeout: float | None = None,
     budget: str | float | None = None,
@@ -107,6 +108,7 @@ def compare(
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
+        starts: Also start what the best have built in fresh processes, as `bakeoff start` does.
         evaluate: A function that says how good a build is: `evaluate(predict)` returns metrics by name, each a number
             or a list with the score of each sample. `predict` is called like the model. Or `"FILE.py:FUNCTION"`. By
             default the function `evaluate(predict)` of the model's file, if there is one.
@@ -206,7 +208,10 @@ def _compare(
         options = gathered(models=(name,), **given)
         request = options.to_request()
         begin = StartRun(request, options.out, _as_called(name, fields))
-        with shown(not options.quiet, request.require) as display, RunProcess(begin, folder) as process:
+        with (
+            shown(not options.quiet, request.require.without_starts()) as display,
+            RunProcess(begin, folder) as process,
+        ):
             ended = process.result(display)
     if not isinstance(ended, RunFailed):
         return open_run(ended.folder)

@@ -36,7 +36,7 @@ from bakeoff.backends.inductor import (
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
-from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, Threads, TritonBackend, template
+from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.profile import CompilerWork
@@ -142,7 +142,12 @@ class AOTInductor(AheadOfTime):
             ("import torch._inductor",),
             loader="bakeoff.backends.loaded.torch_programs:load_aotinductor",
             triton=TritonBackend("python", is_script=True),
-            has_cpp=True,
+            cpp=CppRuntime(
+                "aotinductor",
+                "CMAKE_PREFIX_PATH",
+                "import torch; print(torch.utils.cmake_prefix_path)",
+                needs_torch=True,
+            ),
             threads_of_modes={SINGLE_THREADED: Threads.TURNS},
             note=COMPILED_HERE,
         )

@@ -32,7 +32,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, model_at, use_exportable_experts
 from bakeoff.backends.ranges import highest, lowest
-from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend, template
+from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
@@ -175,6 +175,7 @@ class Onnx(Backend):
                 ("import onnxruntime",),
                 loader=LOADER,
                 triton=TRITON,
+                cpp=CPP,
                 holds_quantised=True,
             )
         return Runtime(
@@ -238,6 +239,11 @@ def _names_in(path: Path) -> Names:
 
 
 TRITON = TritonBackend("onnxruntime", names=_names_in, threads="intra_op_thread_count")
+CPP = CppRuntime(
+    "onnxruntime",
+    "ONNXRUNTIME_LIBRARY",
+    'import glob, onnxruntime; print(glob.glob(onnxruntime.__path__[0] + "/capi/libonnxruntime.so.*")[0])',
+)
 
 
 def _provider(cell: Cell) -> str:

@@ -25,7 +25,7 @@ from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, noting_modules
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
-from bakeoff.backends.standalone import Names, Runtime, ScriptPart, TritonBackend, template
+from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, template
 from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
@@ -103,7 +103,13 @@ class OpenVINO(Backend):
         files = ("int8.onnx", "model.xml", "model.onnx")
         loader = "bakeoff.backends.loaded.openvino:load"
         return Runtime(
-            files, ("openvino", "numpy"), ("import openvino",), loader=loader, triton=TRITON, holds_quantised=True
+            files,
+            ("openvino", "numpy"),
+            ("import openvino",),
+            loader=loader,
+            triton=TRITON,
+            cpp=CPP,
+            holds_quantised=True,
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -155,6 +161,7 @@ def _names_in(path: Path) -> Names:
 
 
 TRITON = TritonBackend("openvino", names=_names_in, threads="INFERENCE_NUM_THREADS")
+CPP = CppRuntime("openvino", "CMAKE_PREFIX_PATH", "import openvino.utils as utils; print(utils.get_cmake_path())")
 
 
 def _serving_options(context: BuildContext) -> dict[str, str | int]:

@@ -41,6 +41,20 @@ class TritonBackend:
 
 
 @dataclass(frozen=True)
+class CppRuntime:
+    """How a program in C++ loads an artefact, and where CMake finds the library."""
+
+    template: str
+    """The template, in `scripts/cpp` of the room `shipping`, that defines the class `Model`."""
+    variable: str
+    """The variable of CMake that says where the library is."""
+    find: str
+    """A line of Python that prints its value for the library that is installed."""
+    needs_torch: bool = False
+    """True if it takes every type that torch has. Otherwise tensors have types of C++."""
+
+
+@dataclass(frozen=True)
 class Runtime:
     """What it takes to load a backend's artefact on one kind of device."""
 
@@ -58,8 +72,8 @@ class Runtime:
     """The same for modes that differ, by their names. Calls of a mode that captures them in a graph take turns."""
     triton: TritonBackend | None = None
     """How Triton Inference Server runs it, or None if it cannot."""
-    has_cpp: bool = False
-    """True if it is a package of AOTInductor, which torch loads in C++, too."""
+    cpp: CppRuntime | None = None
+    """How a program in C++ loads it, or None if there is none."""
     note: str = PORTABLE
     """Where it loads, in a sentence for the reader."""
     holds_quantised: bool = False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine
+from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
@@ -16,7 +16,7 @@ from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.places import is_pool
 from bakeoff.planning.plan import Contest, plan, refusal
 from bakeoff.planning.request import Request
-from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan
+from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
@@ -39,8 +39,14 @@ class Preview:
 
     contests: tuple[PlannedContest, ...]
     lacking: Mapping[str, str]
-    budget_s: float = math.inf
+    budget_s: float | None = None
     places: tuple[str, ...] = ()  # of a pool
+
+    @property
+    def seconds(self) -> float:
+        """Return about how long all of them take, side by side where there are several places."""
+        each = [contest.seconds for contest in self.contests]
+        return max(sum(each) / len(self.places), *each) if self.places else sum(each)
 
     def lines(self) -> Iterator[str]:
         """Yield what is planned as lines of text."""
@@ -52,13 +58,10 @@ class Preview:
             yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
         if any(contest.evaluated_by for contest in self.contests):
             yield f"nobody knows how long evaluate takes: {spell_seconds(USUAL_EVALUATE_S)} a call are counted"
-        total_s = sum(contest.seconds for contest in self.contests)
         beside = f", side by side on {', '.join(self.places)}" if self.places else ""
-        if self.places:
-            total_s = max(total_s / len(self.places), max(contest.seconds for contest in self.contests))
         contests, cells = len(self.contests), sum(len(contest.labels) for contest in self.contests)
-        yield f"{_count(contests, 'contest')}, {_count(cells, 'cell')}{beside}: about {spell_seconds(total_s)}"
-        if self.budget_s < total_s:
+        yield f"{_count(contests, 'contest')}, {_count(cells, 'cell')}{beside}: about {spell_seconds(self.seconds)}"
+        if self.budget_s is not None and self.budget_s < self.seconds:
             yield f"--budget ends it after {spell_seconds(self.budget_s)}"
 
 
@@ -93,10 +96,11 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         labels = tuple(label for label, reason in reasons.items() if not reason)
         function = Path(contest.evaluated_by(request.evaluate)).name if labels else ""
         time_plan.expect(contest.id, labels, sampling.processes, evaluates=bool(function))
-        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s, function))
+        started_s = starts_s(labels, LEAST_STARTS, request.require.judge_starts) if request.starts else 0.0
+        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s + started_s, function))
         before_s = time_plan.left_s()
     pool = request.devices if is_pool(request.devices) else ()
-    return Preview(tuple(found), lacking, request.budget.seconds if request.budget else math.inf, pool)
+    return Preview(tuple(found), lacking, request.budget.seconds if request.budget else None, pool)
 
 
 def spell_seconds(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.judging.stored_report import report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
@@ -23,13 +25,14 @@ from bakeoff.measuring.session import cells_of, measure, servers_of
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
-from bakeoff.planning.time_plan import end_of_budget
+from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Environment, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
+from bakeoff.shipping.starts import add_starts
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -55,20 +58,39 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
         contests = with_open_axes(plan(request), launchers.first)
+        reserved_s = _reserved_for_starts_s(request, contests)
         planned = [cell.id for cell in cells_of(contests)]
         if not is_pool(request.devices):
             captured = environment.capture(facts, facts_of_environments(launchers, request))
             store = Store.create(folder or _default_folder(request), request, planned, command)
             store.save_environment(captured)
-            measure(launchers, contests, request, store, progress, budget_ends_s)
-            return report_of(store), store
+            measure(launchers, contests, request, store, progress, budget_ends_s - reserved_s)
+            return _conclude(store, request, progress, budget_ends_s), store
     with Pool(places_here(request), request, contests) as pool:
         captured, differing = pool.begin()
         store = Store.create(folder or _default_folder(request), request, planned, command)
         store.save_environment(captured)
         _note_pool(request, differing, store, progress)
-        pool.measure(store, progress, budget_ends_s)
-    return report_of(store), store
+        pool.measure(store, progress, budget_ends_s - reserved_s)
+    return _conclude(store, request, progress, budget_ends_s), store
+
+
+def _conclude(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> Report:
+    """Measure the starts that were asked for, unless the run was interrupted, and return the report."""
+    if request.starts and all(map(store.has, store.planned)):
+        progress.note("starting what was built in fresh processes")
+        add_starts(store, request.require, lambda _: progress.tick(), ends_s)
+    return report_of(store)
+
+
+def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:
+    """Return how much of a budget is kept for starts: at most half of it."""
+    if not request.starts or not request.budget:
+        return 0.0
+    usual_s = [
+        starts_s(likely_to_run(cells_of([contest])), LEAST_STARTS, request.require.judge_starts) for contest in contests
+    ]
+    return min(sum(usual_s), request.budget.seconds / 2)
 
 
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
@@ -95,13 +117,13 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             captured = environment.capture(facts, facts_of_environments(launchers, request))
             _go_on_in(captured, contests, store)
             measure(launchers, contests, request, store, progress)
-            return report_of(store), store
+            return _conclude(store, request, progress), store
     with Pool(places_here(request), request, contests) as pool:
         captured, differing = pool.begin()
         _go_on_in(captured, contests, store)
         _note_pool(request, differing, store, progress)
         pool.measure(store, progress)
-    return report_of(store), store
+    return _conclude(store, request, progress), store
 
 
 def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -14,6 +14,7 @@ from bakeoff.judging.metrics import Margin, change_margin, value_margin
 from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Latency, Memory, Process, Record, Throughput
+from bakeoff.records.starts import StartedCell
 
 T = TypeVar("T")
 
@@ -67,8 +68,18 @@ class Requirements:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
         for requirement in self.each:
             if requirement.is_of_metric:
-                written = f"{requirement.name}{requirement.comparison}{requirement.limit_text}"
-                raise unknown("quantity", requirement.name, QUANTITIES, f"--require '{written}'; a metric: --evaluate")
+                asked = f"--require '{requirement}'; a metric: --evaluate"
+                raise unknown("quantity", requirement.name, QUANTITIES, asked)
+
+    def without_starts(self) -> Requirements:
+        """Return what is left without the quantities of starts, which are measured after a contest has ended."""
+        kept = [requirement for requirement in self.each if not requirement.is_of_start]
+        return Requirements(", ".join(map(str, kept)), tuple(kept)) if len(kept) < len(self.each) else self
+
+    @property
+    def judge_starts(self) -> bool:
+        """Return True if they say how a cell must start."""
+        return any(requirement.is_of_start for requirement in self.each)
 
     @property
     def judge_errors(self) -> bool:
@@ -104,6 +115,13 @@ class Requirement:
     is_of_metric: bool = False  # of the user's own
     is_change: bool = False  # the limit is a share of the float reference's value, by which a metric may change
 
+    @property
+    def is_of_start(self) -> bool:
+        return self.name in OF_STARTS
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.comparison}{self.limit_text}"
+
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
@@ -122,7 +140,9 @@ class Requirement:
     def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
         if not self.is_of_metric:
-            return self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+            missed = self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+            reason = next((cell.reason for cell in record.starts[:1]), "it was not started")
+            return replace(missed, why=reason) if missed and missed.value is None and self.is_of_start else missed
         margin = self.margin(record)
         if margin is not None and margin.outcome(self._is_met) != "missed":
             return None
@@ -169,8 +189,24 @@ _WARM_START = Part[Record, Process](lambda record: record.warm_start)
 _MEMORY = Part[Record, Memory](lambda record: record.memory)
 _ACCURACY = Part[Record, Accuracy](lambda record: record.accuracy)
 _ENERGY = Part[Record, Energy](lambda record: record.energy)
+_START = Part[Record, StartedCell](lambda record: next(iter(record.starts), None))
 
-QUANTITIES = {
+_START_TIMES = ("start_s", "interpreter_s", "imports_s", "load_s", "first_answer_s", "tenth_answer_s")
+
+STARTED_QUANTITIES: Mapping[str, Quantity[StartedCell]] = {
+    **{name: Quantity(lambda cell, name=name: cell.median(name)) for name in _START_TIMES},  # type: ignore[misc]
+    "peak_resident_bytes": Quantity(lambda cell: cell.median("peak_bytes")),
+    "steady_resident_bytes": Quantity(lambda cell: cell.median("steady_bytes")),
+    "device_bytes": Quantity(lambda cell: cell.median("device_bytes")),
+    "artifact_bytes": Quantity(lambda cell: cell.artifact_bytes),
+    "environment_bytes": Quantity(lambda cell: cell.environment_bytes),
+}
+"""What `--require` of `bakeoff start` can name. Times are medians over all starts."""
+
+OF_STARTS = ("start_s", "imports_s", "load_s", "tenth_answer_s", "steady_resident_bytes", "environment_bytes")
+"""Those of them that `--require` of a run with `--starts` can name, too: of the exported folder."""
+
+QUANTITIES: dict[str, Quantity[Record]] = {
     "median_ms": Quantity(_LATENCY(lambda it: it.median_ms)),
     "mean_ms": Quantity(_LATENCY(lambda it: it.mean_ms)),
     "min_ms": Quantity(_LATENCY(lambda it: it.min_ms)),
@@ -191,6 +227,7 @@ QUANTITIES = {
     "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
     "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
     "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j)),
+    **{name: Quantity(_START(STARTED_QUANTITIES[name].of)) for name in OF_STARTS},
 }
 """By name, which is that of the report's field if there is one."""
 

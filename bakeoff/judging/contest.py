@@ -19,6 +19,7 @@ from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
 from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
+from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status
@@ -135,6 +136,7 @@ class ContestJudgement:
     tolerance: Tolerance | None = None  # of the first precision, where it decides what may win a contest across several
     load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
     end_to_end: EndToEnd | None = None  # what whole requests take, if they are more than the model
+    starts: StartsJudgement | None = None  # what it takes to start its cells, if that was asked for
     generation: Generation | None = None  # of decode steps: what a whole generation takes
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
@@ -262,6 +264,7 @@ def judge_contest(
         load=judge_load(
             records, price_per_hour, _label(ranking.baseline), [cell.label for cell in cells if cell.beyond]
         ),
+        starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
         run_id=run_id,
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bakeoff.judging.fit import fitted_report
+from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Report
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 
 
@@ -18,20 +19,28 @@ def report_of(store: Store) -> Report:
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
-    planned = store.planned
+    planned, request = store.planned, store.request()
+    lacks_starts = bool(request.get("starts")) and any(map(_lacks_starts, by_contest(records).values()))
     report = Report(
         run_id=store.root.resolve().name,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        complete=all(store.has(cell_id) for cell_id in planned),
+        complete=all(store.has(cell_id) for cell_id in planned) and not lacks_starts,
         planned=len(planned),
         command=store.command,
-        request=store.request(),
+        request=request,
         environment=captured,
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
     return fitted_report(report)
+
+
+def _lacks_starts(records: Sequence[Record]) -> bool:
+    """Return True if a contest has a cell that can be started, and none was."""
+    return any(record.status is Status.OK and record.latency for record in records) and not any(
+        record.starts for record in records
+    )
 
 
 def report_at(path: Path) -> Report:

@@ -142,6 +142,7 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
+    required = request.require.without_starts()
     return RunContext(
         launchers,
         store,
@@ -149,11 +150,11 @@ def measurement_of(
         sampling_of(request),
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
-        undecided=functools.partial(undecided, requirements=request.require),
+        undecided=functools.partial(undecided, requirements=required),
         machine=machine,
         time_plan=time_plan,
-        beaten=functools.partial(beaten, requirements=request.require),
-        contenders=functools.partial(contenders, requirements=request.require),
+        beaten=functools.partial(beaten, requirements=required),
+        contenders=functools.partial(contenders, requirements=required),
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,

@@ -206,6 +206,14 @@ class Request(Frozen):
             parse=Requirements.parse,
         ),
     ] = Requirements()
+    starts: Annotated[
+        bool,
+        Option(
+            ("--starts",),
+            "Also start what the best have built in fresh processes, as bakeoff start does: --require 'start_s<1'",
+            in_record_command=True,
+        ),
+    ] = False
     evaluate: Annotated[
         str,
         Option(
@@ -336,6 +344,7 @@ class Request(Frozen):
             raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
         if self.price and not plan:
             raise UsageError("--price is that of requests under load: add --load server")
+        self._check_starts()
         named: tuple[tuple[str, Sequence[str]], ...] = (
             ("model", self.models),
             ("backend", self.backends),
@@ -352,6 +361,17 @@ class Request(Frozen):
         for key, values in self.set.items():
             if not values or not all(values):
                 raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")
+
+    def _check_starts(self) -> None:
+        """Raise UsageError where starts are required and not asked for, or asked for and cannot be measured."""
+        if self.require.judge_starts and not self.starts:
+            raise UsageError(f"--require '{self.require}' is about starts, which are not measured: add --starts")
+        if self.starts and self.task != INFERENCE:
+            raise UsageError(f"--starts: only inference is exported, and --task is {self.task}")
+        if self.starts and self.no_artifacts:
+            raise UsageError("--starts loads what backends have built: leave out --no-artifacts")
+        if self.starts and self.cluster:
+            raise UsageError("--starts is of one machine, and --cluster of many: bakeoff start measures a run on yours")
 
     @property
     def load_plan(self) -> LoadPlan | None:

@@ -28,6 +28,9 @@ BETWEEN_BURSTS_S = 0.02
 USUAL_SHARE_THAT_STAYS = 0.5
 """In a race about half of the further processes are not needed, because their cells are beaten."""
 
+USUAL_FRESH_START_S = 3.0
+"""Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
+
 RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
@@ -215,6 +218,11 @@ def _is_likely_to_run(cell: Cell) -> bool:
     if cell.device.kind not in backend.devices:
         return False
     return bool(cell.environment) or importlib.util.find_spec(backend.module) is not None
+
+
+def starts_s(labels: Sequence[str], starts: int, are_all_started: bool) -> float:
+    """Return about how long it takes to start the contenders of a contest of these cells so often: two and eager."""
+    return (len(labels) if are_all_started else min(3, len(labels))) * starts * USUAL_FRESH_START_S
 
 
 def end_of_budget(begun_s: float, budget_s: float | None) -> float:

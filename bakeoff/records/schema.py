@@ -25,6 +25,7 @@ from bakeoff.records.load import Load
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.precision import Precision
+from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
 SCHEMA_VERSION = "3.2.0"
@@ -542,6 +543,7 @@ class Record(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
     doubts: list[RecordDoubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
+    starts: list[StartedCell] = Field(default_factory=list)  # of its exported folder, where that was asked for
     traits: ModelTraits | None = None  # of its model, the same in all records of a contest
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from pydantic import Field
 
 from bakeoff.records.frozen import Frozen
@@ -35,7 +37,7 @@ class StartedCell(Frozen):
 
     cell_id: str
     label: str
-    script: str = ""  # what was started: load.py of its folder, or the script of `bakeoff reproduce`
+    script: str = ""  # what was started: load.py or main.cpp of its folder, or the script of `bakeoff reproduce`
     artifact_bytes: int | None = None  # what the script loads, without the sample; None: it loads no artefact
     distributions: dict[str, int] | None = None  # bytes of each distribution that must be installed
     starts: list[Start] = Field(default_factory=list)
@@ -45,6 +47,11 @@ class StartedCell(Frozen):
     def environment_bytes(self) -> int | None:
         """Bytes of all distributions that must be installed, without Python itself."""
         return None if self.distributions is None else sum(self.distributions.values())
+
+    def median(self, quantity: str) -> float | None:
+        """Return the median of a quantity of `Start` over all starts, or None if it was not measured."""
+        values = [value for start in self.starts if (value := getattr(start, quantity)) is not None]
+        return statistics.median(values) if values else None
 
 
 class Starts(Frozen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
@@ -80,6 +81,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_build(),
         Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
         *_memory(records),
+        *_starts(),
         *_beside(),
         *_metrics(contests),
         *_accuracy(),
@@ -372,6 +374,15 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
+
+
+def _starts() -> list[Column[CellJudgement]]:
+    """Return what it takes to start the exported folder, for the CSV: the report has a table of its own."""
+
+    def column(name: str) -> Column[CellJudgement]:
+        return Column(name, lambda row: QUANTITIES[name].of(row.record), csv=name)
+
+    return [column(name) for name in OF_STARTS]
 
 
 def _accuracy() -> list[Column[CellJudgement]]:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, JsonValue
 
+from bakeoff.judging.bisection import Bisection
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import Comparison
 from bakeoff.judging.explanation import Explanation
 from bakeoff.judging.history import History
 from bakeoff.judging.machines import Machines, Offer
 from bakeoff.records.profile import CellProfile
-from bakeoff.records.schema import Frozen, Interval, Record
-from bakeoff.reports import comparison, headline, sentences
+from bakeoff.records.schema import Frozen, Interval, Ratio, Record
+from bakeoff.reports import bisection, comparison, headline, sentences
 
 EXIT_STATUS = "exit_status"
 """The key that every document has beside those of its model."""
@@ -130,11 +131,43 @@ class ExportAnswer(Frozen):
     start_with: str  # the file to begin with
 
 
+class ScriptAnswer(Frozen):
+    """What `bakeoff reproduce --json` prints."""
+
+    cell_id: str
+    label: str
+    script: str  # its source
+    path: str | None  # where --out wrote it
+
+
+class StepAnswer(Frozen):
+    """One version of a bisection. Ratios compare latencies, and are None where a version was not measured."""
+
+    version: str
+    call: str
+    over_good: Ratio | None  # its latency over that of the good version
+    below_bad: Ratio | None  # the latency of the bad version over its own
+    reason: str
+
+
+class BisectionAnswer(Frozen):
+    """What `bakeoff bisect --json` prints."""
+
+    conclusion: str
+    package: str
+    backend: str
+    first_slow: str | None
+    suspects: list[str]  # versions of which one is the first slow one, as far as is known
+    steps: list[StepAnswer]
+    path: str  # the folder of the steps, for bakeoff resume
+
+
 class PublishAnswer(Frozen):
     """What `bakeoff publish --json` prints."""
 
     index: str
     files: list[str]
+    removed: list[str]  # pages of an earlier site here whose runs are not published any more
 
 
 class ExplanationAnswer(Frozen):
@@ -212,6 +245,18 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
         ],
         left_out=history.skipped,
         path=str(path),
+    )
+
+
+def of_bisection(bisected: Bisection, folder: Path) -> BisectionAnswer:
+    return BisectionAnswer(
+        conclusion=bisection.conclusion(bisected),
+        package=bisected.package,
+        backend=bisected.backend,
+        first_slow=bisected.first_slow.version if bisected.first_slow else None,
+        suspects=list(bisected.suspects),
+        steps=[StepAnswer(**{**dict(step), "call": step.call.value}) for step in bisected.steps],
+        path=str(folder),
     )
 
 

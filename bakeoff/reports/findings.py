@@ -53,6 +53,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "sweep-dynamic": f"what one build for all sizes costs {over}",
         "sweep-seq": "compiled attention over eager, forward and backward",
         "sweep-size": "compiled language models over eager",
+        "starts": "from the start of a process to its first answer",
     }
 
 

@@ -1,11 +1,11 @@
-"""What a contest answers beside the latency of a call, for every output: precisions, requests, load, generations."""
+"""What a contest answers beside the latency of a call, for every output, such as what it takes to start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.reports import end_to_end, generation, load, precisions
+from bakeoff.reports import end_to_end, generation, load, precisions, starts
 from bakeoff.reports.tables import Table
 
 _BY_HEADING = {
@@ -13,6 +13,7 @@ _BY_HEADING = {
     "Whole requests": end_to_end,
     "Under load": load,
     "Whole generations": generation,
+    "What it takes to start": starts,
 }
 
 

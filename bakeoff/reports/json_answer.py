@@ -15,7 +15,8 @@ from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, end_to_end, headline, load, mix, suite_report, traits
+from bakeoff.reports import doubt_sentences, end_to_end, headline, load, mix, starts, suite_report, traits
+from bakeoff.reports.starts import ContestStarts
 
 FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
 
@@ -110,6 +111,8 @@ class ContestAnswer(Frozen):
     """Who carries most under load, where that was asked for."""
     end_to_end: EndToEndAnswer | None = None
     """What a whole request takes, where more than the model belongs to it."""
+    starts: ContestStarts | None = None
+    """What it takes to start, with `--starts`."""
 
 
 class BackendAnswer(Frozen):
@@ -242,6 +245,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         precisions=[_precision_answer(each) for each in contest.of_precisions],
         under_load=_load_answer(contest.load) if contest.load else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
+        starts=starts.contest_answer(contest.starts) if contest.starts else None,
     )
 
 

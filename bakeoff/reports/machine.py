@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report
 from bakeoff.records.text import one_line
-from bakeoff.reports import number_format
+from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
 
 
@@ -114,6 +114,8 @@ def method_notes(report: Report) -> list[str]:
             "least, at the rate of a large matrix product in that precision, or its weights, inputs and outputs at the "
             "rate of the level of memory that holds them, whichever takes longer."
         )
+    if started := [cell for record in report.records for cell in record.starts]:
+        lines += starts.notes_of(started)
     return lines
 
 

@@ -56,6 +56,7 @@ _FIGURE_CAPTIONS = {
     "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
     "precisions": "Latency against error, or the metric, over all precisions",
     "pareto": "Latency against build time, and what nothing dominates",
+    "starts": "Stages from the start of a process to its first answer",
     "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
     "sweep-size": "Speed-up of compiled language models over their size",
 }

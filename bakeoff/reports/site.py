@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.page import Index, site_to_page, to_page
 from bakeoff.reports.tables import Column, Surface
 
-INDEX, CARD = "index.html", "model-card.md"
+INDEX, CARD, PAGES = "index.html", "model-card.md", "runs.json"
+"""`runs.json` lists the pages of runs, so that the next `publish` removes those of runs that are published no more."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,19 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> list[Path]:
-    """Write the index, a page for each run, and a model card if it is asked for. Return the files, the index first."""
+@dataclass(frozen=True)
+class Site:
+    """The files of a site, the index first, and the pages of an earlier one here that were removed."""
+
+    files: list[Path]
+    removed: list[Path]
+
+
+def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> Site:
+    """Write the index, a page for each run, and a model card if it is asked for.
+
+    Pages that an earlier site wrote here for other runs are removed. Files of anyone else are left alone.
+    """
     names = unique_names(judgement.report.run_id for judgement in judgements)
     runs = [PublishedRun(judgement, f"runs/{name}.html") for judgement, name in zip(judgements, names, strict=True)]
     (out / "runs").mkdir(parents=True, exist_ok=True)
@@ -91,7 +104,22 @@ def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> lis
     files += [write_atomically(out / run.link, to_page(run.judgement)) for run in runs]
     if card:
         files.append(write_atomically(out / CARD, to_card(judgements)))
-    return files
+    links = [run.link for run in runs]
+    removed = [page for link, page in _pages_in(out).items() if link not in links and page.is_file()]
+    for page in removed:
+        page.unlink()
+    files.append(write_atomically(out / PAGES, json.dumps(links, indent=1)))
+    return Site(files, removed)
+
+
+def _pages_in(out: Path) -> dict[str, Path]:
+    """Return the pages of runs that an earlier site wrote, by their links."""
+    try:
+        links = json.loads((out / PAGES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    known = links if isinstance(links, list) else []
+    return {link: out / link for link in map(str, known) if re.fullmatch(r"runs/[\w.-]+\.html", link)}
 
 
 def to_index(runs: Sequence[PublishedRun]) -> str:

@@ -1,20 +1,19 @@
-"""Shows what it takes to start: who answers first, a table, a figure, and the answer as JSON."""
+"""Says what it takes to start: who answers first, the table, what the numbers mean, and the answer as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bakeoff.judging.starts import JudgedStart, StartsJudgement, judge_starts
-from bakeoff.records.atomic_file import write_atomically
+from bakeoff.judging.constraints import is_bytes
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.starts import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.reports import doubt_sentences, number_format
-from bakeoff.reports.markdown import details, escape, table, table_of
-from bakeoff.reports.tables import Column, Ends, Surface, shown_in
+from bakeoff.reports.tables import Column, Ends, Surface, Table, table_of
 from bakeoff.reports.words import first, listed
-
-STARTS_MD, STARTS_JSON = "starts.md", "starts.json"
 
 
 class StartAnswer(Frozen):
@@ -40,16 +39,21 @@ class StartAnswer(Frozen):
     unmet: list[str]
 
 
-class StartsAnswer(Frozen):
-    """What `bakeoff start --json` prints."""
+class ContestStarts(Frozen):
+    """What it takes to start the cells of one contest."""
 
-    run_id: str
-    title: str
     headline: str
     candidates: list[str]
     cells: list[StartAnswer]
     not_started: dict[str, str]
     """Why a cell has no numbers, by label."""
+
+
+class StartsAnswer(ContestStarts):
+    """What `bakeoff start --json` prints."""
+
+    run_id: str
+    title: str
     paths: dict[str, str]
 
 
@@ -76,69 +80,74 @@ def exit_status(judged: StartsJudgement) -> int:
     return 0 if judged.candidates else 1
 
 
-def write(starts: Starts, require: str, folder: Path) -> tuple[StartsJudgement, list[Path]]:
-    """Write the starts as JSON and as Markdown with its figure. Return what they come to, and the files."""
-    from bakeoff.reports.charts import draw_starts
-
-    judged = judge_starts(starts, require)
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = draw_starts(judged, headline(judged), folder / "figures") if judged.cells else []
-    files = [
-        write_atomically(folder / STARTS_MD, to_markdown(judged, bool(drawn))),
-        write_atomically(folder / STARTS_JSON, starts.model_dump_json(indent=1)),
-    ]
-    return judged, [*files, *drawn]
+def sentences(contest: ContestJudgement) -> list[str]:
+    """Say who of a contest answers first, and why a cell has no numbers. There is nothing to say without starts."""
+    judged = contest.starts
+    if judged is None:
+        return []
+    return [headline(judged), *map(why_not_started, judged.without_starts)]
 
 
-def to_markdown(judged: StartsJudgement, has_figure: bool = False) -> str:
-    """Return the answer, the table, why cells have no numbers, and what the numbers mean."""
-    columns = shown_in(Surface.MARKDOWN, _columns(), judged.cells)
-    unmet = [doubt for cell in judged.cells for doubt in cell.unmet]
-    parts = [
-        f"# Starting {escape(judged.starts.title)}",
-        f"**{escape(headline(judged))}.**",
-        table_of(columns, judged.cells) if judged.cells else "",
-        "\n".join(f"- {escape(doubt_sentences.of_requirement(doubt))}" for doubt in unmet),
-        "\n".join(f"- {escape(f'{cell.label} was not started: {cell.reason}')}" for cell in judged.without_starts),
-        "![Stages until the first answer](figures/starts.svg)" if has_figure else "",
-        *(_distributions(cell.cell) for cell in judged.cells),
-        "\n".join(f"- {escape(note)}" for note in notes(judged.starts)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+def tables(contest: ContestJudgement) -> list[Table]:
+    """Return what it takes to start the cells of a contest, or nothing without starts."""
+    if contest.starts is None or not contest.starts.cells:
+        return []
+    columns = [column for column in columns_of() if Surface.SHORT & column.surfaces]
+    shown = [column for column in columns if any(column.value(cell) is not None for cell in contest.starts.cells)]
+    return [table_of("From the start of a process", shown, contest.starts.cells)]
 
 
-def notes(starts: Starts) -> list[str]:
+def why_not_started(cell: StartedCell) -> str:
+    return f"{cell.label} was not started: {cell.reason}"
+
+
+def notes_of(cells: Iterable[StartedCell], is_page_cache_dropped: bool = False) -> list[str]:
     """Say what the numbers are of."""
-    number = max((len(cell.starts) for cell in starts.cells), default=0)
+    number = max((len(cell.starts) for cell in cells), default=0)
     files = (
         "The page cache was dropped before each start: files came from the disk."
-        if starts.is_page_cache_dropped
+        if is_page_cache_dropped
         else "The page cache was left as it was: files that were read before came from memory. A first start on a new "
-        "machine also reads them from its disk (--cold)."
+        "machine also reads them from its disk (bakeoff start --cold)."
     )
     return [
         f"Medians of {number} fresh processes of each cell, started in turns, in random order, with empty caches for "
         f"compilers. {files}",
         "An environment is all distributions that requirements.txt brings, as they are installed here, without Python. "
-        "For eager it is those that its script imports; what your model's own file imports is not counted.",
+        "For eager it is those that its script imports; what your model's own file imports is not counted. For a "
+        "program in C++ it is the libraries that its process had loaded, without those of the system.",
+    ]
+
+
+def notes(starts: Starts) -> list[str]:
+    """Say what the numbers of `bakeoff start` are of, and where they were measured."""
+    return [
+        *notes_of(starts.cells, starts.is_page_cache_dropped),
         f"{starts.machine}, Python {starts.python}, {starts.created_at}, of the run {starts.run_id}.",
     ]
 
 
-def answer_of(judged: StartsJudgement, files: list[Path]) -> StartsAnswer:
-    """Return the answer for programs."""
-    return StartsAnswer(
-        run_id=judged.starts.run_id,
-        title=judged.starts.title,
+def answer_of(judged: StartsJudgement, starts: Starts, files: list[Path]) -> StartsAnswer:
+    """Return the answer of `bakeoff start` for programs."""
+    paths = {file.name: str(file) for file in files}
+    return StartsAnswer(run_id=starts.run_id, title=starts.title, paths=paths, **dict(contest_answer(judged)))
+
+
+def contest_answer(judged: StartsJudgement) -> ContestStarts:
+    """Return what it takes to start the cells of a contest, for programs."""
+    return ContestStarts(
         headline=headline(judged),
         candidates=[cell.label for cell in judged.candidates],
         cells=[_answer(cell) for cell in judged.cells],
         not_started={cell.label: cell.reason for cell in judged.without_starts},
-        paths={file.name: str(file) for file in files},
     )
 
 
 def _answer(cell: JudgedStart) -> StartAnswer:
+    def size(name: str) -> int | None:
+        value = cell.quantity(name)
+        return None if value is None else round(value)
+
     return StartAnswer(
         label=cell.label,
         cell_id=cell.cell.cell_id,
@@ -147,11 +156,11 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         stages_s=cell.stages,
         start_s=cell.start_s,
         start_ci95_s=cell.start_ci95_s,
-        tenth_answer_s=cell.tenth_answer_s,
+        tenth_answer_s=cell.quantity("tenth_answer_s") or 0.0,
         behind=cell.behind,
-        peak_resident_bytes=cell.peak_bytes,
-        steady_resident_bytes=cell.steady_bytes,
-        device_bytes=cell.device_bytes,
+        peak_resident_bytes=size("peak_resident_bytes"),
+        steady_resident_bytes=size("steady_resident_bytes"),
+        device_bytes=size("device_bytes"),
         artifact_bytes=cell.cell.artifact_bytes,
         environment_bytes=cell.cell.environment_bytes,
         distributions=cell.cell.distributions,
@@ -159,39 +168,32 @@ def _answer(cell: JudgedStart) -> StartAnswer:
     )
 
 
-def _columns() -> list[Column[JudgedStart]]:
-    def seconds(heading: str, stage: str) -> Column[JudgedStart]:
-        return Column(heading, lambda cell: cell.stages[stage], "s", number_format.seconds, surfaces=Surface.MARKDOWN)
+def columns_of() -> list[Column[JudgedStart]]:
+    """Return the columns of the table of starts. A report has those of the short surface."""
 
-    def size(heading: str, of: object) -> Column[JudgedStart]:
-        return Column(heading, of, "MiB", number_format.mebibytes, surfaces=Surface.MARKDOWN)  # type: ignore[arg-type]
+    def quantity(heading: str, name: str, surfaces: Surface = Surface.MARKDOWN | Surface.SHORT) -> Column[JudgedStart]:
+        unit, write = ("MiB", number_format.mebibytes) if is_bytes(name) else ("s", number_format.seconds)
+        write_any: Callable[..., str] = write
+        return Column(heading, lambda cell: cell.quantity(name), unit, write_any, surfaces=surfaces)
 
+    everywhere, alone = Surface.MARKDOWN | Surface.SHORT, Surface.MARKDOWN
     return [
-        Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.MARKDOWN,
+        Column("backend", lambda cell: cell.label, is_text=True, surfaces=everywhere,
                note=lambda cell: "not as required" if cell.unmet else ""),
         Column("first answer after", lambda cell: cell.start_s, "s", number_format.seconds, interval=_ends,
-               surfaces=Surface.MARKDOWN),
-        seconds("interpreter", "interpreter"),
-        seconds("imports", "imports"),
-        seconds("load", "load"),
-        seconds("first call", "first answer"),
-        Column("tenth answer after", lambda cell: cell.tenth_answer_s, "s", number_format.seconds,
-               surfaces=Surface.MARKDOWN),
-        size("peak memory", lambda cell: cell.peak_bytes),
-        size("steady memory", lambda cell: cell.steady_bytes),
-        size("GPU memory", lambda cell: cell.device_bytes),
-        size("artefact", lambda cell: cell.cell.artifact_bytes),
-        size("environment", lambda cell: cell.cell.environment_bytes),
+               surfaces=everywhere),
+        quantity("interpreter", "interpreter_s", alone),
+        quantity("imports", "imports_s"),
+        quantity("load", "load_s"),
+        quantity("first call", "first_answer_s"),
+        quantity("tenth answer after", "tenth_answer_s", alone),
+        quantity("peak memory", "peak_resident_bytes"),
+        quantity("steady memory", "steady_resident_bytes", alone),
+        quantity("GPU memory", "device_bytes"),
+        quantity("artefact", "artifact_bytes"),
+        quantity("environment", "environment_bytes"),
     ]  # fmt: skip
 
 
 def _ends(cell: JudgedStart) -> Ends | None:
     return (cell.start_ci95_s.low, cell.start_ci95_s.high) if cell.start_ci95_s else None
-
-
-def _distributions(cell: StartedCell) -> str:
-    """Return what is installed for a cell, in a fold."""
-    if not cell.distributions:
-        return ""
-    rows = [[escape(name), number_format.mebibytes(size)] for name, size in cell.distributions.items()]
-    return details(f"What {cell.label} needs installed", table(["distribution", "MiB"], rows, "lr"))

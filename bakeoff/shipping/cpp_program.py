@@ -1,70 +1,135 @@
-"""`bakeoff export --format cpp`: a program in C++ that loads a package of AOTInductor, with what CMake needs."""
+"""`bakeoff export --format cpp`: a program in C++ that loads what a backend has built, with what CMake needs."""
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bakeoff.backends.standalone import Runtime
+from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report
+from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
 from bakeoff.shipping.sample_facts import Sample
 
-TYPES = {
-    "float32": "kFloat",
-    "float64": "kDouble",
-    "float16": "kHalf",
-    "bfloat16": "kBFloat16",
-    "int8": "kChar",
-    "int16": "kShort",
-    "int32": "kInt",
-    "int64": "kLong",
-    "uint8": "kByte",
-    "bool": "kBool",
-    "complex64": "kComplexFloat",
+PROGRAM = "main.cpp"
+
+LONGEST_BUILD_S = 600.0
+
+
+@dataclass(frozen=True)
+class _Type:
+    """The names of a type. Without one in C++, only torch's own library has it."""
+
+    torch: str
+    cpp: str = ""
+    onnx: int = 0  # TensorProto.DataType
+    openvino: str = ""
+    size_bytes: int = 0
+
+
+_TYPES = {
+    "float32": _Type("kFloat", "float", 1, "F32", 4),
+    "float64": _Type("kDouble", "double", 11, "F64", 8),
+    "float16": _Type("kHalf"),
+    "bfloat16": _Type("kBFloat16"),
+    "int8": _Type("kChar", "int8_t", 3, "I8", 1),
+    "int16": _Type("kShort", "int16_t", 5, "I16", 2),
+    "int32": _Type("kInt", "int32_t", 6, "I32", 4),
+    "int64": _Type("kLong", "int64_t", 7, "I64", 8),
+    "uint8": _Type("kByte", "uint8_t", 2, "U8", 1),
+    "bool": _Type("kBool", "bool", 9, "BOOLEAN", 1),
+    "complex64": _Type("kComplexFloat"),
 }
-"""The names of types in C++, by torch's in Python."""
+"""By torch's names in Python."""
 
 CPP20_SINCE = (2, 10)
 """The headers of torch from this version on are compiled as C++20, and those of earlier ones as C++17."""
 
 
+class BuildFailed(BakeoffError):
+    """A program could not be built."""
+
+
 def require(record: Record, runtime: Runtime, captures: bool) -> None:
     """Raise UsageError, with the reason, if no program in C++ is written for the record's build."""
-    if not runtime.has_cpp:
-        raise UsageError(f"{record.cell.id} cannot be exported: only AOTInductor's package has a program in C++")
+    if runtime.cpp is None:
+        having = script_parts.backends_that(lambda each: (run := each.runtime(record.cell.device)) and run.cpp)
+        raise UsageError(f"{record.cell.id} cannot be exported: of what is built, only that of {having} has a program")
     if captures:
         raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
 
 
 def write(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:
     """Write the program, and the sample as files of raw numbers. Return the program's name."""
-    if unknown := set(sample.inputs) - TYPES.keys():
+    assert runtime.cpp is not None
+    types = {*sample.inputs, *(output.type for output in sample.outputs)}
+    if unknown := {each for each in types if each not in _TYPES or not (_TYPES[each].cpp or runtime.cpp.needs_torch)}:
         raise UsageError(f"{record.cell.id} cannot be exported: no type {', '.join(sorted(unknown))} in the program")
     part = script_parts.part_of(record)
-    version = {**report.environment.versions, **record.versions}.get("torch", "")
-    options: Any = part.facts["options"]
-    inputs, outputs = _write_sample(folder, sample)
+    known = {**report.environment.versions, **record.versions}
+    common = script_parts.common_settings(report, record, part)
+    server = runtime.triton
+    names = server.names(folder / artifact) if server and server.names else None
+    inputs, outputs = _write_sample(folder, sample, names)
+    options: Any = part.facts.get("options", {})
     facts = {
-        **script_parts.common_settings(report, record, part),
+        **common,
         "artifact": artifact,
         "label": record.cell.label,
         "title": record.cell.title,
-        "torch": version,
-        "standard": 20 if _numbers(version) >= CPP20_SINCE else 17,
-        "single_threaded": bool(options.get("run_single_threaded")),
+        "cpp": runtime.cpp,
+        "runtime": runtime.cpp.template,
+        "torch": known.get("torch", ""),
+        "versions": ", ".join(f"{name} {known.get(name, '')}".strip() for name in runtime.libraries if name != "numpy"),
+        "is_compiled_here": runtime.note == COMPILED_HERE,
+        "standard": 20 if runtime.cpp.needs_torch and _numbers(known.get("torch", "")) >= CPP20_SINCE else 17,
+        "properties": {
+            "INFERENCE_PRECISION_HINT": part.facts.get("hint", ""),
+            "INFERENCE_NUM_THREADS": common["threads"],
+            **options,
+        },
         "inputs": inputs,
         "outputs": outputs,
     }
-    for name, template in {"main.cpp": "main.cpp", "CMakeLists.txt": "CMakeLists.txt", "README.md": "CPP.md"}.items():
+    for name, template in {PROGRAM: "main.cpp", "CMakeLists.txt": "CMakeLists.txt", "README.md": "CPP.md"}.items():
         write_atomically(folder / name, script_parts.render(f"{template}.jinja", facts))
-    return "main.cpp"
+    return PROGRAM
 
 
-def _write_sample(folder: Path, sample: Sample) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+def build(folder: Path, cpp: CppRuntime) -> Path:
+    """Build the program in `folder` with CMake and the library that is installed. Raises BuildFailed with a reason."""
+    if shutil.which("cmake") is None:
+        raise BuildFailed("CMake is not installed")
+    place = _output([sys.executable, "-c", cpp.find]).strip()
+    _output(["cmake", "-S", str(folder), "-B", str(folder / "build"), f"-D{cpp.variable}={place}"])
+    _output(["cmake", "--build", str(folder / "build")])
+    return folder / "build" / "shipped"
+
+
+def _output(command: list[str]) -> str:
+    """Return what a command prints. Raises BuildFailed with the first line that tells of an error."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_BUILD_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildFailed(f"{command[0]}: {error}") from None
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        told = next((line for line in lines if "error" in line.lower()), "".join(lines[-1:]))
+        raise BuildFailed(f"it could not be built: {one_line(told, 300)}")
+    return done.stdout
+
+
+def _write_sample(
+    folder: Path, sample: Sample, names: tuple[Any, Any] | None
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Turn `sample.npz` into files of raw numbers, and return what the program must know of them."""
     import numpy
 
@@ -74,21 +139,31 @@ def _write_sample(folder: Path, sample: Sample) -> tuple[list[dict[str, object]]
             if name != "facts":
                 numpy.ascontiguousarray(arrays[name]).tofile(folder / "sample" / f"{name}.bin")
         inputs: list[dict[str, object]] = [
-            {"file": f"sample/input_{number}.bin", "shape": shape, "type": TYPES[kind]}
+            {"file": f"sample/input_{number}.bin", "shape": shape, **_type(kind)}
             for number, (kind, shape) in enumerate(zip(sample.inputs, sample.input_shapes, strict=True))
         ]
         outputs: list[dict[str, object]] = [
             {
                 "file": f"sample/output_{number}.bin",
-                "elements": arrays[f"output_{number}"].size,
+                "shape": output.shape,
+                "total": math.prod(output.shape),
                 "places": f"sample/places_{number}.bin" if f"places_{number}" in arrays else "",
                 "allowed": output.allowed,
-                "is_complex": output.type.startswith("complex"),
+                "size_bytes": math.prod(output.shape) * _TYPES[output.type].size_bytes,
+                **_type(output.type),
             }
             for number, output in enumerate(sample.outputs)
         ]
+    for tensors, own in zip((inputs, outputs), names or ((), ()), strict=True):
+        for tensor, name in zip(tensors, own, strict=bool(names)):
+            tensor["name"] = name
     (folder / "sample.npz").unlink()
     return inputs, outputs
+
+
+def _type(name: str) -> dict[str, object]:
+    kind = _TYPES[name]
+    return {"torch_type": kind.torch, "c_type": kind.cpp, "onnx_type": kind.onnx, "openvino_type": kind.openvino}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

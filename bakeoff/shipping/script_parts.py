@@ -59,15 +59,16 @@ def some(names: Iterable[str]) -> str:
 
 def backends_with_script() -> str:
     """Return the names of the backends that have a script, for a message."""
-    return _backends_that(lambda backend: backend.script(Cell(model="", backend=backend.name), {}))
+    return backends_that(lambda backend: backend.script(Cell(model="", backend=backend.name), {}))
 
 
 def backends_with_runtime(device: Device) -> str:
     """Return the names of the backends whose artefact a script loads on this device, for a message."""
-    return _backends_that(lambda backend: backend.runtime(device))
+    return backends_that(lambda backend: backend.runtime(device))
 
 
-def _backends_that(has: Callable[[Backend], object]) -> str:
+def backends_that(has: Callable[[Backend], object]) -> str:
+    """Return the names of the backends of which this holds, for a message."""
     found = []
     for name in backends.names():
         with contextlib.suppress(BakeoffError):  # one of a third party may not load

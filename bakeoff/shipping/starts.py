@@ -7,7 +7,9 @@ folder as a user would, stage by stage; `scripts/start_stages.py` stamps the end
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
+import math
 import os
 import platform
 import random
@@ -25,17 +27,20 @@ from pathlib import Path
 
 import psutil
 
-from bakeoff.judging.judgement import contests_of
+from bakeoff import backends
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.starts import LEAST_STARTS
-from bakeoff.judging.stored_report import report_at
+from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Record, Report
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import export, reproduce, wheels
+from bakeoff.shipping import cpp_program, export, reproduce, wheels
 
 LONGEST_START_S = 600.0
 """A start that takes longer is ended."""
@@ -45,6 +50,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 _CHILD = Path(__file__).with_name("scripts") / "start_stages.py"
 _ENDS = re.compile(r"^bakeoff start: (\d+) (\d+) (\d+) (\d+) (\d+)$")
 _NOT_LOADED = frozenset({"load.py", "sample.npz", "README.md", "requirements.txt", "bakeoff.json"})
+_ARTIFACTS = frozenset({".onnx", ".data", ".xml", ".bin", ".pt2"})
 
 
 class StartFailed(BakeoffError):
@@ -53,14 +59,27 @@ class StartFailed(BakeoffError):
 
 @dataclass
 class Contender:
-    """One script that is started, with what its cell is."""
+    """One script or program that is started, with what its cell is."""
 
     record: Record
-    script: Path
+    label: str
+    script: str  # its name
+    command: list[str]
     artifact_bytes: int | None
-    distributions: dict[str, int] | None
+    distributions: dict[str, int] | None  # None for a program: they are read from its process
     starts: list[Start] = field(default_factory=list)
     reason: str = ""
+
+    def ended(self) -> StartedCell:
+        return StartedCell(
+            cell_id=self.record.cell.id,
+            label=self.label,
+            script=self.script,
+            artifact_bytes=self.artifact_bytes,
+            distributions=self.distributions,
+            starts=self.starts,
+            reason=self.reason,
+        )
 
 
 def measure_run(
@@ -68,22 +87,16 @@ def measure_run(
 ) -> Starts:
     """Start the best two and eager of the run at `path`, or the cells of these names, so many times each.
 
-    Raises UsageError if there is nothing to start, or the page cache may not be dropped.
+    What has a program in C++ is also started as such. Raises UsageError if there is nothing to start, or the page cache
+    may not be dropped.
     """
     if starts < LEAST_STARTS:
         raise UsageError(f"--starts {starts}: at least {LEAST_STARTS}, of which a median has an interval")
     if drops_page_cache:
         drop_page_cache()
     report = report_at(path)
-    records = _chosen(report, names)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-start-") as temporary:
-        prepared = []
-        for number, record in enumerate(records):
-            progress(f"exporting {record.cell.label}")
-            prepared.append(_prepare(report, path, record, Path(temporary) / str(number)))
-        contenders = [each for each in prepared if isinstance(each, Contender)]
-        measure(contenders, starts, drops_page_cache, progress)
-        cells = [each if isinstance(each, StartedCell) else _ended(each) for each in prepared]
+    records = _named(report, names)
+    cells = _start(report, path, records, progress, starts=starts, drops_page_cache=drops_page_cache, programs=True)
     here = environment.capture(None)
     return Starts(
         run_id=report.run_id,
@@ -98,56 +111,115 @@ def measure_run(
     )
 
 
+def add_starts(store: Store, requirements: Requirements, progress: Callable[[str], None], ends_s: float) -> None:
+    """Start the contenders of each contest of a run, until `ends_s`, and keep that in their records.
+
+    They are the best two and eager, or all that may win where the requirements judge starts. A contest that has starts
+    is left alone. An interruption ends it, and the contest that was under way has none.
+    """
+    report = report_of(store)
+    waiting = {record.cell.contest_id for record in report.records} - {
+        record.cell.contest_id for record in report.records if record.starts
+    }
+    with contextlib.suppress(KeyboardInterrupt):
+        for contest in contests_of(judged_anew(report, require=str(requirements.without_starts()))):
+            sound = [cell for cell in contest.cells if cell.record.status is Status.OK and cell.latency]
+            cells = contest.ranked or sound
+            if contest.contest_id not in waiting or not cells:
+                continue
+            records = [cell.record for cell in cells]
+            chosen = records if requirements.judge_starts else _contenders(records)
+            kept = store.records([record.cell.id for record in chosen])  # without latencies that are fitted
+            for record, cell in zip(kept, _start(report, store.root, kept, progress, ends_s=ends_s), strict=True):
+                store.save(record.model_copy(update={"starts": [cell]}))
+
+
+def _start(
+    report: Report,
+    run: Path,
+    records: Sequence[Record],
+    progress: Callable[[str], None],
+    starts: int = LEAST_STARTS,
+    drops_page_cache: bool = False,
+    programs: bool = False,
+    ends_s: float = math.inf,
+) -> list[StartedCell]:
+    """Export the cells of these records, start them in turns, and return what came out, in the same order."""
+    with tempfile.TemporaryDirectory(prefix="bakeoff-start-") as temporary:
+        prepared: list[Contender | StartedCell] = []
+        for number, record in enumerate(records):
+            progress(f"exporting {record.cell.label}")
+            prepared.append(_prepare(report, run, record, Path(temporary) / str(number)))
+            if programs and (program := _prepare_program(run, record, Path(temporary) / f"{number}-cpp", progress)):
+                prepared.append(program)
+        contenders = [each for each in prepared if isinstance(each, Contender)]
+        measure(contenders, starts, drops_page_cache, progress, ends_s)
+        return [each if isinstance(each, StartedCell) else each.ended() for each in prepared]
+
+
 def measure(
-    contenders: Sequence[Contender], starts: int, drops_page_cache: bool, progress: Callable[[str], None]
+    contenders: Sequence[Contender],
+    starts: int,
+    drops_page_cache: bool,
+    progress: Callable[[str], None],
+    ends_s: float = math.inf,
 ) -> None:
-    """Start every contender once in each turn, in random order. One that fails is not started again."""
+    """Start every contender once in each turn, in random order. One that fails is not started again.
+
+    After `ends_s` of the monotonic clock no turn begins. Contenders without `starts` turns then say so.
+    """
     for turn in range(starts):
         for contender in random.sample(contenders, len(contenders)):
             if contender.reason:
                 continue
-            progress(f"turn {turn + 1} of {starts}: {contender.record.cell.label}")
+            if time.monotonic() > ends_s:
+                contender.reason = f"the time budget was over after {turn} of {starts} starts"
+                contender.starts.clear()
+                continue
+            progress(f"turn {turn + 1} of {starts}: {contender.label}")
             if drops_page_cache:
                 drop_page_cache()
             try:
-                contender.starts.append(start_once(contender.script, contender.record.cell.device.cuda_index))
+                start_once(contender)
             except StartFailed as error:
                 contender.reason = str(error)
                 contender.starts.clear()
 
 
-def start_once(script: Path, cuda_index: int | None = None) -> Start:
-    """Start a script in a fresh process, and return its times and its memory. Raises StartFailed."""
-    lines = map(str, _stage_lines(script.read_text(encoding="utf-8")))
+def start_once(contender: Contender) -> None:
+    """Start a contender in a fresh process, and keep its times and its memory. Raises StartFailed."""
+    cuda_index = contender.record.cell.device.cuda_index
     free_before = None if cuda_index is None else nvml.device_free_bytes(cuda_index)
     with tempfile.TemporaryDirectory(prefix="bakeoff-start-") as temporary, tempfile.TemporaryFile("w+") as said:
-        variables = isolation.child_environment(os.environ, isolation.make_workspace(Path(temporary)), script.name)
-        command = [sys.executable, str(_CHILD), str(script), *lines]
+        workspace = isolation.make_workspace(Path(temporary))
+        variables = isolation.child_environment(os.environ, workspace, contender.script)
         began_ns = time.monotonic_ns()
         process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            contender.command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
         )
         watchdog = threading.Timer(LONGEST_START_S, process.kill)
         watchdog.daemon = True
         watchdog.start()
         try:
             assert process.stdout is not None
-            found = next((match for line in process.stdout if (match := _ENDS.match(line.rstrip()))), None)
-            memory = _memory(process.pid) if found else (None, None)
+            ends = next((match for line in process.stdout if (match := _ENDS.match(line.rstrip()))), None)
+            memory = _memory(process.pid) if ends else (None, None)
+            if ends and contender.distributions is None and contender.script == cpp_program.PROGRAM:
+                contender.distributions = _libraries(process.pid)
             free_after = None if cuda_index is None else nvml.device_free_bytes(cuda_index)
             output, _ = process.communicate("\n")
         finally:
             watchdog.cancel()
             process.kill()
             process.wait()
-        if found is None or process.returncode:
+        if ends is None or process.returncode:
             said.seek(0)
             text = said.read().strip().splitlines() or output.strip().splitlines()
             raise StartFailed(one_line(text[-1], 300) if text else f"its process ended with {process.returncode}")
-    ends_ns = [began_ns, *map(int, found.groups())]
+    ends_ns = [began_ns, *map(int, ends.groups())]
     seconds = [(end - begin) / 1e9 for begin, end in itertools.pairwise(ends_ns)]
     interpreter_s, imports_s, load_s, first_answer_s, later_answers_s = seconds
-    return Start(
+    start = Start(
         interpreter_s=interpreter_s,
         imports_s=imports_s,
         load_s=load_s,
@@ -157,6 +229,7 @@ def start_once(script: Path, cuda_index: int | None = None) -> Start:
         steady_bytes=memory[1],
         device_bytes=None if free_before is None or free_after is None else max(0, free_before - free_after),
     )
+    contender.starts.append(start)
 
 
 def drop_page_cache() -> None:
@@ -168,7 +241,7 @@ def drop_page_cache() -> None:
         raise UsageError(f"--cold: the page cache cannot be dropped ({error}): it needs root on Linux") from None
 
 
-def _chosen(report: Report, names: Sequence[str]) -> list[Record]:
+def _named(report: Report, names: Sequence[str]) -> list[Record]:
     """Return the records to start: those named, or the best two of the only contest and its baseline."""
     if names:
         return list({id(record): record for record in (export.choose(report, name) for name in names)}.values())
@@ -178,12 +251,17 @@ def _chosen(report: Report, names: Sequence[str]) -> list[Record]:
     ranked = [cell.record for contest in contests for cell in contest.ranked]
     if not ranked:
         raise UsageError(f"{report.run_id} has no cell that could be ranked: there is nothing to start")
-    best = [record for record in ranked if record.cell.backend != BASELINE][:2]
-    return best + [record for record in ranked if record.cell.backend == BASELINE][:1]
+    return _contenders(ranked)
+
+
+def _contenders(records: Sequence[Record]) -> list[Record]:
+    """Return the best two of these records, which are in order, and the baseline."""
+    best = [record for record in records if record.cell.backend != BASELINE][:2]
+    return best + [record for record in records if record.cell.backend == BASELINE][:1]
 
 
 def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Contender | StartedCell:
-    """Write the script of a cell into `folder`; or say why there is none."""
+    """Write the script of a cell into `folder`, with the environment that runs it; or say why there is none."""
     try:
         if record.cell.environment:
             raise UsageError(f"it ran in the environment {record.cell.environment}, and starts are those of this one")
@@ -192,13 +270,40 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
             folder.mkdir()
             source = reproduce.script_for(report, record)
             reproduce.write(source, script)
-            return Contender(record, script, None, _sizes(wheels.distributions_imported(source)))
+            sizes = _sizes(wheels.distributions_imported(source))
+            return Contender(record, record.cell.label, script.name, _staged(sys.executable, script), None, sizes)
         _, script = export.export(path, record.cell.id, folder)
-        loaded = sum(file.stat().st_size for file in folder.iterdir() if file.name not in _NOT_LOADED)
-        needed = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
-        return Contender(record, script, loaded, _sizes(needed))
     except BakeoffError as error:
         return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
+    loaded = sum(file.stat().st_size for file in folder.iterdir() if file.name not in _NOT_LOADED)
+    sizes = _sizes((folder / "requirements.txt").read_text(encoding="utf-8").splitlines())
+    python = sys.executable
+    with contextlib.suppress(OSError):  # without links it runs in this environment
+        python = str(wheels.make_environment(sizes, folder / "environment")) if sizes else python
+    return Contender(record, record.cell.label, script.name, _staged(python, script), loaded, sizes)
+
+
+def _prepare_program(
+    path: Path, record: Record, folder: Path, progress: Callable[[str], None]
+) -> Contender | StartedCell | None:
+    """Build the program in C++ of a cell in `folder`; or say why that failed. None: its backend has no program."""
+    runtime = backends.create(record.cell.backend).runtime(record.cell.device)
+    if runtime is None or not runtime.cpp:
+        return None
+    label = f"{record.cell.label} in C++"
+    progress(f"building {label}")
+    try:
+        _, source = export.export(path, record.cell.id, folder, export.Format.CPP)
+        program = cpp_program.build(folder, runtime.cpp)
+    except BakeoffError as error:
+        return StartedCell(cell_id=record.cell.id, label=label, script=cpp_program.PROGRAM, reason=one_line(str(error)))
+    loaded = sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix in _ARTIFACTS)
+    return Contender(record, label, source.name, [str(program), str(folder), "--start"], loaded, None)
+
+
+def _staged(python: str, script: Path) -> list[str]:
+    """Return the command that runs a script stage by stage."""
+    return [python, str(_CHILD), str(script), *map(str, _stage_lines(script.read_text(encoding="utf-8")))]
 
 
 def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
@@ -206,18 +311,6 @@ def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
         return wheels.sizes_of(requirements)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _ended(contender: Contender) -> StartedCell:
-    return StartedCell(
-        cell_id=contender.record.cell.id,
-        label=contender.record.cell.label,
-        script=contender.script.name,
-        artifact_bytes=contender.artifact_bytes,
-        distributions=contender.distributions,
-        starts=contender.starts,
-        reason=contender.reason,
-    )
 
 
 def _stage_lines(source: str) -> tuple[int, int, int, int]:
@@ -244,3 +337,14 @@ def _memory(pid: int) -> tuple[int | None, int | None]:
         return getattr(steady, "peak_wset", None), steady.rss
     peak = re.search(r"VmHWM:\s*(\d+) kB", status)
     return int(peak[1]) * 1024 if peak else None, steady.rss
+
+
+def _libraries(pid: int) -> dict[str, int] | None:
+    """Return the sizes of the libraries that a process has loaded, without those of the system."""
+    try:
+        paths = {Path(each.path) for each in psutil.Process(pid).memory_maps()}
+    except (AttributeError, psutil.Error):  # not on every platform
+        return None
+    own = [path for path in paths if ".so" in path.name and not path.is_relative_to("/lib") and path.is_file()]
+    own = [path for path in own if not path.is_relative_to("/usr/lib")]
+    return dict(sorted({path.name: path.stat().st_size for path in own}.items(), key=lambda each: -each[1]))

@@ -1,9 +1,12 @@
-"""What must be installed to run a script: its distributions with all that they need, and their sizes on disk."""
+"""The smallest environment that runs a script: its distributions with all that they need, and their sizes on disk."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import contextlib
+import sysconfig
+import venv
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -35,6 +38,22 @@ def sizes_of(requirements: Iterable[str]) -> dict[str, int]:
                     if needed.marker is None or needed.marker.evaluate({"extra": extra})
                 ]
     return dict(sorted(sizes.items(), key=lambda each: -each[1]))
+
+
+def make_environment(distributions: Collection[str], folder: Path) -> Path:
+    """Make a virtual environment that has these distributions and no others, as links. Return its interpreter.
+
+    Raises OSError where links are not allowed.
+    """
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    base = {"base": str(folder), "platbase": str(folder)}
+    libraries = Path(sysconfig.get_path("purelib", "venv", base))
+    for name in distributions:
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            with contextlib.suppress(FileExistsError):  # several distributions share a namespace
+                (libraries / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
+    return Path(sysconfig.get_path("scripts", "venv", base)) / "python"
 
 
 def distributions_imported(script: str) -> list[str]:

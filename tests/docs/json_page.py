@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from bakeoff.commands import answers as commands
 from bakeoff.commands.listing import ListAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.records.blame import Blame
@@ -30,8 +31,15 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "publish": answers.PublishAnswer,
     "explain": answers.ExplanationAnswer,
     "blame": Blame,
+    "reproduce": answers.ScriptAnswer,
+    "bisect": answers.BisectionAnswer,
+    "run --dry-run": commands.PreviewAnswer,
+    "inspect": commands.PartsAnswer,
+    "selfcheck": commands.SelfcheckAnswer,
+    "env": commands.EnvironmentsAnswer,
+    "cache": commands.CacheAnswer,
 }
-"""What each command prints. `resume` and `report` of one path print what `run` does."""
+"""What each command prints. `resume` and `report` of one path print what `run` does, or `bisect`."""
 
 INTRODUCTION = """# JSON of every command
 
@@ -42,7 +50,8 @@ to standard error.
 - Every document has `exit_status`, which is the exit status of the command.
 - A command that cannot answer prints `{"error": "...", "exit_status": 2}`.
 - Numbers that are not finite are the texts `"Infinity"`, `"-Infinity"` and `"NaN"`.
-- `resume`, and `report` of one path, print what `run` does.
+- `resume`, and `report` of one path, print what `run` does. `resume` of a bisection prints what `bisect` does.
+- An error inside of Bakeoff prints `error`, too, with status 1, and its traceback on standard error.
 
 | exit status | meaning |
 | --- | --- |

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from bakeoff import cli
 from bakeoff.records import report_file
@@ -38,7 +39,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return document
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "history", "machines", "list", "publish"])
+@pytest.mark.parametrize(
+    "command", ["report", "compare", "history", "machines", "list", "publish", "env list", "cache list"]
+)
 def test_a_command_prints_one_document(
     command: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,12 +53,65 @@ def test_a_command_prints_one_document(
         "machines": runs,
         "list": [],
         "publish": [*runs, "--out", out],
-    }[command]
-    document = printed(capsys, command, *arguments)
-    model = MODELS["run" if command == "report" else command]
+    }.get(command, [])
+    document = printed(capsys, *command.split(), *arguments)
+    model = MODELS["run" if command == "report" else command.split()[0]]
     assert document.pop("exit_status") == 0
     assert document.keys() == model.model_fields.keys()
     assert model.model_validate(document)
+
+
+def test_every_command_takes_json(capsys: pytest.CaptureFixture[str]) -> None:
+    known = vars(get_command(cli.app))["commands"]
+    leaves = {
+        f"{name} {below}".strip(): leaf
+        for name, command in known.items()
+        for below, leaf in getattr(command, "commands", {"": command}).items()
+    }
+    for name, command in leaves.items():
+        assert any("--json" in parameter.opts for parameter in command.params), name
+        assert printed(capsys, *name.split(), "--no-such-option")["exit_status"] == 2
+    assert {name.split()[0] for name in leaves} == {name.split()[0] for name in MODELS} | {"resume", "report"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["resume", "nowhere"],
+        ["report", "nowhere"],
+        ["export", "nowhere"],
+        ["start", "nowhere"],
+        ["explain", "nowhere"],
+        ["blame", "nowhere", "onnx"],
+        ["reproduce", "nowhere", "onnx"],
+        ["publish", "nowhere"],
+        ["history", "nowhere"],
+        ["machines", "nowhere", "neither"],
+        ["inspect", "nowhere.py:make"],
+        ["env", "remove", "nowhere"],
+        ["run", "--model", "no-such-model"],
+        ["run", "--model", "mlp", "--require", "start_s<1", "--dry-run"],
+        ["bisect", "--model", "mlp"],
+    ],
+)
+def test_a_failure_is_one_document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, *arguments)
+    assert document.keys() == {"error", "exit_status"} and document["exit_status"] in (1, 2)
+
+
+def test_an_interruption_and_a_fault_of_ours_are_documents_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(error: BaseException) -> Any:
+        def list_everything(available: object) -> None:
+            raise error
+
+        return list_everything
+
+    monkeypatch.setattr(cli.listing, "answer", failing(KeyboardInterrupt()))
+    assert printed(capsys, "list") == {"error": "interrupted", "exit_status": 130}
+    monkeypatch.setattr(cli.listing, "answer", failing(KeyError("a fault")))
+    assert printed(capsys, "list") == {"error": "KeyError: 'a fault'", "exit_status": 1}
 
 
 def test_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,25 @@ def test_a_site_has_an_index_the_reports_and_a_card(tmp_path: Path, capsys: pyte
     assert re.search(r"0\.(49|50)\d* ms", card)
 
 
+def test_pages_of_runs_that_are_not_published_any_more_are_removed(tmp_path: Path) -> None:
+    first, second = judge(run("first", 11, 1.0)), judge(run("second", 12, 0.5))
+    site.write([first, second], tmp_path)
+    (tmp_path / "runs" / "own.html").write_text("a page of someone else")
+    (tmp_path / "CNAME").write_text("example.org")
+    assert site.write([second], tmp_path).removed == [tmp_path / "runs" / "first.html"]
+    assert {page.name for page in (tmp_path / "runs").iterdir()} == {"second.html", "own.html"}
+    assert (tmp_path / "CNAME").exists()
+
+
+def test_a_list_of_pages_removes_nothing_outside_of_the_site(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.html"
+    kept.write_text("not of the site")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / site.PAGES).write_text('["../kept.html", "runs/../../kept.html", 7]')
+    assert site.write([judge(run("first", 11, 1.0))], tmp_path / "site").removed == []
+    assert kept.exists()
+
+
 def test_one_run_has_no_history() -> None:
     index = site.to_index([site.PublishedRun(judge(run("first", 11, 1.0)), "runs/first.html")])
     assert "From run to run" not in index and "<h1>1 run</h1>" in index

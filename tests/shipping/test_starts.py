@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import subprocess
+import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,12 +15,24 @@ from typing import Any
 import pytest
 
 from bakeoff import cli
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.judgement import judge
 from bakeoff.judging.starts import judge_starts
+from bakeoff.judging.stored_report import report_of
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Record
 from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.records.store import Store
+from bakeoff.reports import doubt_sentences, starts_file
 from bakeoff.reports import starts as shown
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.page import to_page
+from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.shipping import starts, wheels
 from bakeoff.shipping.starts import Contender
+from tests.reports import samples
+from tests.reports.samples import ok, over_processes, report
 from tests.shipping.test_triton_server import record_of
 
 SCRIPT = """import gc
@@ -38,7 +55,7 @@ def contender(folder: Path, imports: str = "", call: str = "lambda: 2.0", check:
     folder.mkdir()
     script = folder / "load.py"
     script.write_text(SCRIPT.format(imports=imports, call=call, check=check))
-    return Contender(record_of("onnx"), script, None, None)
+    return Contender(record_of("onnx"), "onnx", script.name, starts._staged(sys.executable, script), None, {})
 
 
 def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None:
@@ -50,7 +67,7 @@ def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None
         StartedCell(cell_id=name, label=name, starts=each.starts)
         for name, each in {"plain": plain, "planted": planted}.items()
     ]
-    judged = {cell.label: cell for cell in judge_starts(starts_of(*cells)).cells}
+    judged = {cell.label: cell for cell in judge_starts(cells).cells}
     assert judged["planted"].stages["imports"] - judged["plain"].stages["imports"] == pytest.approx(1.0, abs=0.1)
     for stage in ("load", "first answer"):
         assert judged["planted"].stages[stage] < 0.1
@@ -72,7 +89,7 @@ def test_a_start_without_a_right_answer_is_told(tmp_path: Path, script: dict[str
     assert reason in broken.reason and broken.starts == []
 
 
-def start(imports_s: float, **fields: Any) -> Start:
+def start_of(imports_s: float, **fields: Any) -> Start:
     others = {"interpreter_s": 0.1, "load_s": 0.1, "first_answer_s": 0.1, "later_answers_s": 0.1}
     memory = {"peak_bytes": 10**8, "steady_bytes": 10**8, "device_bytes": None}
     return Start(**{**others, **memory, **fields}, imports_s=imports_s)
@@ -80,7 +97,7 @@ def start(imports_s: float, **fields: Any) -> Start:
 
 def cell(label: str, *imports_s: float, environment_bytes: int = 10**8) -> StartedCell:
     installed = {"torch": environment_bytes}
-    made = [start(each) for each in imports_s]
+    made = [start_of(each) for each in imports_s]
     return StartedCell(cell_id=label, label=label, distributions=installed, starts=made)
 
 
@@ -101,7 +118,7 @@ SLOW = cell("eager", *(2.0 + 0.01 * turn for turn in range(7)), environment_byte
 
 
 def test_the_first_one_to_answer_is_named_with_its_lead() -> None:
-    judged = judge_starts(starts_of(SLOW, FAST))
+    judged = judge_starts([SLOW, FAST])
     assert [each.label for each in judged.cells] == ["onnx", "eager"]
     assert shown.headline(judged) == "onnx answers first: 0.53 s after its process starts, 4.40x faster than eager"
     assert judged.cells[0].start_ci95_s is not None and judged.cells[0].start_ci95_s.low == pytest.approx(0.5)
@@ -109,27 +126,27 @@ def test_the_first_one_to_answer_is_named_with_its_lead() -> None:
 
 def test_two_equal_ones_are_not_told_apart() -> None:
     other = cell("openvino", *(0.26 - 0.01 * turn for turn in range(7)))
-    judged = judge_starts(starts_of(FAST, other))
+    judged = judge_starts([FAST, other])
     assert {each.label for each in judged.candidates} == {"onnx", "openvino"}
     assert "not told apart" in shown.headline(judged)
 
 
 def test_what_is_required_is_held() -> None:
-    judged = judge_starts(starts_of(FAST, SLOW), "start_s<1, environment_bytes<300MB")
+    judged = judge_starts([FAST, SLOW], "start_s<1, environment_bytes<300MB")
     assert [each.label for each in judged.candidates] == ["onnx"]
-    assert shown.answer_of(judged, []).cells[1].unmet == [
+    assert shown.contest_answer(judged).cells[1].unmet == [
         "start_s is 2.33, not < 1",
         "environment_bytes is 700 MB, not < 300 MB",
     ]
-    assert "not as required" in shown.to_markdown(judged)
-    nothing = judge_starts(starts_of(FAST, SLOW), "imports_s<0.1")
+    assert "not as required" in starts_file.to_markdown(judged, starts_of(FAST, SLOW))
+    nothing = judge_starts([FAST, SLOW], "imports_s<0.1")
     assert shown.headline(nothing) == "None of 2 meets imports_s<0.1" and shown.exit_status(nothing) == 1
 
 
 @pytest.mark.parametrize("text", ["p99_ms<5", "start_s<1MB", "start_s"])
 def test_what_cannot_be_required_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        judge_starts(starts_of(FAST), text)
+        judge_starts([FAST], text)
 
 
 def test_an_environment_has_what_its_distributions_need() -> None:
@@ -147,6 +164,91 @@ def test_the_distributions_of_a_script_are_those_of_its_imports() -> None:
         "PyYAML",
         "numpy",
     ]
+
+
+def test_an_environment_of_its_own_has_what_is_named_and_nothing_else(tmp_path: Path) -> None:
+    python = wheels.make_environment(wheels.sizes_of(["jinja2"]), tmp_path / "environment")
+    for module, is_there in {"jinja2": True, "markupsafe": True, "yaml": False, "pytest": False}.items():
+        assert (subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0) is is_there
+
+
+def started(label: str, *imports_s: float) -> Record:
+    """A record of a cell with one start for each of these times, or with none."""
+    latency_ms = {"eager": 4.0, "onnx": 2.0, "openvino": 1.0}[label]
+    made = ok(samples.cell(label), over_processes(latency_ms))
+    return made.model_copy(update={"starts": [cell(label, *imports_s)]} if imports_s else {})
+
+
+def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
+    records = [started("eager", *[5.0] * 7), started("onnx", *[0.2] * 7), started("openvino", *[1.5] * 7)]
+    assert judge(report(records)).contests[0].winner == "openvino"
+    required = judge(report(records, request={"require": "start_s<1", "starts": True}))
+    (contest,) = required.contests
+    assert contest.winner == "onnx"
+    assert {each.label: [doubt_sentences.unmet(doubt) for doubt in each.unmet] for each in contest.unranked} == {
+        "openvino": ["start_s is 1.8, not < 1"],
+        "eager": ["start_s is 5.3, not < 1"],
+    }
+    answer = answer_of(required, Path("run")).contests[0].starts
+    assert answer and answer.headline.startswith("onnx answers first: 0.50 s")
+    markdown = to_short_markdown(required, Path("run"))
+    assert "onnx answers first: 0.50 s" in markdown and "From the start of a process" in markdown
+    assert "From the start of a process" in to_page(required)
+
+
+def test_a_cell_that_was_not_started_may_not_win_where_starts_are_required() -> None:
+    records = [started("eager", *[0.2] * 7), started("onnx")]
+    (contest,) = judge(report(records, request={"require": "start_s<1"})).contests
+    assert [doubt_sentences.unmet(doubt) for each in contest.unranked for doubt in each.unmet] == [
+        "start_s cannot be judged: it was not started"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"require": "start_s<1"}, "add --starts"),
+        ({"starts": True, "no_artifacts": True}, "leave out --no-artifacts"),
+        ({"starts": True, "task": "train_step"}, "only inference is exported"),
+        ({"starts": True, "cluster": "auto"}, "--starts is of one machine"),
+    ],
+)
+def test_starts_that_cannot_be_measured_are_refused(asked: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Request(**asked)
+
+
+def test_a_run_starts_its_contenders_and_is_complete_only_then(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "report.json").unlink()
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["request"]["starts"] = True
+    (folder / "plan.json").write_text(json.dumps(plan))
+    store = Store.open(folder)
+    assert not report_of(store).complete
+
+    def start(contender: Contender) -> None:
+        contender.starts.append(start_of(0.2))
+
+    monkeypatch.setattr(starts, "start_once", start)
+    starts.add_starts(store, Requirements(), lambda _: None, time.monotonic() - 1)
+    told = report_of(store)
+    reasons = [cell.reason for record in told.records for cell in record.starts]
+    assert reasons == ["the time budget was over after 0 of 7 starts"] * 3 and told.complete
+    for record in store.records():
+        store.save(record.model_copy(update={"starts": []}))
+    starts.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
+    (contest,) = judge(report_of(store)).contests
+    assert contest.starts and {each.label for each in contest.starts.cells} == {
+        "eager",
+        "onnx",
+        "openvino",
+        "torchscript",
+    }
+    assert all(each.cell.environment_bytes for each in contest.starts.cells)
 
 
 def test_the_page_cache_is_dropped_only_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +270,17 @@ def test_the_folder_of_a_cell_is_started(
     arguments = ["--starts", "1", "--out", str(tmp_path / "out"), "--json", "--require", "environment_bytes<1GB"]
     assert cli.main(["start", str(run), "onnx", *arguments]) == 0
     answer = json.loads(capsys.readouterr().out)
-    (found,) = answer["cells"]
-    assert found["label"] == "onnx" and found["script"] == "load.py"
+    found = next(each for each in answer["cells"] if each["label"] == "onnx")
+    assert found["script"] == "load.py"
     assert found["stages_s"]["imports"] > 0.01 and found["start_s"] > sum(found["stages_s"].values()) * 0.99
     assert found["distributions"].keys() >= {"onnxruntime", "numpy"}
     assert 0 < found["artifact_bytes"] < 10**6 < found["environment_bytes"]
     assert answer["exit_status"] == 0
+    program = next((each for each in answer["cells"] if each["label"] == "onnx in C++"), None)
+    if shutil.which("cmake") is None:
+        assert "CMake" in answer["not_started"]["onnx in C++"]
+    else:
+        assert program and program["script"] == "main.cpp" and program["stages_s"]["imports"] == 0
+        assert any(name.startswith("libonnxruntime") for name in program["distributions"])
+        assert program["start_s"] < found["start_s"] and program["artifact_bytes"] == found["artifact_bytes"]
     assert {"starts.md", "starts.json", "figures"} == {each.name for each in (tmp_path / "out").iterdir()}

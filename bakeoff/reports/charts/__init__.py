@@ -17,8 +17,9 @@ from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.blame import Blame
 from bakeoff.records.schema import Report
+from bakeoff.records.starts import Starts
 from bakeoff.reports import findings, machine
-from bakeoff.reports.charts import building, calls, speed
+from bakeoff.reports.charts import building, calls, speed, starts
 from bakeoff.reports.charts.change import of_change
 from bakeoff.reports.charts.chart import Chart, Stop
 from bakeoff.reports.charts.costs import costs
@@ -29,6 +30,7 @@ from bakeoff.reports.charts.precisions import latency_over_error
 from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
+from bakeoff.reports.starts import headline
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "draw_starts", "latencies_svg",
            "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg", "svg_of_growth",
@@ -54,6 +56,7 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     calls.samples,
     calls.drift,
     roofline,
+    starts.of_contest,
 ]
 
 
@@ -140,11 +143,11 @@ def draw_history(history: History, folder: Path) -> list[Path]:
     return _draw({"history": charts_of_runs.of_history(history)}, {"history": ""}, folder, png=True)
 
 
-def draw_starts(judged: StartsJudgement, finding: str, folder: Path) -> list[Path]:
+def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list[Path]:
     """Write `starts.svg`, with the stages until the first answer."""
-    from bakeoff.reports.charts.starts import starts_chart
-
-    return _draw({"starts": [starts_chart(judged, finding)]}, {"starts": ""}, folder, png=False)
+    origin = f"{measured.machine}, Python {measured.python}, {measured.created_at[:10]}"
+    chart = starts.starts_chart(judged, measured.title, headline(judged), origin)
+    return _draw({"starts": [chart]}, {"starts": ""}, folder, png=False)
 
 
 def latencies_svg(judgement: Judgement) -> str | None:

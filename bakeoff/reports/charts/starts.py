@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.starts import STAGES, StartsJudgement
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Bar, Chart, Mark, Text
+from bakeoff.reports.charts.palette import Palette
+from bakeoff.reports.starts import headline
 
 _COLOURS = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "first answer": "#e6c229"}
 
 
-def starts_chart(judged: StartsJudgement, finding: str) -> Chart:
+def of_contest(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw what it takes to start the cells of a contest, or nothing if none was started."""
+    judged = contest.starts
+    return starts_chart(judged, contest.title, headline(judged)) if judged and judged.cells else None
+
+
+def starts_chart(judged: StartsJudgement, subject: str, finding: str, origin: str = "") -> Chart:
     """Draw the median of each stage as a stack. Its number is the median of the whole start."""
     marks = []
     for place, cell in enumerate(judged.cells):
@@ -24,7 +33,7 @@ def starts_chart(judged: StartsJudgement, finding: str) -> Chart:
     longest_s = max(sum(cell.stages.values()) for cell in judged.cells)
     return Chart(
         name="starts",
-        subject=judged.starts.title,
+        subject=subject,
         finding=finding,
         caption="From the start of the process to the first answer in s: medians of each stage",
         x=Axis("time (s)", 0.0, longest_s),
@@ -32,5 +41,5 @@ def starts_chart(judged: StartsJudgement, finding: str) -> Chart:
         marks=tuple(marks),
         rows=tuple(one_line(cell.label, NAME_CHARACTERS) for cell in judged.cells),
         colours=tuple(_COLOURS.items()),
-        origin=f"{judged.starts.machine}, Python {judged.starts.python}, {judged.starts.created_at[:10]}",
+        origin=origin,
     )
