@@ -7,17 +7,22 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Energy, Phase, Process, Record
+from bakeoff.records.starts import Start, StartedCell
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 
 def full() -> Record:
     """A record that has a value of every quantity."""
+    stages = {"interpreter_s": 0.1, "imports_s": 0.2, "load_s": 0.3, "first_answer_s": 0.1, "later_answers_s": 0.1}
+    start = Start(**stages, peak_bytes=MIB, steady_bytes=MIB, device_bytes=None)
+    started = StartedCell(cell_id="onnx", label="onnx", distributions={"onnxruntime": MIB}, starts=[start])
     warm = [Phase(name="load", seconds=0.4), Phase(name="first_call", seconds=0.1)]
     return ok(
         cell("onnx", device="cuda"),
         bursts(1.0, rounds=20, calls=400),
         build_s=2.0,
         processes=[Process(index=0, warm=False, phases=[]), Process(index=1, warm=True, phases=warm)],
+        starts=[started],
         energy=Energy(joules_per_call=0.02, idle_w=70.0, calls=1000, seconds=1.0, source="NVML, the whole GPU"),
     )
 
@@ -29,6 +34,7 @@ def unmet(text: str, record: Record | None = None) -> list[RequirementMissed]:
 def test_every_quantity_is_read_from_the_record() -> None:
     values = {name: quantity.of(full()) for name, quantity in QUANTITIES.items()}
     assert [name for name, value in values.items() if value is None] == []
+    assert values["start_s"] == pytest.approx(0.7) and values["environment_bytes"] == MIB
     assert values["build_s"] == pytest.approx(2.0)
     assert values["first_answer_s"] == pytest.approx(2.01)
     assert (values["warm_build_s"], values["warm_first_answer_s"]) == (0.4, 0.5)
