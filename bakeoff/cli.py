@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 try:
     import pydantic  # noqa: F401
@@ -40,6 +40,9 @@ from bakeoff.reports.console import print_json, print_markdown, say, stderr, std
 from bakeoff.reports.joined import join
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
+
+if TYPE_CHECKING:
+    from bakeoff.api.pipelines import PipelineResult
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -137,8 +140,16 @@ def run(
     summary: Summary = None,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
+    if parts and dry_run:
+        raise UsageError(
+            "--dry-run knows no --parts: their calls are recorded first, and with `bakeoff inspect` listed"
+        )
     if parts:
-        return _run_parts(typed, parts, out, config_file, preset, quiet, as_json)
+        result = _run_parts(typed, parts, out, config_file, preset, quiet, stderr if as_json else stdout)
+        write_for_ci(result.report, junit, summary)
+        statuses = [runs.exit_status(each.report) for each in result.parts.values()]
+        status = max(statuses, default=0) if result.complete else INTERRUPTED
+        return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     if dry_run:
@@ -164,11 +175,12 @@ def _run_parts(
     config_file: Path | None,
     preset: str | None,
     quiet: bool,
-    as_json: bool,
-) -> int:
-    """Compare the parts of a pipeline, and then the pipeline with the winners in place."""
+    console: Console,
+) -> PipelineResult:
+    """Compare the parts of a pipeline, and then the pipeline with the winners in place, and say what came out."""
     from bakeoff.api.compare import FIELDS
     from bakeoff.api.compare import compare as compare_models
+    from bakeoff.api.pipelines import PipelineResult
     from bakeoff.commands.inspection import pipeline_of
 
     named = typed.pop("models", ())
@@ -177,16 +189,18 @@ def _run_parts(
     if "inputs" in typed:
         raise UsageError("--parts records the calls of each part: leave --inputs out")
     sizes = {name: values[0] for name, values in typed.pop("set", {}).items()}
-    pipeline, example = pipeline_of(named[0], sizes, typed.get("seed", 0))
+    pipeline, example, evaluate = pipeline_of(named[0], sizes, typed.get("seed", 0))
     given = {keyword: typed[name] for keyword, name in FIELDS.items() if name in typed}
+    if evaluate:
+        given.setdefault("evaluate", evaluate)
     result = compare_models(
         pipeline, example, parts=parts, out=out, config=config_file, preset=preset, progress=not quiet, **given
     )
-    console = stderr if as_json else stdout
+    assert isinstance(result, PipelineResult)
     for note in result.report.notes:
         say(note, console)
-    told = tell(result.report, result.folder, quiet, console)
-    return print_json(answer_of(told.judgement, result.folder), 0) if as_json else 0
+    tell(result.report, result.folder, quiet, console)
+    return result
 
 
 @app.command()

@@ -8,10 +8,13 @@ import inspect
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from bakeoff.api.result import Result, open_run
+from bakeoff.judging.constraints import Requirements
 from bakeoff.planning import config as options_file
 from bakeoff.records.errors import UsageError
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from bakeoff.models.base import Call, Pipeline
     from bakeoff.models.calls_file import Calls
+
+CALLS = "calls.pt"
 
 Texts = str | Sequence[str]
 """One name, several with commas between them, or a list of names."""
@@ -152,16 +157,27 @@ def compare(
     function = None if isinstance(evaluate, str) else given.pop("evaluate")
     own = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
     fields = {name: _field(name, value) for name, value in own.items() if value is not None and value is not False}
-    if parts is None:
-        return _compare(model, inputs, fields, out, config, preset, progress, function)
-    from bakeoff.api.pipelines import compare_parts
+    asked = _Asked(fields, _path(out), _path(config), preset, progress)
+    if parts is not None:
+        from bakeoff.api.pipelines import compare_parts
 
-    def compare_part(module: object, calls: Calls, own: Mapping[str, Any], folder: Path) -> Result:
-        return _compare(module, calls, own, folder, config, preset, progress)
-
-    if evaluate is not None:
-        raise UsageError("evaluate is of one model: compare a part of its own, or check the pipeline after `apply`")
-    return compare_parts(model, inputs, options_file.split(map(str, _listed(parts))), compare_part, fields, _path(out))
+        whole = asked.gathered().request
+        of_parts = asked.for_parts()
+        of_parts.check(is_of_parts=True)
+        return compare_parts(
+            model,
+            inputs,
+            options_file.split(map(str, _listed(parts))),
+            of_parts.run_parts,
+            evaluate=function or whole.get("evaluate"),
+            require=str(whole.get("require") or ""),
+            seed=whole.get("seed", 0),
+            out=_path(out),
+        )
+    if not isinstance(model, str):
+        asked.check()
+    with _travelling(model, inputs, function) as travelling:
+        return asked.run(travelling).result
 
 
 def keywords() -> list[str]:
@@ -170,28 +186,43 @@ def keywords() -> list[str]:
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
-def _compare(
-    model: object,
-    inputs: object,
-    fields: Mapping[str, Any],
-    out: str | Path | None,
-    config_file: str | Path | None,
-    preset: str | None,
-    progress: bool,
-    evaluate: Callable[..., Any] | None = None,
-) -> Result:
-    from bakeoff.api.progress import shown
-    from bakeoff.api.run_process import RunFailed, RunProcess, StartRun
-    from bakeoff.commands.environments import with_interpreters
-    from bakeoff.models import live_model
-    from bakeoff.planning.plan import require_known_backends
-    from bakeoff.records.store import Store
+class Ended(NamedTuple):
+    """What a run has measured, and whether the program was interrupted meanwhile, be it in the run's last moment."""
 
-    def gathered(**own: Any) -> options_file.Options:
-        return options_file.gather({**own, **fields}, _path(out), not progress, _path(config_file), preset)
+    result: Result
+    was_interrupted: bool
 
-    if not isinstance(model, str):  # what is wrong is told before weights are written
-        options = gathered(models=("mlp",))
+
+class _Travelling(NamedTuple):
+    """What a run takes along from the program: the names of its models, their folder, and fields of the request."""
+
+    names: tuple[str, ...]
+    folder: Path | None = None
+    fields: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the keywords ask for, whatever the models are."""
+
+    fields: Mapping[str, Any]
+    out: Path | None
+    config_file: Path | None
+    preset: str | None
+    progress: bool
+
+    def gathered(self, **own: Any) -> options_file.Options:
+        return options_file.gather({**own, **self.fields}, self.out, not self.progress, self.config_file, self.preset)
+
+    def check(self, is_of_parts: bool = False) -> None:
+        """Raise UsageError for what is wrong, before weights are written."""
+        from bakeoff.commands.environments import with_interpreters
+        from bakeoff.planning.plan import require_known_backends
+        from bakeoff.records.store import Store
+
+        options = self.gathered(models=("mlp",))
+        if is_of_parts and options.request.get("runs"):
+            raise UsageError("the parts of a pipeline are the runs: leave [[run]] out of the file of options")
         asked = with_interpreters(options.to_request())
         require_known_backends(asked)
         if options.out is not None:
@@ -200,34 +231,52 @@ def _compare(
             raise UsageError(
                 "the nodes of a cluster do not have a live model: write a factory, and give it as FILE.py:FACTORY"
             )
-    with _travelling(model, inputs, evaluate) as (name, folder, device, file):
-        given: dict[str, Any] = {"devices": (device,)} if device else {}
-        given |= {"inputs": file} if file else {}
-        if evaluate is not None and folder is not None:
-            given["evaluate"] = live_model.save_evaluate(evaluate, folder)
-        options = gathered(models=(name,), **given)
+
+    def run(self, travelling: _Travelling) -> Ended:
+        """Measure in a process of its own. Raise KeyboardInterrupt where nothing was measured before one."""
+        from bakeoff.api.progress import shown
+        from bakeoff.api.run_process import RunEnded, RunFailed, RunProcess, StartRun
+        from bakeoff.reports.console import written_to_the_end
+
+        options = self.gathered(**{"models": travelling.names, **travelling.fields})
         request = options.to_request()
-        begin = StartRun(request, options.out, _as_called(name, fields))
-        with (
-            shown(not options.quiet, request.require.without_starts()) as display,
-            RunProcess(begin, folder) as process,
-        ):
-            ended = process.result(display)
-    if not isinstance(ended, RunFailed):
-        return open_run(ended.folder)
-    if ended.error is None:
-        raise KeyboardInterrupt
-    raise ended.error
+        begin = StartRun(request, options.out, _as_called(", ".join(travelling.names), self.fields))
+        ended: RunEnded | RunFailed | None = None
+        was_interrupted = False
+        try:
+            display_of = shown(not options.quiet, request.require.without_starts())
+            with display_of as display, RunProcess(begin, travelling.folder) as process:
+                ended = process.result(display)
+                was_interrupted = process.is_interrupted
+        except KeyboardInterrupt:
+            if ended is None:
+                raise
+            was_interrupted = True
+        if isinstance(ended, RunFailed):
+            raise ended.error or KeyboardInterrupt
+        assert ended is not None
+        with written_to_the_end() as interruptions:
+            return Ended(open_run(ended.folder), was_interrupted or bool(interruptions))
+
+    def for_parts(self) -> _Asked:
+        """Return what is asked of the parts of a pipeline: the metrics are those of the whole."""
+        require = Requirements.parse(str(self.gathered().request.get("require") or "")).only(of_metrics=False)
+        return replace(self, fields={**self.fields, "evaluate": "", "require": require}, out=None)
+
+    def run_parts(self, modules: Mapping[str, torch.nn.Module], calls: Mapping[str, Calls], out: Path) -> Ended:
+        """Compare the parts of a pipeline with their recorded calls, in one run in the folder `out`."""
+        with _travelling_parts(modules, calls, has_precision="precision" in self.fields) as travelling:
+            return replace(self, out=out).run(travelling)
 
 
 @contextlib.contextmanager
-def _travelling(model: object, inputs: object, evaluate: object = None) -> Iterator[tuple[str, Path | None, str, str]]:
-    """Give the name of the model, the folder that holds a live one, the GPU that it lies on, and a file of inputs.
+def _travelling(model: object, inputs: object, evaluate: Callable[..., Any] | None = None) -> Iterator[_Travelling]:
+    """Write a live model, its inputs and a function that evaluates it into a folder, as far as they are given.
 
-    Each may be missing. The folder goes when the run has ended.
+    The folder goes when the run has ended.
     """
     if isinstance(model, str) and inputs is None and evaluate is None:
-        yield model, None, "", ""
+        yield _Travelling((model,))
         return
     import torch
 
@@ -246,25 +295,62 @@ def _travelling(model: object, inputs: object, evaluate: object = None) -> Itera
         raise UsageError(
             "inputs are missing: give the arguments of a call, such as compare(model, torch.randn(1, 3, 224, 224))"
         )
-    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
-    try:
+    with _folder_that_travels() as folder:
+        fields: dict[str, Any] = {}
+        if evaluate is not None:
+            fields["evaluate"] = live_model.save_evaluate(evaluate, folder)
+        if isinstance(module, torch.nn.Module) and (gpu := _gpu_of(module)):
+            fields["devices"] = (gpu,)
         if isinstance(model, Pipeline) and model.before is not None:
-            yield live_model.save(model, inputs, folder), folder, _gpu_of(model.model), ""
+            yield _Travelling((live_model.save(model, inputs, folder),), folder, fields)
             return
         inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
         if isinstance(inputs, list) and not inputs:
             raise UsageError("inputs are an empty list: give the arguments of at least one call")
-        file = str(inputs) if isinstance(inputs, str | Path) else ""
-        is_name = isinstance(model, str)
-        if isinstance(inputs, Calls) or _are_several(inputs) or (is_name and inputs is not None and not file):
-            file = str(Calls.of(inputs).save(folder / "calls.pt"))
+        is_file, is_name = isinstance(inputs, str | Path), isinstance(model, str)
+        if is_file:
+            fields["inputs"] = str(inputs)
+        elif isinstance(inputs, Calls) or _are_several(inputs) or (is_name and inputs is not None):
+            fields["inputs"] = str(Calls.of(inputs).save(folder / CALLS))
         if isinstance(model, str):
-            yield model, folder if evaluate is not None else None, "", file
+            yield _Travelling((model,), folder if evaluate is not None else None, fields)
             return
-        if not file:
+        if "inputs" not in fields:
             require_fitting(model.model if isinstance(model, Pipeline) else model, inputs)
-        name = live_model.save(model, None if file else inputs, folder)
-        yield name, folder, _gpu_of(module) if isinstance(module, torch.nn.Module) else "", file
+        name = live_model.save(model, None if "inputs" in fields else inputs, folder)
+        yield _Travelling((name,), folder, fields)
+
+
+@contextlib.contextmanager
+def _travelling_parts(
+    modules: Mapping[str, torch.nn.Module], calls: Mapping[str, Calls], has_precision: bool
+) -> Iterator[_Travelling]:
+    """Write the parts of a pipeline with their calls into a folder. Each is a run of one request."""
+    from bakeoff.models import live_model
+
+    gpus = {gpu for module in modules.values() if (gpu := _gpu_of(module))}
+    if len(gpus) > 1:
+        raise UsageError(f"the parts lie on {', '.join(sorted(gpus))}: name one of them as devices")
+    with _folder_that_travels() as folder:
+        runs = []
+        for name, module in modules.items():
+            (folder / name).mkdir()
+            run: dict[str, Any] = {
+                "models": (live_model.save(module, None, folder / name, name),),
+                "inputs": str(calls[name].save(folder / name / CALLS)),
+            }
+            if not has_precision and (precision := _narrow_precision_of(module)):
+                run["precision"] = (precision,)
+            runs.append(run)
+        names = tuple(model for run in runs for model in run["models"])
+        yield _Travelling(names, folder, {"runs": tuple(runs), **({"devices": tuple(gpus)} if gpus else {})})
+
+
+@contextlib.contextmanager
+def _folder_that_travels() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -280,6 +366,12 @@ def _gpu_of(model: torch.nn.Module) -> str:
     """Return the GPU of the module's first weight, or an empty string for one that lies elsewhere."""
     first = next((weight for weight in (*model.parameters(), *model.buffers())), None)
     return f"cuda:{first.device.index or 0}" if first is not None and first.is_cuda else ""
+
+
+def _narrow_precision_of(module: torch.nn.Module) -> str:
+    """Return `fp16` or `bf16` if all weights are of that type, and else nothing."""
+    kinds = {str(weight.dtype) for weight in module.parameters()}
+    return {"torch.float16": "fp16", "torch.bfloat16": "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
 def _field(name: str, value: Any) -> Any:
@@ -307,5 +399,5 @@ def _path(value: str | Path | None) -> Path | None:
 def _as_called(name: str, fields: Mapping[str, Any]) -> str:
     """Return the call in Python, for the record."""
     keyword = {field: each for each, field in FIELDS.items()}
-    given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items())
+    given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items() if value != "")
     return f"bakeoff.compare({name}{', ' if given else ''}{given})"

@@ -11,43 +11,66 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bakeoff.api.result import RESULTS, Ratio, Result, open_run
+from bakeoff import models
+from bakeoff.api.result import PARTS, RESULTS, Ratio, Result, open_run
+from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.fit import summarise
-from bakeoff.judging.ranking import ORIGINAL, WITH_WINNERS
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
+from bakeoff.measuring.worker.evaluating import metrics_of
 from bakeoff.models.calls_file import Calls
+from bakeoff.models.live_model import PREFIX
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Burst, Cell, Process, Record, Status
+from bakeoff.records.metrics import Metrics
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
+from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
-from bakeoff.reports import writer
+from bakeoff.reports import doubt_sentences, writer
+from bakeoff.reports.console import written_to_the_end
+from bakeoff.reports.json_answer import Answer
 from bakeoff.shipping.pipelines import load_parts, ship, winners_in
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bakeoff.api.compare import Ended
+
 WINNERS = "winners"
-"""The folder in a run's own that holds the winners of all parts."""
+"""The folder in a pipeline's own that holds the winners of all parts."""
 
 FEWEST_ROUNDS = 8
 MOST_ROUNDS = 40
 ROUNDS_S = 20.0
 """The pipeline is called in turn as it was and with the winners, for so long and for at least so many rounds."""
 
-ComparePart = Callable[[Any, Calls, Mapping[str, Any], Path], Result]
+RunParts = Callable[[Mapping[str, "nn.Module"], Mapping[str, Calls], Path], "Ended"]
+Evaluate = Callable[..., Any]
+Winners = Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True, repr=False)
 class PipelineResult(Result):
-    """The result of `compare(..., parts=[...])`: its one contest is that of the whole pipeline, in this process."""
+    """The result of `compare(..., parts=[...])`: its one contest is that of the whole pipeline, in this process.
+
+    After an interruption it has the parts that were measured, and no contest where the whole was not.
+    """
 
     parts: Mapping[str, Result] = field(default_factory=dict)
-    """The result of each part."""
+    """The result of each part that was measured, by its path. They share the folder of one run."""
+
+    @cached_property
+    def answer(self) -> Answer:
+        """What `bakeoff --parts ... --json` prints: the whole pipeline, and in `parts` the answer of each part."""
+        return super().answer.model_copy(update={"parts": {name: each.answer for name, each in self.parts.items()}})
 
     @cached_property
     def whole(self) -> WholePipeline | None:
-        """The pipeline with the winners against the original; None where no part has a winner to put in place."""
-        by_label = {record.cell.label: record for record in self.report.records}
-        return judge_whole(by_label[ORIGINAL], by_label[WITH_WINNERS]) if WITH_WINNERS in by_label else None
+        """The pipeline with the winners against the original. None where no part has a winner to put in place, and
+        where the measuring was interrupted before."""
+        contests = self._judgement.contests
+        return judge_whole(contests[0]) if contests else None
 
     @property
     def speedup(self) -> Ratio | None:
@@ -62,80 +85,165 @@ class PipelineResult(Result):
 
         Args:
             pipeline: The one that was compared, or one like it.
-            anyway: Also where the pipeline was slower with them.
+            anyway: Also where the pipeline was slower with them, missed a requirement, or was not measured as a whole.
 
         Raises:
-            bakeoff.UsageError: Where no part has a winner, or the pipeline was slower with the winners.
+            bakeoff.UsageError: Where no part has a winner, and without `anyway` in these cases.
         """
         self._require_gain(anyway)
-        load_parts(self.folder / WINNERS, pipeline)
+        load_parts(self._shipped(), pipeline)
 
-    def save(self, folder: str | Path, label: str | None = None) -> Path:
-        """Write the winners of all parts into a new folder, for `bakeoff.load_parts(folder, pipeline)`."""
+    def save(self, folder: str | Path, label: str | None = None, anyway: bool = False) -> Path:
+        """Write the winners of all parts into a new folder, for `bakeoff.load_parts(folder, pipeline)`.
+
+        Raises:
+            bakeoff.UsageError: As `apply` does, and where the folder exists.
+        """
         if label is not None:
             raise UsageError("a pipeline's winners are saved together: use `parts[name].save(folder, label)` for one")
-        self._require_gain(anyway=False)
+        self._require_gain(anyway)
         if Path(folder).exists():
             raise UsageError(f"{folder} is there already: name a new folder")
-        return Path(shutil.copytree(self.folder / WINNERS, folder))
+        return Path(shutil.copytree(self._shipped(), folder))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "parts": self.parts}
 
+    def _shipped(self) -> Path:
+        """Return the folder with the winners of all parts, which an interrupted run has not written."""
+        folder = self.folder / WINNERS
+        if not folder.exists():
+            ship_winners(self.parts, folder)
+        return folder
+
     def _require_gain(self, anyway: bool) -> None:
-        if self.whole is None:
+        if not any(map(cells_to_ship, self.parts.values())):
             raise UsageError(f"no part has a winner to put in place: {'; '.join(self.report.notes)}")
-        if self.whole.loses and not anyway:
+        if anyway:
+            return
+        remedy = "or say anyway=True"
+        if self.whole is None:
+            raise UsageError(f"the whole pipeline was not measured: {'; '.join(self.report.notes)}; {remedy}")
+        if self.whole.loses:
             raise UsageError(
                 f"the pipeline is slower with the winners: {spell_ms(self.whole.winners_ms)} a call, and "
-                f"{spell_ms(self.whole.original_ms)} as it was. Compare fewer parts, or apply(..., anyway=True)"
+                f"{spell_ms(self.whole.original_ms)} as it was. Compare fewer parts, {remedy}"
             )
+        if self.whole.missed:
+            missed = "; ".join(map(doubt_sentences.unmet, self.whole.missed))
+            raise UsageError(f"the pipeline misses what is required with the winners: {missed}; {remedy}")
+
+
+@dataclass
+class WholeMeasured:
+    """What is known of the whole pipeline so far, by side. An interruption leaves what is there."""
+
+    bursts: dict[str, list[Burst]] = field(default_factory=dict)
+    metrics: dict[str, Metrics] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds were measured in full."""
+        return min(map(len, self.bursts.values()), default=0)
+
+    def records(self, like: Record, began: datetime) -> list[Record]:
+        """Return a record of each side, over the rounds that all of them shared."""
+        reference = self.metrics.get(ORIGINAL)
+        return [
+            _record(like, label, bursts[: self.rounds], began).model_copy(
+                update={"metrics": self._metrics(label), "reference_metrics": reference}
+            )
+            for label, bursts in self.bursts.items()
+            if self.rounds
+        ]
+
+    def _metrics(self, label: str) -> Metrics | None:
+        ours, theirs = self.metrics.get(label), self.metrics.get(ORIGINAL)
+        return ours.beside(theirs) if ours and theirs else ours
 
 
 def compare_parts(
     pipeline: object,
     example: object,
     parts: Sequence[str],
-    compare_part: ComparePart,
-    fields: Mapping[str, Any],
-    out: Path | None,
+    run_parts: RunParts,
+    evaluate: Evaluate | str | None = None,
+    require: str = "",
+    seed: int = 0,
+    out: Path | None = None,
 ) -> PipelineResult:
-    """Compare each part with its recorded calls, and then the pipeline with the winners against the original."""
+    """Compare each part with its recorded calls, and then the pipeline with the winners against the original.
+
+    `evaluate`, and what `require` says of its metrics, are of the whole pipeline.
+    """
+    required = Requirements.parse(Requirements.parse(require).only(of_metrics=True))
+    if evaluate is None:
+        required.refuse_metrics()
+    function = models.find_evaluate(models.resolve_evaluate(evaluate)) if isinstance(evaluate, str) else evaluate
     modules = {name: part_of(pipeline, name) for name in parts}
-    run_once(pipeline, example)
+    began = datetime.now(UTC)
+    folder = (out or RESULTS / f"{began:%Y%m%d-%H%M%S}-{type(pipeline).__name__}-parts").resolve()
+    Store.check(folder)
     calls = recorded(pipeline, example, modules)
     if uncalled := [name for name, of_part in calls.items() if not of_part.count]:
         raise UsageError(f"the example call does not call {', '.join(uncalled)}: name parts that `inspect` lists")
-    began = datetime.now(UTC)
-    folder = (out or RESULTS / f"{began:%Y%m%d-%H%M%S}-{type(pipeline).__name__}-parts").resolve()
-    results = {
-        name: compare_part(module, calls[name], {**_precision_of(module), **fields}, folder / name.replace(".", "-"))
-        for name, module in modules.items()
-    }
-    chosen = {name: (each.folder, cells) for name, each in results.items() if (cells := cells_to_ship(each))}
-    left = ship(chosen, folder / WINNERS)
-    winners = winners_in(folder / WINNERS, pipeline)
-    bursts = measure_in_turn(pipeline, example, winners)
-    like = next(iter(results.values())).report
-    own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
-    cell = like.records[0].cell.model_copy(update={**own, "recorded": None, "compared": ()})
-    made = [_record(cell, label, taken, began) for label, taken in bursts.items()]
-    report = like.model_copy(
-        update={
-            "run_id": folder.name,
-            "created_at": began.isoformat(timespec="seconds"),
-            "planned": len(made),
-            "complete": all(each.complete for each in results.values()),
-            "command": "",
-            "records": made,
-            "verdicts": [],
-            "notes": [_note(name, each, name in winners, left.get(name, "")) for name, each in results.items()],
-            "elapsed_s": (datetime.now(UTC) - began).total_seconds(),
-        }
-    )
-    writer.write(report, folder)
-    opened = open_run(folder)
-    return PipelineResult(opened.report, opened.folder, results)
+    run, was_interrupted = run_parts(modules, calls, folder / PARTS)
+    results, whole = results_of_parts(run), WholeMeasured()
+    left: dict[str, str] = {}
+    winners: Winners = {}
+    if not was_interrupted:
+        try:
+            left = ship_winners(results, folder / WINNERS)
+            winners = winners_in(folder / WINNERS, pipeline)
+            measure_in_turn(pipeline, example, winners, whole.bursts)
+            if function is not None:
+                evaluate_sides(pipeline, function, winners, seed, whole.metrics)
+        except KeyboardInterrupt:
+            was_interrupted = True
+    with written_to_the_end():
+        notes = [_note(name, each, name in winners, left.get(name, "")) for name, each in results.items()]
+        if was_interrupted:
+            notes.append(_what_is_missing(parts, results, whole, evaluates=function is not None))
+        measured = run.report.records
+        made = whole.records(_of_whole(measured[0], pipeline), began) if measured else []
+        report = run.report.model_copy(
+            update={
+                "run_id": folder.name,
+                "created_at": began.isoformat(timespec="seconds"),
+                "planned": len(made),
+                "complete": run.complete and not was_interrupted,
+                "command": "",
+                "request": {**run.report.request, "require": str(required)},
+                "records": made,
+                "verdicts": [],
+                "notes": notes,
+                "elapsed_s": (datetime.now(UTC) - began).total_seconds(),
+            }
+        )
+        writer.write(report, folder)
+        opened = open_run(folder)
+    assert isinstance(opened, PipelineResult)
+    return opened
+
+
+def results_of_parts(run: Result) -> dict[str, Result]:
+    """Return the result of each part in their common run, as far as it was measured."""
+    by_model: dict[str, list[Record]] = {}
+    for record in run.report.records:
+        by_model.setdefault(record.cell.model, []).append(record)
+    planned = Store(run.folder).planned
+    results = {}
+    for model, records in by_model.items():
+        begin = f"{records[0].cell.model_slug}_"
+        count = len({*(each for each in planned if each.startswith(begin)), *(record.cell.id for record in records)})
+        own = {"records": records, "planned": count, "complete": len(records) == count, "verdicts": []}
+        results[model.removeprefix(PREFIX)] = Result(run.report.model_copy(update=own), run.folder)
+    return results
+
+
+def ship_winners(parts: Mapping[str, Result], folder: Path) -> dict[str, str]:
+    """Export the winner of each part into one folder, and return why a part could not be."""
+    return ship({name: (each.folder, cells) for name, each in parts.items() if (cells := cells_to_ship(each))}, folder)
 
 
 def cells_to_ship(result: Result) -> list[str]:
@@ -156,14 +264,21 @@ def cells_to_ship(result: Result) -> list[str]:
 
 
 def measure_in_turn(
-    pipeline: object, example: object, winners: Mapping[str, Callable[..., Any]], seconds: float = ROUNDS_S
-) -> dict[str, list[Burst]]:
-    """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call."""
-    sides = {ORIGINAL: {}, **({WITH_WINNERS: winners} if winners else {})}
-    bursts: dict[str, list[Burst]] = {label: [] for label in sides}
+    pipeline: object,
+    example: object,
+    winners: Winners,
+    bursts: dict[str, list[Burst]],
+    seconds: float = ROUNDS_S,
+) -> None:
+    """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call.
+
+    Without winners there is only the original. The bursts are added to `bursts` one by one.
+    """
+    sides = _sides(winners)
     for parts in sides.values():
         with replaced(parts, pipeline):
             run_once(pipeline, example)
+    bursts.update((label, []) for label in sides)
     order, begun_s = random.Random(0), time.monotonic()
     for number in range(MOST_ROUNDS):
         if number >= FEWEST_ROUNDS and time.monotonic() - begun_s > seconds:
@@ -177,27 +292,48 @@ def measure_in_turn(
                 synchronise()
                 taken_ns = time.perf_counter_ns() - start_ns
             bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=[taken_ns]))
-    return bursts
 
 
-def _record(cell: Cell, label: str, bursts: list[Burst], began: datetime) -> Record:
-    latency = summarise(bursts)
-    assert latency is not None
+def evaluate_sides(
+    pipeline: object, evaluate: Evaluate, winners: Winners, seed: int, metrics: dict[str, Metrics]
+) -> None:
+    """Call `evaluate` with the pipeline as it is, and then with the winners in place, and keep what it returns.
+
+    Both begin with the same random state.
+    """
+    import torch
+
+    for label, parts in _sides(winners).items():
+        with replaced(parts, pipeline), torch.no_grad():
+            metrics[label] = metrics_of(lambda: evaluate, lambda: pipeline, {}, seed)
+
+
+def _sides(winners: Winners) -> dict[str, Winners]:
+    return {ORIGINAL: {}, **({WITH_WINNERS: winners} if winners else {})}
+
+
+def _of_whole(like: Record, pipeline: object) -> Record:
+    """Return a record of the whole pipeline, which runs where this record of a part does."""
+    own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
     return Record(
-        cell=cell.model_copy(update={"backend": label}),
+        cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}),
         status=Status.OK,
-        bursts=bursts,
-        latency=latency,
-        processes=[Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)],
-        started_at=began.isoformat(timespec="seconds"),
     )
 
 
-def _precision_of(module: Any) -> dict[str, Any]:
-    """Return the precision of a part whose weights are narrower than float32, as a field of a request."""
-    kinds = {str(weight.dtype) for weight in module.parameters()}
-    narrow = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}.get(kinds.pop()) if len(kinds) == 1 else None
-    return {"precision": (narrow,)} if narrow else {}
+def _record(like: Record, label: str, bursts: list[Burst], began: datetime) -> Record:
+    latency = summarise(bursts)
+    assert latency is not None
+    process = Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
+    return like.model_copy(
+        update={
+            "cell": like.cell.model_copy(update={"backend": label}),
+            "bursts": bursts,
+            "latency": latency,
+            "processes": [process],
+            "started_at": began.isoformat(timespec="seconds"),
+        }
+    )
 
 
 def _note(name: str, result: Result, is_placed: bool, reason: str) -> str:
@@ -205,3 +341,16 @@ def _note(name: str, result: Result, is_placed: bool, reason: str) -> str:
     told = mix[0].finding if mix else result.contests[0].headline
     outcome = "its winner is in place" if is_placed else f"stays as it is{f' ({reason})' if reason else ''}"
     return f"{name}: {outcome}; {told}"
+
+
+def _what_is_missing(parts: Sequence[str], results: Mapping[str, Result], whole: WholeMeasured, evaluates: bool) -> str:
+    """Say what an interruption has left out."""
+    missing = [f"{name} was not compared" for name in parts if name not in results]
+    missing += [f"{name} was compared in part" for name, each in results.items() if not each.complete]
+    if not whole.rounds:
+        missing.append("the whole pipeline was not measured with the winners")
+    elif whole.rounds < FEWEST_ROUNDS:
+        missing.append(f"the whole pipeline was called in {whole.rounds} of at least {FEWEST_ROUNDS} rounds")
+    if evaluates and len(whole.metrics) < max(1, len(whole.bursts)):
+        missing.append("evaluate was not called for both sides")
+    return f"interrupted: {'; '.join(missing) or 'nothing is missing'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 """The folder in which runs lie by default."""
+
+PARTS = "parts"
+"""The folder in a pipeline's own that holds the run of its parts."""
 
 
 class Ratio(NamedTuple):
@@ -139,9 +141,9 @@ class Result:
         Raises:
             bakeoff.UsageError: Where nothing won, the build was not kept, or no script loads it. Eager builds nothing.
         """
-        from bakeoff.shipping.export import export
+        from bakeoff.shipping.export import choose, export
 
-        _, script = export(self.folder, label, Path(folder))
+        _, script = export(self.folder, choose(self.report, label).cell.id, Path(folder))
         return script.parent
 
     def apply(self, pipeline: object, anyway: bool = False) -> None:
@@ -167,12 +169,13 @@ class Result:
         Raises:
             bakeoff.UsageError: As `save` does.
         """
+        from bakeoff.shipping.export import choose
         from bakeoff.shipping.loading import load
 
-        name = re.sub(r"[^A-Za-z0-9]+", "-", label or "winner").strip("-")
-        folder = self.folder / "shipped" / name
+        cell_id = choose(self.report, label).cell.id
+        folder = self.folder / "shipped" / cell_id
         if not folder.exists():
-            self.save(folder, label)
+            self.save(folder, cell_id)
         return load(folder, fallback=fallback, device=device)
 
     def __str__(self) -> str:
@@ -241,13 +244,22 @@ def open_run(run: str | Path) -> Result:
     Args:
         run: The folder of the run, its `report.json`, or the name of a folder in `results/`.
 
+    Returns:
+        The result; of a run with `parts`, a `PipelineResult`.
+
     Raises:
         bakeoff.UsageError: Where there is no run.
     """
     path = Path(run)
     if not path.exists() and (RESULTS / path).is_dir():
         path = RESULTS / path
-    return Result(report_at(path), (path if path.is_dir() else path.parent).resolve())
+    folder = (path if path.is_dir() else path.parent).resolve()
+    result = Result(report_at(path), folder)
+    if not (folder / PARTS).is_dir():
+        return result
+    from bakeoff.api.pipelines import PipelineResult, results_of_parts
+
+    return PipelineResult(result.report, folder, results_of_parts(open_run(folder / PARTS)))
 
 
 def _terminal_width() -> int:

@@ -23,7 +23,7 @@ from bakeoff.commands import run as runs
 from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.models.base import LIVE_MODEL
-from bakeoff.models.live_model import ABOUT, weights_bytes
+from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.schema import Cell, Record
@@ -69,8 +69,8 @@ class RunProcess:
 
     def __init__(self, begin: StartRun, live_model: Path | None = None) -> None:
         """`live_model` is the folder of the program's own model, if that is what is compared."""
+        self.is_interrupted = False  # also where nothing was left to measure, and the run was complete
         self._owes_reply = False
-        self._is_interrupted = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving; it has no name, so that nothing is left behind
         self._connection, theirs = Pipe()
         with theirs:
@@ -102,9 +102,9 @@ class RunProcess:
                 self._owes_reply = True
                 getattr(progress, message.method)(*message.arguments)
             except KeyboardInterrupt:
-                if self._is_interrupted:
+                if self.is_interrupted:
                     raise
-                self._is_interrupted = True
+                self.is_interrupted = True
                 self._process.send_signal(signal.SIGINT)
             except (EOFError, ConnectionError):
                 raise BakeoffError(f"the process that directs the run ended: {self._how_it_ended()}") from None
@@ -182,11 +182,10 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
         report, store = runs.run(begin.request, begin.folder, begin.command, relay)
         with written_to_the_end():
             writer.write(report, store.root)
-            live_model = os.environ.get(LIVE_MODEL)
-            is_live = live_model is not None and (Path(live_model) / ABOUT).exists()
-            if live_model and is_live and not begin.request.no_artifacts and not relay.is_interrupted:
-                is_small = weights_bytes(Path(live_model)) <= begin.request.artifact_limit.size_bytes
-                keep_programs(report, store.root, of_all=is_small)
+            live_models = os.environ.get(LIVE_MODEL)
+            size_bytes = weights_bytes(Path(live_models)) if live_models else None
+            if size_bytes is not None and not begin.request.no_artifacts and not relay.is_interrupted:
+                keep_programs(report, store.root, of_all=size_bytes <= begin.request.artifact_limit.size_bytes)
     except KeyboardInterrupt:
         return RunFailed(None)
     except BakeoffError as error:

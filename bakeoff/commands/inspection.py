@@ -11,8 +11,11 @@ from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 
 
-def pipeline_of(model: str, sizes: Mapping[str, str], seed: int = 0) -> tuple[Any, Any]:
-    """Return the pipeline and the example call that a user's factory returns, in this process."""
+def pipeline_of(model: str, sizes: Mapping[str, str], seed: int = 0) -> tuple[Any, Any, str]:
+    """Return the pipeline and the example call that a user's factory returns, in this process.
+
+    The third is the name of the file's `evaluate(predict)`, or empty.
+    """
     family = models.find(model)
     if not isinstance(family, UserModel):
         raise UsageError(f"{model} is one model: parts are of a pipeline, which FILE.py:FACTORY returns with its call")
@@ -20,8 +23,9 @@ def pipeline_of(model: str, sizes: Mapping[str, str], seed: int = 0) -> tuple[An
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         kind = type(returned).__name__
         raise UsageError(f"{model} returned a value of type {kind}: expected (pipeline, example call)")
-    return returned[0], returned[1]
+    return returned[0], returned[1], family.evaluated_by
 
 
 def inspect_model(model: str, sizes: Mapping[str, str], parts: Sequence[str]) -> Parts:
-    return inspect_parts(*pipeline_of(model, sizes), parts)
+    pipeline, example, _ = pipeline_of(model, sizes)
+    return inspect_parts(pipeline, example, parts)

@@ -64,6 +64,11 @@ class Requirements:
         }
         return tuple(plain)
 
+    def only(self, of_metrics: bool) -> str:
+        """Return, as text, what is required of the user's own metrics, or what is required of all else."""
+        parts = zip(self.text.split(", "), self.each, strict=True) if self.each else ()
+        return ", ".join(part for part, requirement in parts if requirement.is_of_metric == of_metrics)
+
     def refuse_metrics(self) -> None:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
         for requirement in self.each:

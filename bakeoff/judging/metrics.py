@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bakeoff.judging.intervals import binomial_tail, student_quantile
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import Interval, Record
+from bakeoff.records.schema import ORIGINAL, Interval, Record
 
 Scores = npt.NDArray[np.float64]
 
@@ -145,8 +145,9 @@ def value_margin(record: Record, name: str, limit: float) -> Margin | None:
 
 
 def is_reference(record: Record) -> bool:
-    """Return True for the cell that is the float reference itself."""
-    return record.cell.configuration == "eager" and record.cell.precision == "fp32" and not record.cell.dynamic
+    """Return True for the cell that is the reference itself: eager in float32, or a pipeline as it was."""
+    cell = record.cell
+    return cell.label == ORIGINAL or (cell.configuration == "eager" and cell.precision == "fp32" and not cell.dynamic)
 
 
 def mcnemar(lost: int, won: int) -> float:

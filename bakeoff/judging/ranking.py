@@ -14,14 +14,11 @@ from bakeoff.judging.estimate import Series, Turn, series_of
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, LeftEarly, Ratio, Record, Status
+from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
 
 BASELINE = "eager"
 
 ONNX_BASELINE = "onnx"
-
-ORIGINAL, WITH_WINNERS = "original", "with the winners"
-"""The two sides of a contest of whole pipelines. The first one is its baseline."""
 
 NOTHING = Requirements()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.ranking import ORIGINAL, WITH_WINNERS
-from bakeoff.records.schema import Ratio, Record
+from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,17 @@ class WholePipeline:
     winners_ms: float
     speedup: Ratio  # of the winners over the original
     relation: Relation
+    missed: tuple[RequirementMissed, ...] = ()  # of what is required of the metrics, with the winners
 
     @property
     def loses(self) -> bool:
         return self.relation is Relation.SLOWER
 
 
-def judge_whole(original: Record, winners: Record) -> WholePipeline:
-    """Judge both by the rounds that they shared. They ran in one process, so that a lead must be over 4 %."""
-    fit = judge_contest([original, winners]).fit
-    ratio = fit.ratio(WITH_WINNERS, ORIGINAL)
-    return WholePipeline(fit.latency_ms[ORIGINAL], fit.latency_ms[WITH_WINNERS], ratio, relation(ratio))
+def judge_whole(contest: ContestJudgement) -> WholePipeline | None:
+    """Read both sides of a contest; None without winners. They ran in one process: a lead must be over 4 %."""
+    winners = next((cell for cell in contest.cells if cell.label == WITH_WINNERS), None)
+    if winners is None:
+        return None
+    ratio, latency_ms = contest.fit.ratio(WITH_WINNERS, ORIGINAL), contest.fit.latency_ms
+    return WholePipeline(latency_ms[ORIGINAL], latency_ms[WITH_WINNERS], ratio, relation(ratio), missed=winners.unmet)

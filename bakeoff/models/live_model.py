@@ -73,8 +73,9 @@ class LiveModel(Family):
 
     def __init__(self, name: str) -> None:
         """Raise UsageError where this process serves no program that compares such a model."""
-        folder = Path(os.environ.get(LIVE_MODEL, ""))
-        if LIVE_MODEL not in os.environ or not (folder / ABOUT).is_file():
+        root = Path(os.environ.get(LIVE_MODEL, ""))
+        folder = next((each for each in (root / name, root) if (each / ABOUT).is_file()), None)
+        if LIVE_MODEL not in os.environ or folder is None:
             raise UsageError(
                 f"{PREFIX}{name} lived in a program that called bakeoff.compare, and is not kept: "
                 "call bakeoff.compare again with the model, or write a factory and name it as FILE.py:FACTORY"
@@ -105,11 +106,12 @@ class LiveModel(Family):
         return replace(made, around=around)
 
 
-def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path) -> str:
+def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, name: str = "") -> str:
     """Write a module or a factory, with its inputs, and return the name under which workers of a run find it.
 
-    Neither the model nor anything else in this process changes. Raise UsageError, with the path of the attribute, for
-    what no other process can have.
+    One of several models has a `name` of its own, and lies in a folder of that name in the run's. Neither the model nor
+    anything else in this process changes. Raise UsageError, with the path of the attribute, for what no other process
+    can have.
     """
     import torch
 
@@ -119,7 +121,7 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path) ->
         require_weights(module)
     program, pickler = _write({"model": model, "inputs": example}, folder, PROGRAM, WEIGHTS)
     about = About(
-        name=_name_of(module),
+        name=name or _name_of(module),
         description=_first_line_of_doc(type(module) if is_module else module),
         is_factory=not is_module,
         search_path=own_search_path(),
@@ -173,9 +175,10 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
     return program.getvalue(), pickler
 
 
-def weights_bytes(folder: Path) -> int:
-    """Return the size of a live model's tensors, each counted once."""
-    return (folder / WEIGHTS).stat().st_size
+def weights_bytes(folder: Path) -> int | None:
+    """Return the size of the tensors of all live models, or None where there is no model."""
+    models = [about.with_name(WEIGHTS) for about in folder.rglob(ABOUT)]
+    return sum(weights.stat().st_size for weights in models) if models else None
 
 
 def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]:

@@ -71,6 +71,9 @@ GENERATE = "generate"
 PREFILL, DECODE = GENERATION = ("prefill", "decode")
 """The task `generate` is measured as two: a prompt with its first new token, and one further token."""
 
+ORIGINAL, WITH_WINNERS = "original", "with the winners"
+"""The two sides of a contest of whole pipelines, in place of backends. The first one is its baseline."""
+
 
 class Range(Frozen):
     """The sizes of one dimension that a single build serves."""
@@ -169,6 +172,11 @@ class Cell(Frozen):
         return self.model.removeprefix(f"{PACKAGE}/")
 
     @property
+    def model_slug(self) -> str:
+        """Return a stable slug of the model, with which the ids of all its cells begin."""
+        return _model_slug(self.model)
+
+    @property
     def contest_id(self) -> str:
         """Return a stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
         return self._id_in(self.precisions)
@@ -181,7 +189,7 @@ class Cell(Frozen):
     def _id_in(self, precision: str) -> str:
         sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
         seed = [f"seed{self.seed}"] if self.seed else []
-        return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, precision, *seed]))
+        return _slug("_".join([self.model_slug, *sizes, self.task, self.device, precision, *seed]))
 
     @property
     def id(self) -> str:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import signal
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import bakeoff
-from bakeoff.api.pipelines import FEWEST_ROUNDS, PipelineResult, _record, cells_to_ship, measure_in_turn
+from bakeoff.api.compare import Ended
+from bakeoff.api.pipelines import (
+    FEWEST_ROUNDS,
+    PipelineResult,
+    WholeMeasured,
+    _of_whole,
+    cells_to_ship,
+    compare_parts,
+    evaluate_sides,
+    measure_in_turn,
+)
 from bakeoff.judging.decision import Relation
+from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import replace_parts, restore_parts
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Cell
-from tests.reports.samples import constant, report
+from bakeoff.records.schema import Cell, Record
+from bakeoff.records.store import Store
+from tests.reports.samples import cell, constant, ok, report, steady
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
 
@@ -35,24 +53,65 @@ class Slow(nn.Module):
 
 
 class Two:
-    def __init__(self) -> None:
+    """Two parts, which take 4 ms and 2 ms. `at_call` does what a test plants into every call."""
+
+    def __init__(self, at_call: Callable[[], object] = lambda: None) -> None:
         self.first, self.second = Slow(0.004), Slow(0.002)
+        self._at_call = at_call
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self._at_call()
         answer: torch.Tensor = self.second(self.first(x))
         return answer
 
 
-def result(tmp_path: Path, original_ms: float, winners_ms: float) -> PipelineResult:
-    """Return the result of a pipeline whose calls took so long as it was, and with the winners."""
-    cell, began = Cell(model="pipeline:Two", backend="any"), datetime.now(UTC)
+def a_part(name: str) -> list[Record]:
+    """Return the records of a part where onnx wins."""
+    levels = {"eager": (4.0, 4.01, 3.99), "onnx": (2.0, 2.01, 1.99)}
+    return [ok(cell(backend, model=f"live:{name}"), steady(each)) for backend, each in levels.items()]
+
+
+def result(folder: Path, whole: WholeMeasured, require: str = "") -> PipelineResult:
+    """Return the result of a pipeline whose part `first` has a winner."""
+    like = _of_whole(Record(**ok(cell("onnx"), steady((1.0,))).model_dump()), Two())
+    made = report(whole.records(like, datetime.now(UTC)), request={"require": require})
+    return PipelineResult(made, folder, {"first": bakeoff.Result(report(a_part("first")), folder)})
+
+
+def took(original_ms: float, winners_ms: float) -> WholeMeasured:
     levels = {"original": original_ms, "with the winners": winners_ms}
-    made = [_record(cell, label, constant([ms * each for each in WAVES]), began) for label, ms in levels.items()]
-    return PipelineResult(report(made), tmp_path, {})
+    return WholeMeasured({label: constant([ms * each for each in WAVES]) for label, ms in levels.items()})
+
+
+def scripted(measured: tuple[str, ...], was_interrupted: bool = False) -> Callable[..., Ended]:
+    """Return a run of parts that takes no time, and has measured these."""
+
+    def run_parts(modules: Mapping[str, nn.Module], calls: Mapping[str, Calls], folder: Path) -> Ended:
+        planned = [record for name in modules for record in a_part(name)]
+        store = Store.create(folder, Request(), [record.cell.id for record in planned], "")
+        store.save_environment(report().environment)
+        done = [record for record in planned if record.cell.model.removeprefix("live:") in measured]
+        for record in done:
+            store.save(record)
+        return Ended(bakeoff.open_run(folder), was_interrupted)
+
+    return run_parts
+
+
+def interrupt_at(call: int) -> Callable[[], None]:
+    """Return what sends Ctrl-C in the call with this number, counted from 1."""
+    calls = iter(range(1, 1000))
+
+    def at_call() -> None:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1.0)
+
+    return at_call
 
 
 def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> None:
-    found = result(tmp_path, 20.0, 8.0)
+    found = result(tmp_path, took(20.0, 8.0))
     assert found.whole is not None
     assert found.whole.relation is Relation.FASTER
     assert found.speedup is not None
@@ -60,10 +119,11 @@ def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> 
     assert found.contests[0].baseline == "original"
     assert found.contests[0].winner == "with the winners"
     assert pickle.loads(pickle.dumps(found)).speedup == found.speedup
+    assert found.to_dict()["parts"]["first"]["contests"][0]["winner"] == "onnx"
 
 
 def test_a_slower_mix_is_refused(tmp_path: Path) -> None:
-    found = result(tmp_path, 20.0, 24.0)
+    found = result(tmp_path, took(20.0, 24.0))
     assert found.whole is not None
     assert found.whole.loses
     with pytest.raises(UsageError, match="slower with the winners"):
@@ -73,22 +133,114 @@ def test_a_slower_mix_is_refused(tmp_path: Path) -> None:
     assert found.contests[0].winner == "original"
 
 
-@pytest.mark.slow
-def test_both_sides_take_turns_in_every_round_and_the_pipeline_stays_as_it_is() -> None:
-    pipeline, answered = Two(), []
-    bursts = measure_in_turn(pipeline, torch.ones(1, 4), {"first": lambda x: answered.append(1) or x}, seconds=0.0)
-    assert {label: [burst.round for burst in taken] for label, taken in bursts.items()} == {
+def test_both_sides_take_turns_in_every_round_and_a_slower_mix_loses(tmp_path: Path) -> None:
+    pipeline, slower, whole = Two(), Slow(0.04), WholeMeasured()
+    measure_in_turn(pipeline, torch.ones(1, 4), {"first": slower.forward}, whole.bursts, seconds=0.0)
+    assert {label: [burst.round for burst in taken] for label, taken in whole.bursts.items()} == {
         "original": list(range(FEWEST_ROUNDS)),
         "with the winners": list(range(FEWEST_ROUNDS)),
     }
-    assert len(answered) == FEWEST_ROUNDS + 1
     assert "forward" not in pipeline.first.__dict__
-    assert min(burst.samples_ns[0] for burst in bursts["original"]) > 6e6
-    assert list(measure_in_turn(Two(), torch.ones(1, 4), {}, seconds=0.0)) == ["original"]
+    assert min(burst.samples_ns[0] for burst in whole.bursts["original"]) > 6e6
+    found = result(tmp_path, whole)
+    assert found.whole is not None
+    assert found.whole.loses
+    assert found.contests[0].winner == "original"
+    with pytest.raises(UsageError, match="slower with the winners"):
+        found.apply(pipeline)
+
+
+def test_without_winners_only_the_original_is_called() -> None:
+    bursts: dict[str, Any] = {}
+    measure_in_turn(Two(), torch.ones(1, 4), {}, bursts, seconds=0.0)
+    assert list(bursts) == ["original"]
+
+
+def evaluated(tmp_path: Path, wrong: int, samples: int, require: str) -> PipelineResult:
+    """Return the result of a pipeline that answers so many of the samples wrongly with the winners."""
+    whole = took(20.0, 8.0)
+
+    def evaluate(predict: Two) -> dict[str, list[bool]]:
+        return {"top1": [bool(predict(torch.tensor(float(at))) == at + 2) for at in range(samples)]}
+
+    pipeline = Two()
+    pipeline.first.seconds = pipeline.second.seconds = 0.0
+    winners = {"first": lambda x: x + 1 if x >= wrong else x}
+    evaluate_sides(pipeline, evaluate, winners, 0, whole.metrics)
+    return result(tmp_path, whole, require)
+
+
+def test_a_metric_is_of_the_whole_pipeline_and_paired(tmp_path: Path) -> None:
+    kept = evaluated(tmp_path, wrong=0, samples=800, require="top1>-1%")
+    assert kept.contests[0].winner == "with the winners"
+    metric = kept.contests[0].metrics["with the winners"]["top1"]
+    assert (metric.value, metric.reference, metric.samples) == (1.0, 1.0, 800)
+    assert metric.change_ci95 is not None
+    lost = evaluated(tmp_path, wrong=80, samples=800, require="top1>-1%")
+    assert lost.contests[0].winner == "original"
+    with pytest.raises(UsageError, match=r"misses what is required .*top1 is 0.9 .*not > -1%"):
+        lost.apply(Two())
+    unsure = evaluated(tmp_path, wrong=0, samples=8, require="top1>-1%")
+    assert any("8 samples do not show whether it is > -1%" in doubt for doubt in unsure.doubts), unsure.doubts
+
+
+def test_an_evaluate_that_fails_for_the_winners_is_told(tmp_path: Path) -> None:
+    whole, pipeline = took(20.0, 8.0), Two()
+
+    def evaluate(predict: Two) -> dict[str, float]:
+        return {"top1": 1.0} if "forward" not in predict.first.__dict__ else {"top1": float("nan")}
+
+    evaluate_sides(pipeline, evaluate, {"first": lambda x: x}, 0, whole.metrics)
+    found = result(tmp_path, whole, "top1>-1%")
+    assert found.contests[0].winner == "original"
+    assert any("evaluate returned nan as top1" in doubt for doubt in found.doubts)
+    assert "forward" not in pipeline.first.__dict__
+
+
+def test_a_required_metric_needs_an_evaluate(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown quantity 'top1'"):
+        bakeoff.compare(Two(), torch.ones(1, 4), parts="first", require="top1>-1%", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_in_the_last_moment_of_the_parts_keeps_them(tmp_path: Path) -> None:
+    run_parts = scripted(("first", "second"), was_interrupted=True)
+    found = compare_parts(Two(), torch.ones(1, 4), ["first", "second"], run_parts, out=tmp_path / "run")
+    assert {name: each.winner for name, each in found.parts.items()} == {"first": "onnx", "second": "onnx"}
+    assert not found.complete
+    assert found.whole is None
+    assert found.report.notes[-1] == "interrupted: the whole pipeline was not measured with the winners"
+    with pytest.raises(UsageError, match="the whole pipeline was not measured"):
+        found.apply(Two())
+
+
+def test_a_part_that_an_interruption_left_out_is_named(tmp_path: Path) -> None:
+    run_parts = scripted(("first",), was_interrupted=True)
+    found = compare_parts(Two(), torch.ones(1, 4), ["first", "second"], run_parts, out=tmp_path / "run")
+    assert list(found.parts) == ["first"]
+    assert found.report.notes[-1].startswith("interrupted: second was not compared; the whole pipeline was not")
+    opened = bakeoff.open_run(tmp_path / "run")
+    assert isinstance(opened, PipelineResult)
+    assert opened.parts["first"].winner == "onnx"
+    assert opened.parts["first"].complete
+    assert str(opened)
+
+
+@pytest.mark.parametrize(("call", "told"), [(2, "the whole pipeline was not measured"), (6, "called in 3 of at least")])
+def test_ctrl_c_in_the_rounds_of_the_whole_keeps_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, told: str
+) -> None:
+    monkeypatch.setattr("bakeoff.api.pipelines.cells_to_ship", lambda part: [])  # nothing was built
+    pipeline, names = Two(interrupt_at(call)), ["first", "second"]
+    found = compare_parts(pipeline, torch.ones(1, 4), names, scripted(("first", "second")), out=tmp_path / "run")
+    assert list(found.parts) == names
+    assert told in found.report.notes[-1]
+    assert "forward" not in pipeline.first.__dict__
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["complete"] is False
 
 
 def test_a_small_gain_of_one_process_is_not_called(tmp_path: Path) -> None:
-    found = result(tmp_path, 20.0, 19.5)
+    found = result(tmp_path, took(20.0, 19.5))
     assert found.whole is not None
     assert found.whole.relation is Relation.UNDECIDED
     assert not found.whole.loses
@@ -142,9 +294,13 @@ def test_parts_are_compared_and_their_winners_put_in_place(tmp_path: Path) -> No
 
     pipeline, x = Painter(), torch.randn(2, 16)
     wanted = pipeline(x)
+
+    def evaluate(predict: Painter) -> dict[str, list[float]]:
+        return {"norm": [float(predict(each).norm()) for each in torch.randn(9, 2, 16)]}
+
     found = bakeoff.compare(
         pipeline, x, parts="encoder,unet", backends="eager,onnx", devices="cpu", min_time=0.1, processes=3,
-        out=tmp_path / "run", progress=False,
+        evaluate=evaluate, require="norm<1e9", out=tmp_path / "run", progress=False,
     )  # fmt: skip
     assert isinstance(found, PipelineResult)
     assert set(found.parts) == {"encoder", "unet"}
@@ -159,3 +315,8 @@ def test_parts_are_compared_and_their_winners_put_in_place(tmp_path: Path) -> No
     bakeoff.load_parts(kept, other)
     torch.testing.assert_close(other(x), wanted, rtol=1e-4, atol=1e-5)
     assert (tmp_path / "run" / "report.html").exists()
+    assert found.contests[0].metrics["with the winners"]["norm"].samples == 9
+    opened = bakeoff.open_run(tmp_path / "run")
+    assert isinstance(opened, PipelineResult)
+    assert opened.to_dict() == found.to_dict()
+    assert opened.parts["unet"].load()(torch.ones(2, 16)).shape == (2, 16)

@@ -194,14 +194,24 @@ def folder_of_user(folder: Path) -> Iterator[None]:
 
 def evaluated(cell: Cell, name: str, make_predict: Callable[[], Predict]) -> Metrics:
     """Return what the user's function returns, or why it has failed."""
+    return metrics_of(lambda: models.find_evaluate(name), make_predict, cell.dimensions, cell.seed)
+
+
+def metrics_of(
+    find_evaluate: Callable[[], Callable[..., object]],
+    make_predict: Callable[[], object],
+    sizes: Mapping[str, object],
+    seed: int,
+) -> Metrics:
+    """Return what the user's function returns for what is called as `predict`, or why either has failed."""
     begun_s = time.monotonic()
     file = ""
     try:
         predict = make_predict()
-        evaluate = models.find_evaluate(name)
+        evaluate = find_evaluate()
         file = getattr(getattr(evaluate, "__code__", None), "co_filename", "")
-        with seeded(cell.seed):
-            returned = evaluate(predict, **arguments_of(evaluate, {**cell.dimensions, "seed": cell.seed}))
+        with seeded(seed):
+            returned = evaluate(predict, **arguments_of(evaluate, {**sizes, "seed": seed}))
         values = values_of(returned)
         declared: Mapping[str, bool] = getattr(evaluate, "higher_is_better", {})
         known = {key: bool(declared[key]) for key in values if key in declared}
