@@ -150,6 +150,12 @@ class LoadJudgement:
     def ranked(self) -> list[LoadedCell]:
         return [cell for cell in self.cells if cell.rank is not None]
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Return the stages around the model that each request had: `before`, `after`, or none."""
+        windows = (window for cell in self.cells for turn in cell.load.turns for window in turn.windows)
+        return tuple(next((window.stages for window in windows), ()))
+
 
 def judge_load(
     records: Sequence[Record],

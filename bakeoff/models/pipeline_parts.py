@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,22 +31,20 @@ class Part:
     kind: str  # its class
     calls: int
     sizes: Mapping[str, int]  # how often each size of its inputs came, the most frequent first
-    seconds: float  # in all its calls, with those of the parts within it
-    share: float  # of the whole call
+    seconds: float  # in all its calls, with those of the parts within it; the median over calls of the pipeline
+    share: float  # of the whole call; the median over calls of the pipeline
     parameters: int
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What one call of a pipeline consists of. Parts are in the order of their time, the longest first."""
+    """What a call of a pipeline consists of. Parts are in the order of their time, the longest first."""
 
-    seconds: float  # of the call
+    seconds: float  # of a call, the median over those that were timed
     parts: tuple[Part, ...]
-
-    @property
-    def rest(self) -> float:
-        """Return the share of the call that no part takes: Python between the parts, schedulers, other modules."""
-        return max(0.0, 1 - sum(part.share for part in self.parts))
+    timed_calls: int
+    rest: float
+    """The share of a call that no part takes: Python between the parts, schedulers, other modules."""
 
     def __str__(self) -> str:
         rows = [
@@ -60,7 +59,10 @@ class Parts:
         lines = [
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
-        return "\n".join([*lines, f"one call of the pipeline: {1e3 * self.seconds:.2f} ms"])
+        timed = f"{self.timed_calls} calls were timed" if self.timed_calls > 1 else "one call was timed"
+        return "\n".join(
+            [*lines, f"a call of the pipeline: {1e3 * self.seconds:.2f} ms; {timed}, and medians are shown"]
+        )
 
 
 def _first_sizes(sizes: Mapping[str, int], shown: int = 2) -> str:
@@ -68,16 +70,22 @@ def _first_sizes(sizes: Mapping[str, int], shown: int = 2) -> str:
     return ", ".join([*told, *([f"and {len(sizes) - shown} more"] if len(sizes) > shown else [])])
 
 
+MOST_TIMED_CALLS = 9
+FEWEST_TIMED_CALLS = 3
+TIMED_S = 10.0
+"""`inspect_parts` times so many calls: fewer of a pipeline that takes longer altogether."""
+
+
 def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) -> Parts:
-    """Call a pipeline three times, and return what its parts are asked for and how long they take.
+    """Call a pipeline several times, and return what its parts are asked for and how long they take.
 
     Without `parts`, these are the modules that the pipeline holds and calls. Of one whose own `forward` is never
     called, such as an autoencoder that only decodes, they are the modules within it that are called.
 
-    The first call warms up, the second one counts calls and sizes, and the third one is timed. On a GPU it waits for
-    the device before and after each call of a part, so that the whole call takes longer than usual.
+    The first call counts calls and sizes, and warms up. Then at least three calls are timed, and up to nine within ten
+    seconds. Times and shares are medians over these, so that one call which the machine disturbed changes nothing. On a
+    GPU it waits for the device before and after each call of a part, so that the whole call takes longer than usual.
     """
-    run_once(pipeline, example)
     candidates = {name: part_of(pipeline, name) for name in parts} if parts else _candidates(pipeline)
     calls = recorded(pipeline, example, candidates)
     chosen = {name: module for name, module in candidates.items() if parts or _is_listed(name, calls)}
@@ -86,26 +94,41 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
             f"the call of {type(pipeline).__name__} calls none of {', '.join(candidates) or 'its modules'}"
         )
     timers = {name: _Timer(module) for name, module in chosen.items()}
-    with contextlib.ExitStack() as held:
-        for timer in timers.values():
-            held.enter_context(timer.attached())
-        begun_s = time.perf_counter()
-        run_once(pipeline, example)
-        synchronise()
-        seconds = time.perf_counter() - begun_s
-    found = [
+    seconds: list[float] = []
+    begun_s = time.perf_counter()
+    while len(seconds) < FEWEST_TIMED_CALLS or (
+        len(seconds) < MOST_TIMED_CALLS and time.perf_counter() - begun_s < TIMED_S
+    ):
+        with contextlib.ExitStack() as held:
+            for timer in timers.values():
+                held.enter_context(timer.attached())
+            begun_call_s = time.perf_counter()
+            run_once(pipeline, example)
+            synchronise()
+            seconds.append(time.perf_counter() - begun_call_s)
+    shares = {
+        name: [taken / whole for taken, whole in zip(timer.seconds, seconds, strict=True)]
+        for name, timer in timers.items()
+    }
+    listed = [
         Part(
             name,
             type(module).__name__,
             calls[name].count,
             calls[name].sizes,
-            timers[name].seconds,
-            timers[name].seconds / seconds,
+            statistics.median(timers[name].seconds),
+            statistics.median(shares[name]),
             sum(weight.numel() for weight in module.parameters()),
         )
         for name, module in chosen.items()
     ]
-    return Parts(seconds, tuple(sorted(found, key=lambda part: -part.seconds)))
+    outer = [share for name, share in shares.items() if not any(name.startswith(f"{other}.") for other in chosen)]
+    return Parts(
+        seconds=statistics.median(seconds),
+        parts=tuple(sorted(listed, key=lambda part: -part.seconds)),
+        timed_calls=len(seconds),
+        rest=statistics.median(max(0.0, 1 - sum(each)) for each in zip(*outer, strict=True)),
+    )
 
 
 def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]) -> dict[str, Calls]:
@@ -171,16 +194,21 @@ def _is_listed(name: str, calls: Mapping[str, Calls]) -> bool:
 
 @dataclass
 class _Timer:
-    """Adds up how long the calls of one module take. A call within another one of it is not counted twice."""
+    """Adds up how long the calls of one module take in each call of the pipeline.
+
+    A call within another one of the module is not counted twice.
+    """
 
     module: nn.Module
-    seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)  # of each call of the pipeline
     _begun_s: list[float] = field(default_factory=list)
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
+        """Time the calls of the module inside the block, which is one call of the pipeline."""
         import torch
 
+        self.seconds.append(0.0)
         before = torch.nn.Module.register_forward_pre_hook(self.module, self._begin)
         after = torch.nn.Module.register_forward_hook(self.module, self._end, always_call=True)
         try:
@@ -197,7 +225,7 @@ class _Timer:
         synchronise()
         taken_s = time.perf_counter() - self._begun_s.pop()
         if not self._begun_s:
-            self.seconds += taken_s
+            self.seconds[-1] += taken_s
 
 
 def synchronise() -> None:

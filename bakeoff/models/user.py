@@ -475,7 +475,7 @@ def _calibration(model: str, calibrate: Callable[[], Any], seed: int) -> list[In
         calls = list(islice(iter(calibrate()), MAX_CALIBRATION))
     if not calls:
         raise UsageError(f"{model}: calibrate() returned nothing: expected the inputs of several calls")
-    return [_inputs(f"calibrate() of {model}", call) for call in calls]
+    return [as_inputs(f"calibrate() of {model}", call) for call in calls]
 
 
 MAX_CALLS = 16
@@ -488,7 +488,7 @@ BolderInputs = Callable[[tuple[str, ...]], tuple[Inputs, ...]]
 def _input_sets(model: str, example: object) -> tuple[tuple[Inputs, ...], BolderInputs | None]:
     """Return the example calls, or sets that are made from the only one, and then what makes bolder ones from it."""
     calls = _calls(example)
-    sets = input_sets_of(model, calls) if calls else input_sets(_inputs(model, example))
+    sets = input_sets_of(model, calls) if calls else input_sets(as_inputs(model, example))
     return sets, None if len(calls) > 1 else partial(input_sets, sets[0])
 
 
@@ -497,7 +497,7 @@ def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
 
     Raise UsageError for calls that differ by more than the values of their tensors.
     """
-    sets = tuple(_inputs(model, call) for call in calls)
+    sets = tuple(as_inputs(model, call) for call in calls)
     for number, one in enumerate(sets[1:], 1):
         if problem := difference_of(one, sets[0]):
             raise UsageError(
@@ -515,7 +515,7 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
         return
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
     given: list[object] = [*_calls(example)]
-    calls = [_inputs(name, each) for each in given or [example]]
+    calls = [as_inputs(name, each) for each in given or [example]]
     if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
         return
     try:
@@ -558,7 +558,7 @@ def difference_of(call: Inputs, first: Inputs) -> str:
     return problem
 
 
-def _inputs(model: str, example: object) -> Inputs:
+def as_inputs(model: str, example: object) -> Inputs:
     """Return `example` as the arguments of one call, with tensors on the CPU and floating-point ones in float32."""
     import torch
     from torch.utils import _pytree as pytree

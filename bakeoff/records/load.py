@@ -60,6 +60,7 @@ class LoadWindow(Frozen):
     device_bytes: int | None = None
     conditions: Conditions | None = None
     failure: str = ""  # what the first request that failed raised
+    stages: list[str] = Field(default_factory=list)  # around the model, that each request had: `before`, `after`
 
 
 class LoadTurn(Frozen):

@@ -31,6 +31,7 @@ class LoadAnswer(Frozen):
     values: dict[str, float]  # requests per second, or the median latency in ms, by label
     settings: dict[str, ServingSettings]
     doubts: list[str]
+    stages: list[str]  # around the model, that each request had: `before`, `after`
 
 
 class MetricAnswer(Frozen):
@@ -285,6 +286,7 @@ def _load_answer(judged: LoadJudgement) -> LoadAnswer:
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
         doubts=[load.doubt(each) for each in judged.doubts],
+        stages=list(judged.stages),
     )
 
 

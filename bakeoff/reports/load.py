@@ -104,7 +104,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     told = verdict(load)
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
-    others = [*_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
+    others = [*_whole_requests(load), *_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
     return [told[0].upper() + told[1:], *how, *others]
 
 
@@ -187,7 +187,16 @@ def _left_out(load: LoadJudgement) -> list[str]:
 
 def _scenario(load: LoadJudgement) -> str:
     name = f"{load.scenario}:{load.streams}" if load.scenario.spec.takes_streams else str(load.scenario)
-    return f"{name}{_condition(load)}"
+    whole = f", each request with {listed([f'{stage}()' for stage in load.stages])}" if load.stages else ""
+    return f"{name}{_condition(load)}{whole}"
+
+
+def _whole_requests(load: LoadJudgement) -> list[str]:
+    """Say that requests are more than the model, where they are."""
+    if not load.stages:
+        return []
+    names = listed([f"{stage}()" for stage in load.stages])
+    return [f"Each request ran {names} in the thread of its instance: rates and latencies are of whole requests."]
 
 
 def _condition(load: LoadJudgement) -> str:

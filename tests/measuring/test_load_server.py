@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
 from bakeoff import models
+from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.instances import Instances, start_instances
@@ -27,11 +28,11 @@ from bakeoff.records.schema import Cell
 
 
 @contextlib.contextmanager
-def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer]:
-    """Yield the server of a small `mlp` that is built by this backend."""
+def server(folder: Path, label: str, device: str = "cpu", model: str = "mlp") -> Iterator[LoadServer]:
+    """Yield the server of a small `mlp`, or of another model, that is built by this backend."""
     backend, _, mode = label.partition("/")
-    dimensions = models.find("mlp").resolve({"batch": 2, "features": 16, "hidden": 16})
-    cell = Cell(model="mlp", dimensions=dimensions, device=Device(device), backend=backend, mode=mode or "default")
+    dimensions = models.find(model).resolve({"batch": 2, "features": 16, "hidden": 16} if model == "mlp" else {})
+    cell = Cell(model=model, dimensions=dimensions, device=Device(device), backend=backend, mode=mode or "default")
     job = MeasureCell(
         cell=cell, reference=folder / "none", sampling=SamplingPlan.lasting(0.1), shared_folder=folder / "shared"
     )
@@ -40,7 +41,7 @@ def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer
         worker = WorkerContext.begin(theirs, job, folder)
         module, sets = worker.model()
         with torch.inference_mode():
-            exact = tuple((module(*one.args).cpu(),) for one in sets)
+            exact = tuple(tuple(each.cpu() for each in flatten_outputs(module(*one.args))) for one in sets)
         found = LoadServer(worker, sets, accuracy.Reference(exact, (0.0,)))
         with contextlib.closing(found), worker.running():  # as the worker of a cell does
             yield found
@@ -151,3 +152,57 @@ def test_instances_on_cuda_have_streams_of_their_own(label: str, tmp_path: Path)
         taken = take(serving, ServingSettings(instances=2, batch=3, wait_ms=1.0))
     assert taken.window is not None, taken.reason
     assert taken.window.failed == 0
+
+
+WHOLE = """
+import time, torch
+from pathlib import Path
+
+def example():
+    return "words.txt"
+
+def before(name):
+    time.sleep(0.004)
+    return torch.full((2, 16), float(len(Path(name).read_text())))
+
+def after(outputs):
+    assert set(outputs) == {"scores"} and outputs["scores"].shape == (2, 16)
+    assert bool((outputs["scores"] == 5.0).all())
+    time.sleep(0.002)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return {"scores": x * self.scale}
+
+def factory():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(("label", "settings"), [
+    ("eager", ServingSettings(instances=2)),
+    ("torchscript", ServingSettings(batch=3, wait_ms=5.0)),
+])  # fmt: skip
+def test_each_request_is_whole_where_there_are_stages(label: str, settings: ServingSettings, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(WHOLE)
+    (tmp_path / "words.txt").write_text("a b c")
+    with server(tmp_path, label, model=f"{tmp_path / 'net.py'}:factory") as serving:
+        window = take(serving, settings).window
+    assert window is not None
+    assert window.stages == ["before", "after"]
+    assert window.failed == 0, window.failure
+    assert window.rate < settings.instances * 1000 / 6, "an instance answers at most one request in 6 ms"
+
+
+def test_a_stage_that_fails_fails_the_request(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(WHOLE)
+    (tmp_path / "words.txt").write_text("a b c")
+    with server(tmp_path, "eager", model=f"{tmp_path / 'net.py'}:factory") as serving:
+        (tmp_path / "words.txt").write_text("too long")
+        window = take(serving, ServingSettings(), rate=100.0).window
+    assert window is not None
+    assert window.failed == window.requests
+    assert window.failure.startswith("AssertionError")

@@ -1,19 +1,25 @@
-"""Times what a request does before and after the model, in the process of a cell. It does not depend on the backend."""
+"""What a request does before and after the model, in the process of a cell: timed alone, and served under load."""
 
 from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.sampling import no_garbage_collection
 from bakeoff.models.base import Around, Inputs
-from bakeoff.records.errors import first_line
+from bakeoff.models.user import as_inputs
+from bakeoff.records.call_form import HasNoForm, Make, maker
+from bakeoff.records.errors import Unsupported, UsageError, first_line
 from bakeoff.records.schema import AroundCall
+
+if TYPE_CHECKING:
+    import torch
 
 SECONDS = 0.2
 MIN_CALLS = 3
@@ -41,8 +47,60 @@ class AroundModel:
                 found.append(_timed("after", after, self._answer, clock))
         return found
 
+    def of_requests(self) -> RequestStages:
+        """Return the stages as each request of a server needs them. Call this before a build may change the module.
+
+        Raises Unsupported where `after` needs an answer that cannot be made from a build's tensors.
+        """
+        from bakeoff.backends.calling import returned_by_call
+
+        answer: Make | None = None
+        if self.stages.after is not None:
+            form = returned_by_call(self._answer()).form
+            unknown = form.get("unknown", "")
+            try:
+                answer = None if unknown else maker(dict(form))
+            except HasNoForm as error:
+                unknown = str(error)
+            if answer is None:
+                raise Unsupported(f"after() cannot be called under load: {unknown}")
+        return RequestStages(self.stages, self.inputs, answer)
+
     def _answer(self) -> Any:
         return self.module(*self.inputs.args, **self.inputs.kwargs)
+
+
+@dataclass(frozen=True)
+class RequestStages:
+    """The stages of one request under load. Every instance calls them in its own thread."""
+
+    stages: Around
+    like: Inputs  # of the build: requests have their sizes and types, and lie on their device
+    answer: Make | None  # makes what `after` takes from a build's tensors
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in ("before", "after") if getattr(self.stages, name) is not None)
+
+    def inputs(self) -> Inputs | None:
+        """Return what `before` makes of the raw example, where the build reads it; None without such a stage.
+
+        Raises UsageError for other sizes than the build's.
+        """
+        if self.stages.before is None:
+            return None
+        made = as_inputs("before()", self.stages.before(self.stages.raw))
+        wanted, given = self.like.tensors(), made.tensors()
+        if [tensor.shape for tensor in given] != [tensor.shape for tensor in wanted]:
+            sizes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+            raise UsageError(f"before() returned other sizes than at first: {sizes}")
+        placed = iter([tensor.to(like.device, like.dtype) for tensor, like in zip(given, wanted, strict=True)])
+        return made.map(lambda _: next(placed))
+
+    def finish(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Have `after` take these outputs of a build as the model returns them."""
+        if self.stages.after is not None and self.answer is not None:
+            self.stages.after(self.answer(without_numbers(tuple(outputs))))
 
 
 def _timed(

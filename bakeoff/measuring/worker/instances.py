@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.around import RequestStages
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients
 from bakeoff.measuring.worker.reference import thinned
@@ -46,9 +47,11 @@ class Instances:
         answers: Sequence[Callable[[], contextlib.AbstractContextManager[Answer]]],
         batch: int,
         release: Callable[[], None] = lambda: None,
+        stages: tuple[str, ...] = (),
     ) -> None:
         """Start a thread for each of `answers`, which opens its instance in that thread. `release` comes last."""
         self._release = release
+        self.stages = stages  # around the model, in each request
         self.wait_s = 0.0
         self.shed_after_ns: int | None = None
         self.failed = self.shed = 0
@@ -169,12 +172,11 @@ def start_instances(
     torch.set_num_threads(settings.threads)
     stack = contextlib.ExitStack()
     try:
-        single = stack.enter_context(build_for_serving(worker, sets, settings, 1))
-        batched = (
-            stack.enter_context(build_for_serving(worker, sets, settings, settings.batch))
-            if settings.batch > 1
-            else None
-        )
+        built, stages = build_for_serving(worker, settings, 1)
+        single = stack.enter_context(built)
+        batched = None
+        if settings.batch > 1:
+            batched = stack.enter_context(build_for_serving(worker, settings, settings.batch)[0])
     except BaseException:
         stack.close()
         raise
@@ -192,7 +194,7 @@ def start_instances(
             try:
                 one = single if alone else held.enter_context(single.instance())
                 several = batched if alone or batched is None else held.enter_context(batched.instance())
-                caller = Caller(one, several, sets, settings.batch, clock)
+                caller = Caller(one, several, sets, settings.batch, clock, stages)
                 gate.wait(START_LIMIT_S)
                 outputs.append(caller.outputs())
             except BaseException:
@@ -201,7 +203,8 @@ def start_instances(
             yield caller.answer
 
     try:
-        instances = Instances([open_instance] * settings.instances, settings.batch, stack.close)
+        names = stages.names if stages else ()
+        instances = Instances([open_instance] * settings.instances, settings.batch, stack.close, names)
     except threading.BrokenBarrierError:
         raise BakeoffError("an instance did not start") from None
     finally:
@@ -216,35 +219,60 @@ def start_instances(
 
 
 class Caller:
-    """One instance: it puts the inputs of requests where the build reads them, and calls it."""
+    """One instance: it puts the inputs of requests where the build reads them, and calls it.
+
+    With stages, each request is whole: `before` makes its inputs, and `after` takes its answer, in this thread.
+    """
 
     def __init__(
-        self, single: Compiled, batched: Compiled | None, sets: Sequence[Inputs], batch: int, clock: Clock
+        self,
+        single: Compiled,
+        batched: Compiled | None,
+        sets: Sequence[Inputs],
+        batch: int,
+        clock: Clock,
+        stages: RequestStages | None = None,
     ) -> None:
         self._single, self._batched, self._sets, self._clock = single, batched, sets, clock
         self._batch = batch
-        self._tensors = [one.tensors() for one in sets]
+        self._stages = stages
         self._together = in_batch(sets, batch) if batched else None
 
     def answer(self, samples: Sequence[int]) -> None:
-        """Answer requests for these inputs. A batch that is not full is padded, as the shapes of a build are fixed."""
-        if self._batched is None or self._together is None or len(samples) == 1:
-            for sample in samples:
-                self._call(self._single, self._sets[sample % len(self._sets)])
+        """Answer whole requests for these inputs."""
+        requests = [self._inputs_of(sample) for sample in samples]
+        if self._batched is None or len(requests) == 1:
+            for inputs in requests:
+                self._call(self._single, inputs)
+                if self._stages:
+                    self._stages.finish(self._single.outputs())
             return
-        for place, sample in enumerate(samples):
-            for whole, part in zip(self._together.tensors(), self._tensors[sample % len(self._sets)], strict=True):
+        self._call_together(self._batched, requests)
+        if self._stages:
+            parts = [output.chunk(self._batch) for output in self._batched.outputs()]
+            for place in range(len(requests)):
+                self._stages.finish([part[place] for part in parts])
+
+    def _inputs_of(self, sample: int) -> Inputs:
+        own = self._stages.inputs() if self._stages else None
+        return own or self._sets[sample % len(self._sets)]
+
+    def _call_together(self, batched: Compiled, requests: Sequence[Inputs]) -> None:
+        """Make one call of these requests. A batch that is not full is padded, as the shapes of a build are fixed."""
+        assert self._together is not None
+        for place, inputs in enumerate(requests):
+            for whole, part in zip(self._together.tensors(), inputs.tensors(), strict=True):
                 rows = part.shape[0]
                 whole[place * rows : (place + 1) * rows].copy_(part)
-        self._call(self._batched, self._together)
+        self._call(batched, self._together)
 
     def outputs(self) -> list[accuracy.Outputs]:
         """Return the outputs for every input set: of single calls, and with batches of a batch's last place."""
-        if self._batched is None or self._together is None:
+        if self._batched is None:
             return [self._outputs_of(self._single, one) for one in self._sets]
         found = []
-        for sample in range(len(self._sets)):
-            self.answer([sample] * self._batch)
+        for inputs in self._sets:
+            self._call_together(self._batched, [inputs] * self._batch)
             outputs = self._batched.outputs()
             found.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
         return found
@@ -259,8 +287,12 @@ class Caller:
         self._clock.synchronise()
 
 
-def build_for_serving(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
+def build_for_serving(
+    worker: WorkerContext, settings: ServingSettings, batch: int
+) -> tuple[Compiled, RequestStages | None]:
     """Build the cell for these settings and batches of so many requests, in a folder of its own.
+
+    What a request does around the model comes with it.
 
     The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
     cell has left is loaded.
@@ -281,6 +313,7 @@ def build_for_serving(worker: WorkerContext, sets: Sequence[Inputs], settings: S
         chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     os.chdir(here)
     with worker.running():
+        stages = worker.around.of_requests() if worker.around else None
         context = replace(worker.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
         done = folder / ".packaged"
         if isinstance(worker.backend, AheadOfTime):
@@ -293,7 +326,7 @@ def build_for_serving(worker: WorkerContext, sets: Sequence[Inputs], settings: S
         compiled.bind(chosen)
         compiled.run()
         worker.clock.synchronise()
-        return compiled
+        return compiled, stages
 
 
 class UnreportedPhases(Phases):

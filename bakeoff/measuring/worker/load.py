@@ -61,10 +61,13 @@ class LoadServer:
         """Return one window, or why the cell cannot serve like that."""
         try:
             generator = load_generator()
-            if order.answers_nothing:
-                with contextlib.closing(Instances.no_op(order.settings)) as instances:
-                    return TrafficWindow(window=self._window(generator, instances, order))
-            return TrafficWindow(window=self._window(generator, self._serving(order), order))
+            with contextlib.ExitStack() as held:
+                if order.answers_nothing:
+                    instances = held.enter_context(contextlib.closing(Instances.no_op(order.settings)))
+                else:
+                    instances = self._serving(order)
+                held.enter_context(contextlib.chdir(self._worker.started_in))  # which stages of a request may read from
+                return TrafficWindow(window=self._window(generator, instances, order))
         except Exception as error:  # settings that fail are one more result of the search
             self.close()
             return TrafficWindow(window=None, reason=explain(error)[1].sentence)
@@ -137,6 +140,7 @@ class LoadServer:
             device_bytes=worker.device_memory.now_bytes,
             conditions=seen,
             failure=instances.failure,
+            stages=list(instances.stages),
         )
 
 
