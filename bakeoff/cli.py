@@ -27,7 +27,7 @@ from bakeoff.commands import bisection, listing
 from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
 from bakeoff.judging.bisection import Bisection, Step
-from bakeoff.judging.judgement import judged_anew
+from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
@@ -147,7 +147,7 @@ def run(
     if parts:
         result = _run_parts(typed, parts, out, config_file, preset, quiet, stderr if as_json else stdout)
         write_for_ci(result.report, junit, summary)
-        statuses = [runs.exit_status(each.report) for each in result.parts.values()]
+        statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
         status = max(statuses, default=0) if result.complete else INTERRUPTED
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
@@ -331,7 +331,6 @@ def publish(
     as_json: AsJson = False,
 ) -> int:
     """Write a static site of many runs: an index to search, each report, and latencies from run to run."""
-    from bakeoff.judging.judgement import judge
     from bakeoff.reports import site
 
     written = site.write([judge(report_at(path)) for path in paths], out, card)

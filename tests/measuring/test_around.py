@@ -35,8 +35,8 @@ def test_each_stage_is_timed_alone_with_what_it_takes(tmp_path: Path) -> None:
     with torch.inference_mode():
         first, last = around.measure(Clock(CPU))
     assert (first.name, last.name) == ("before", "after")
-    assert first.median_ms == pytest.approx(20, rel=0.25)
-    assert last.median_ms == pytest.approx(2, rel=0.5)
+    assert 20 <= first.median_ms < 60  # a busy machine wakes sleepers late
+    assert 2 <= last.median_ms < 20
     assert first.calls >= 3
     assert set(taken) == {"a b c"}
 
