@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bakeoff.api.compare import compare
-    from bakeoff.api.result import Figure, Ratio, Result, open_run
+    from bakeoff.api.opening import open_run
+    from bakeoff.api.result import Figure, Ratio, Result
     from bakeoff.backends.base import (
         ANYWHERE,
         AVAILABLE,
@@ -105,7 +106,8 @@ __all__ = [
 
 _MODULES = {
     "bakeoff.api.compare": ("compare",),
-    "bakeoff.api.result": ("Figure", "Ratio", "Result", "open_run"),
+    "bakeoff.api.opening": ("open_run",),
+    "bakeoff.api.result": ("Figure", "Ratio", "Result"),
     "bakeoff.backends.base": (
         "ANYWHERE",
         "AVAILABLE",

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
-from bakeoff.api.result import Result, open_run
+from bakeoff.api.result import Result, result_at
 from bakeoff.judging.constraints import Requirements
 from bakeoff.planning import config as options_file
 from bakeoff.records.errors import UsageError
@@ -256,7 +256,7 @@ class _Asked:
             raise ended.error or KeyboardInterrupt
         assert ended is not None
         with written_to_the_end() as interruptions:
-            return Ended(open_run(ended.folder), was_interrupted or bool(interruptions))
+            return Ended(result_at(ended.folder), was_interrupted or bool(interruptions))
 
     def for_parts(self) -> _Asked:
         """Return what is asked of the parts of a pipeline: the metrics are those of the whole."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff import models
-from bakeoff.api.result import PARTS, RESULTS, Ratio, Result, open_run
+from bakeoff.api.result import PARTS, RESULTS, Ratio, Result, result_at
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
@@ -221,9 +221,7 @@ def compare_parts(
             }
         )
         writer.write(report, folder)
-        opened = open_run(folder)
-    assert isinstance(opened, PipelineResult)
-    return opened
+        return PipelineResult(result_at(folder).report, folder, results)
 
 
 def results_of_parts(run: Result) -> dict[str, Result]:

@@ -238,28 +238,9 @@ class Figure:
         return self.svg
 
 
-def open_run(run: str | Path) -> Result:
-    """Return the result of any run: of `bakeoff.compare`, or of the command line.
-
-    Args:
-        run: The folder of the run, its `report.json`, or the name of a folder in `results/`.
-
-    Returns:
-        The result; of a run with `parts`, a `PipelineResult`.
-
-    Raises:
-        bakeoff.UsageError: Where there is no run.
-    """
-    path = Path(run)
-    if not path.exists() and (RESULTS / path).is_dir():
-        path = RESULTS / path
-    folder = (path if path.is_dir() else path.parent).resolve()
-    result = Result(report_at(path), folder)
-    if not (folder / PARTS).is_dir():
-        return result
-    from bakeoff.api.pipelines import PipelineResult, results_of_parts
-
-    return PipelineResult(result.report, folder, results_of_parts(open_run(folder / PARTS)))
+def result_at(path: Path) -> Result:
+    """Return the result of one run, whose folder or `report.json` this is. Raises UsageError where there is none."""
+    return Result(report_at(path), (path if path.is_dir() else path.parent).resolve())
 
 
 def _terminal_width() -> int:
