@@ -147,7 +147,7 @@ def run(
     if parts:
         result = _run_parts(typed, parts, out, config_file, preset, quiet, stderr if as_json else stdout)
         write_for_ci(result.report, junit, summary)
-        statuses = [runs.exit_status(each.report) for each in (*result.parts.values(), result)]
+        statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
         status = max(statuses, default=0) if result.complete else INTERRUPTED
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)

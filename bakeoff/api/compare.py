@@ -260,8 +260,9 @@ class _Asked:
 
     def for_parts(self) -> _Asked:
         """Return what is asked of the parts of a pipeline: the metrics are those of the whole."""
-        require = Requirements.parse(str(self.gathered().request.get("require") or "")).only(of_metrics=False)
-        return replace(self, fields={**self.fields, "evaluate": "", "require": require}, out=None)
+        required = Requirements.parse(str(self.gathered().request.get("require") or ""))
+        own = {"evaluate": "", "require": str(required.without_metrics())}
+        return replace(self, fields={**self.fields, **own}, out=None)
 
     def run_parts(self, modules: Mapping[str, torch.nn.Module], calls: Mapping[str, Calls], out: Path) -> Ended:
         """Compare the parts of a pipeline with their recorded calls, in one run in the folder `out`."""

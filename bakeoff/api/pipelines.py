@@ -176,7 +176,7 @@ def compare_parts(
 
     `evaluate`, and what `require` says of its metrics, are of the whole pipeline.
     """
-    required = Requirements.parse(Requirements.parse(require).only(of_metrics=True))
+    required = Requirements.parse(require).of_metrics()
     if evaluate is None:
         required.refuse_metrics()
     function = models.find_evaluate(models.resolve_evaluate(evaluate)) if isinstance(evaluate, str) else evaluate

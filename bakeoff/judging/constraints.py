@@ -64,11 +64,6 @@ class Requirements:
         }
         return tuple(plain)
 
-    def only(self, of_metrics: bool) -> str:
-        """Return, as text, what is required of the user's own metrics, or what is required of all else."""
-        parts = zip(self.text.split(", "), self.each, strict=True) if self.each else ()
-        return ", ".join(part for part, requirement in parts if requirement.is_of_metric == of_metrics)
-
     def refuse_metrics(self) -> None:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
         for requirement in self.each:
@@ -78,8 +73,19 @@ class Requirements:
 
     def without_starts(self) -> Requirements:
         """Return what is left without the quantities of starts, which are measured after a contest has ended."""
-        kept = [requirement for requirement in self.each if not requirement.is_of_start]
-        return Requirements(", ".join(map(str, kept)), tuple(kept)) if len(kept) < len(self.each) else self
+        return self._where(lambda requirement: not requirement.is_of_start)
+
+    def of_metrics(self) -> Requirements:
+        """Return what is required of the user's own metrics."""
+        return self._where(lambda requirement: requirement.is_of_metric)
+
+    def without_metrics(self) -> Requirements:
+        """Return what is required of all but the user's own metrics."""
+        return self._where(lambda requirement: not requirement.is_of_metric)
+
+    def _where(self, is_kept: Callable[[Requirement], bool]) -> Requirements:
+        kept = tuple(filter(is_kept, self.each))
+        return Requirements(", ".join(map(str, kept)), kept) if len(kept) < len(self.each) else self
 
     @property
     def judge_starts(self) -> bool:
