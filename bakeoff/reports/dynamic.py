@@ -33,18 +33,22 @@ def table_of(dynamic_range: DynamicRange) -> TableOverSizes[DynamicBuild]:
 
 def finding(dynamic_range: DynamicRange) -> str:
     """Say with which backends one build is called slower than builds for each size, and by how much at most."""
-    if not any(build.costs for build in dynamic_range.builds):
-        return "no dynamic build was measured"
-    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in dynamic_range.builds
-              if (costs := build.called_costs)]  # fmt: skip
-    if not slower:
-        return "one build for all sizes is not called slower than builds for each size, with any backend"
-    return f"one build for all sizes is slower than builds for each size with {listed(slower)}"
+    return f"One build for all sizes {_verdict(dynamic_range)}"
 
 
 def answer(dynamic_range: DynamicRange) -> str:
-    """Return the title and the finding in one line."""
-    return f"{title(dynamic_range)}: {finding(dynamic_range)}."
+    """Return the title with the verdict as one line."""
+    return f"{title(dynamic_range)} {_verdict(dynamic_range)}."
+
+
+def _verdict(dynamic_range: DynamicRange) -> str:
+    if not any(build.costs for build in dynamic_range.builds):
+        return "was not measured"
+    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in dynamic_range.builds
+              if (costs := build.called_costs)]  # fmt: skip
+    if not slower:
+        return "is not called slower than builds for each size, with any backend"
+    return f"is slower than builds for each size with {listed(slower)}"
 
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:

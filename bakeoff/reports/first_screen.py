@@ -79,7 +79,7 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
     unsure = [each for each in best if headline_of(each).certainty in (Certainty.DOUBTED, Certainty.OPEN)]
     if not unsure:
-        return ", and nothing was found that could change the winner"
+        return f", and nothing was found that could change {'the' if len(contests) == 1 else 'a'} winner"
     if len(contests) > 1:
         names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
         return f"; findings could change the winner of {listed(first([names[id(each)] for each in unsure]))}"
@@ -100,13 +100,13 @@ def _best(contest: ContestJudgement) -> CellJudgement | None:
 
 def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
-    is_alone = len(judgement.contests) == 1
-    exports = [text for contest in judgement.contests if (text := export_command(contest, folder, is_alone))]
+    contests, is_alone = judgement.contests, len(judgement.contests) == 1
+    exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
-    is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in judgement.contests)
+    is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     told = {
-        "the winner as a folder that runs without Bakeoff": exports,
+        f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
         "the rest of it": [] if judgement.report.complete else [f"bakeoff resume {shlex.quote(folder)}"],
         "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
         if is_open and judgement.report.complete
@@ -116,17 +116,22 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     return {purpose: lines for purpose, lines in told.items() if lines}
 
 
-def export_command(contest: ContestJudgement, folder: str, is_alone: bool = True) -> str:
+def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
     """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
 
-    Its label is enough in a report with one contest. Otherwise the cell needs its id.
+    Its label is enough in a report with one contest. In others, the beginning of a contest's id stands for its winner.
     """
     best = _best(contest)
     if best is None or headline_of(contest).certainty is Certainty.OPEN:
         return ""
     if not best.record.artifact or best.cell.dynamic:
         return ""  # nothing exports a dynamic build
-    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(best.label) if is_alone else best.cell.id}"
+    name = best.label
+    if len(contests) > 1:
+        named_so = [each for each in contests if each.contest_id.startswith(contest.cell.model)]
+        of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
+        name = of_contest if best.label == contest.winner else best.cell.id
+    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"
 
 
 def _with(command: str, option: str, value: int | None = None) -> str:
@@ -150,13 +155,14 @@ def not_tried(judgement: Judgement) -> str:
     """
     shown = {cell.label for contest in judgement.contests for cell in contest.shown}
     absent = dict.fromkeys(cell.label for cell in _left_out(judgement, CANNOT_RUN))
-    by_kind = {
-        "cannot run here": [label for label in absent if label not in shown],
-        "cannot run some of the contests": [label for label in absent if label in shown],
+    by_place = {
+        "here": [label for label in absent if label not in shown],
+        "some of the contests": [label for label in absent if label in shown],
     }
     told = [
-        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} {kind}: {', '.join(labels)}."
-        for kind, labels in by_kind.items()
+        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} that cannot run {place} "
+        f"{'were' if len(labels) > 1 else 'was'} not tried: {', '.join(labels)}."
+        for place, labels in by_place.items()
         if labels
     ]
     spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))

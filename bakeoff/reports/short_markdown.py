@@ -34,9 +34,9 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         *(f"**{escape(text)}**" for text in (*told.unfinished, *told.of_suites, *told.over_sizes)),
         _answer(contests),
         escape(told.whether_to_ship),
+        escape(told.not_tried),
         items(told.about_models),
-        _section("What to run now", _commands(told.commands)),
-        _section("What was not tried", escape(told.not_tried)),
+        f"## What to run now\n\n{_commands(told.commands)}" if told.commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure(figures),
@@ -93,8 +93,4 @@ def _figure(figures: Sequence[Path]) -> str:
 
 def _commands(by_purpose: Mapping[str, Sequence[str]]) -> str:
     lines = [line for purpose, commands in by_purpose.items() for line in (f"# {purpose}", *commands[:MOST_CONTESTS])]
-    return fenced("\n".join(lines), "sh") if lines else ""
-
-
-def _section(heading: str, text: str) -> str:
-    return f"## {heading}\n\n{text}" if text else ""
+    return fenced("\n".join(lines), "sh")

@@ -85,7 +85,7 @@ def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: D
 
 
 def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) -> None:
-    assert dynamic.finding(found) == "one build for all sizes is slower than builds for each size with onnx (1.30x)"
+    assert dynamic.finding(found) == "One build for all sizes is slower than builds for each size with onnx (1.30x)"
     noisy = [
         record.model_copy(update={"bursts": steady([0.7, 1.0, 1.7])})
         if record.cell.label == "onnx[dynamic]"
@@ -95,7 +95,7 @@ def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) 
     (only,) = judge(report(noisy)).dynamic_ranges
     assert (
         dynamic.finding(only)
-        == "one build for all sizes is not called slower than builds for each size, with any backend"
+        == "One build for all sizes is not called slower than builds for each size, with any backend"
     )
 
 

@@ -256,6 +256,6 @@ def test_the_last_things_that_are_said_are_a_line_for_each_contest_and_whether_t
     lines = printed(judged([*conv_on_cpu(), missing, *mlp_on_cuda()])).rstrip().splitlines()
     last = next(place for place, line in enumerate(lines) if line.startswith("The outputs of the best in 2 of 2"))
     absent, conv, mlp = lines[last - 3 : last]
-    assert absent == "1 backend cannot run here: iree."
+    assert absent == "1 backend that cannot run here was not tried: iree."
     assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  but measured in too few processes"
     assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  undecided"
