@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
+from bakeoff.judging.precisions import best_of_each
 from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
 from bakeoff.judging.starts import StartsJudgement, judge_starts
@@ -63,27 +64,29 @@ class CellJudgement:
 
 @dataclass(frozen=True)
 class PrecisionJudgement:
-    """The fastest of one precision, in a contest across several."""
+    """The best of one precision at what was asked, in a contest across several."""
 
     precision: Precision
-    candidates: tuple[str, ...]  # the fastest, and those that may be as fast
+    candidates: tuple[str, ...]  # the best, and those that may be as good
     best: CellJudgement
-
-    @property
-    def may_win(self) -> bool:
-        """Return True if the fastest one may win the whole contest."""
-        return self.best.rank is not None
+    value: float  # of the best one, in the unit of what was asked: ms, requests per second or tokens per second
+    speedup: Ratio | None  # over the baseline of the contest, at what was asked
+    may_win: bool  # the best one may win the whole contest
 
 
 @dataclass(frozen=True)
 class GeneratingCell:
-    """A backend with both graphs ranked. Its rank is by the whole generation, and those that tie share the first."""
+    """A backend with both graphs right. Its rank is by the whole generation, and those that tie share the first.
+
+    Across precisions, a cell without a rank rounds more in one of the graphs than may win, or lacks what is required.
+    """
 
     prefill: CellJudgement
     decode: CellJudgement
     total_ms: float  # of a whole generation
     tokens_per_s: float  # of all sequences of a batch, while decoding
-    rank: int
+    rank: int | None
+    place: int | None  # in its precision, in a contest across several
     speedup: Ratio | None  # of a whole generation, over the baseline
     pays_after_tokens: int | None  # building both graphs has paid against the baseline; None: not established
 
@@ -99,7 +102,7 @@ class GeneratingCell:
 
 @dataclass(frozen=True)
 class Generation:
-    """What is known of the whole generations of one model, the fastest first."""
+    """What is known of the whole generations of one model: ranked cells first, the fastest first of all."""
 
     prompt: int
     new_tokens: int
@@ -107,6 +110,11 @@ class Generation:
     cells: tuple[GeneratingCell, ...]
     baseline: str | None
     peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
+    of_precisions: tuple[PrecisionJudgement, ...] = ()  # by whole generations
+
+    @property
+    def ranked(self) -> list[GeneratingCell]:
+        return [cell for cell in self.cells if cell.rank is not None]
 
     @property
     def tied(self) -> list[str]:
@@ -243,9 +251,12 @@ def judge_contest(
     others = [_unranked_cell(record, ranking) for record in unranked]
     others.sort(key=lambda cell: median_ms(cell.record) if cell.beyond else math.inf)
     cells = (*ranked, *others)
+    baseline = _label(ranking.baseline)
+    may_not_win = [cell.label for cell in cells if cell.beyond or cell.unmet]
+    load = judge_load(records, price_per_hour, baseline, may_not_win)
     return ContestJudgement(
         cells=cells,
-        baseline=_label(ranking.baseline),
+        baseline=baseline,
         winner=tied[0].cell.label if len(tied) == 1 else None,
         tied=tuple(record.cell.label for record in tied) if len(tied) > 1 else (),
         runner_up=behind[0].cell.label if behind else None,
@@ -258,12 +269,10 @@ def judge_contest(
         fit=ranking.fit,
         required_metrics=requirements.metrics if requirements else (),
         calls=calls,
-        end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, _label(ranking.baseline)),
-        of_precisions=tuple(_of_precisions(cells, ranking)),
+        end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, baseline),
+        of_precisions=_of_precisions_under_load(cells, load) if load else _of_precisions(cells, ranking),
         tolerance=ranking.tolerance,
-        load=judge_load(
-            records, price_per_hour, _label(ranking.baseline), [cell.label for cell in cells if cell.beyond]
-        ),
+        load=load,
         starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
         run_id=run_id,
     )
@@ -276,7 +285,7 @@ def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs
     return CellJudgement(
         record,
         rank=1 if record in tied else 1 + ranking.ranked.index(record),
-        place=ranking.place_in_precision(record),
+        place=ranking.places_in_precisions.get(record.cell.label),
         speedup=ranking.ratio(record, baseline) if baseline else None,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
@@ -293,7 +302,8 @@ def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
 
 
 def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
-    unmet, place = tuple(ranking.unmet.get(record.cell.label, ())), ranking.place_in_precision(record)
+    label = record.cell.label
+    unmet, place = tuple(ranking.unmet.get(label, ())), ranking.places_in_precisions.get(label)
     return CellJudgement(
         record,
         unmet=unmet,
@@ -306,15 +316,29 @@ def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
     )
 
 
-def _of_precisions(cells: Sequence[CellJudgement], ranking: Ranking) -> Iterator[PrecisionJudgement]:
-    """Yield the fastest cells of each precision, of those that may win if there are any."""
-    for precision in cells[0].cell.compared:
-        measured = [cell for cell in cells if cell.cell.precision is precision and cell.place is not None]
-        among = [cell for cell in measured if cell.rank is not None] or measured
-        if records := sorted((cell.record for cell in among), key=median_ms):
-            sharing = [record.cell.label for record in ranking.sharing_place(records)]
-            best = next(cell for cell in among if cell.record is records[0])
-            yield PrecisionJudgement(precision, tuple(sharing), best)
+def _of_precisions(cells: Sequence[CellJudgement], ranking: Ranking) -> tuple[PrecisionJudgement, ...]:
+    by_label = {cell.label: cell for cell in cells if cell.place is not None}
+    order = sorted((cell.cell for cell in by_label.values()), key=lambda cell: median_ms(by_label[cell.label].record))
+    may_win = [cell.label for cell in cells if cell.rank is not None]
+    return tuple(
+        PrecisionJudgement(precision, labels, best, median_ms(best.record), best.speedup, best.rank is not None)
+        for precision, labels in best_of_each(order, may_win, ranking.is_beaten).items()
+        for best in [by_label[labels[0]]]
+    )
+
+
+def _of_precisions_under_load(cells: Sequence[CellJudgement], load: LoadJudgement) -> tuple[PrecisionJudgement, ...]:
+    by_label = {cell.label: cell for cell in cells}
+    loaded = {cell.label: cell for cell in load.cells}
+    may_win = [cell.label for cell in load.ranked]
+    return tuple(
+        PrecisionJudgement(precision, labels, by_label[best.label], best.value, best.speedup, best.rank is not None)
+        for precision, labels in best_of_each(
+            [by_label[label].cell for label in load.order], may_win, load.is_beaten
+        ).items()
+        for best in [loaded[labels[0]]]
+        if best.value is not None
+    )
 
 
 def _label(record: Record | None) -> str | None:

@@ -11,8 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation
+from bakeoff.judging.contest import (
+    CellJudgement,
+    ContestJudgement,
+    GeneratingCell,
+    Generation,
+    PrecisionJudgement,
+)
 from bakeoff.judging.decision import Relation, relation
+from bakeoff.judging.precisions import best_of_each, places_of, sharing_first_place
 from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio, Record
 
 
@@ -20,22 +27,28 @@ def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgem
     """Return the contests. Those of decode steps know the whole generation, if there is the contest of the prefill."""
     prefills = {_key(contest): contest for contest in contests if contest.cell.task == PREFILL}
     decodes = [contest for contest in contests if contest.cell.task == DECODE]
-    return [
-        replace(contest, generation=generation_of(prefills[_key(contest)], contest, _peak_bytes(contest, decodes)))
-        if contest.cell.task == DECODE and _key(contest) in prefills
-        else contest
-        for contest in contests
-    ]
+
+    def with_generation(contest: ContestJudgement) -> ContestJudgement:
+        prefill = prefills.get(_key(contest)) if contest.cell.task == DECODE else None
+        if prefill is None:
+            return contest
+        generation = generation_of(prefill, contest, _peak_bytes(contest, decodes))
+        return replace(contest, generation=generation, of_precisions=generation.of_precisions)
+
+    return [with_generation(contest) for contest in contests]
 
 
 def generation_of(
     prefill: ContestJudgement, decode: ContestJudgement, peak_bytes: Mapping[int, Mapping[str, int]]
 ) -> Generation:
-    """Judge the cells that are ranked in both contests."""
+    """Judge the cells that are right in both contests. Ranked are those that are ranked in both.
+
+    Cells of one precision that may not win are left out, and across precisions they keep their places.
+    """
     sizes = {name: int(decode.cell.dimensions[name]) for name in ("prompt", "new_tokens", "batch")}
     further = sizes["new_tokens"] - 1
-    firsts = {cell.label: cell for cell in prefill.ranked}
-    pairs = [(firsts[cell.label], cell) for cell in decode.ranked if cell.label in firsts]
+    firsts = {cell.label: cell for cell in prefill.cells if _is_judged(cell)}
+    pairs = [(firsts[cell.label], cell) for cell in decode.cells if _is_judged(cell) and cell.label in firsts]
     totals = {step.label: _ms(first) + further * _ms(step) for first, step in pairs}
     pairs.sort(key=lambda pair: totals[pair[1].label])
     baseline = decode.baseline if decode.baseline in totals else None
@@ -44,13 +57,15 @@ def generation_of(
         share = _ms(firsts[fast]) / totals[fast]
         return combined(prefill.fit.ratio(fast, slow), decode.fit.ratio(fast, slow), share)
 
-    tied = [step.label for _, step in pairs]
-    for place, label in enumerate(tied[1:], start=1):
-        if relation(ratio(tied[0], label)) is Relation.FASTER:
-            tied = tied[:place]
-            break
+    def is_beaten(fast: str, slow: str) -> bool:
+        return relation(ratio(fast, slow)) is Relation.FASTER
+
+    order = [step.label for first, step in pairs if first.rank is not None and step.rank is not None]
+    tied = sharing_first_place(order, is_beaten)
+    ranks = {label: 1 if label in tied else place for place, label in enumerate(order, start=1)}
+    places = places_of([step.cell for _, step in pairs], is_beaten)
     cells = []
-    for place, (first, step) in enumerate(pairs, start=1):
+    for first, step in pairs:
         label = step.label
         speedup = ratio(label, baseline) if baseline else None
         cells.append(
@@ -59,14 +74,26 @@ def generation_of(
                 decode=step,
                 total_ms=totals[label],
                 tokens_per_s=sizes["batch"] * 1e3 / _ms(step),
-                rank=1 if label in tied else place,
+                rank=ranks.get(label),
+                place=places.get(label),
                 speedup=speedup,
                 pays_after_tokens=_pays_after(first, step, firsts, decode, totals, speedup, sizes),
             )
         )
-    return Generation(
-        sizes["prompt"], sizes["new_tokens"], sizes["batch"], tuple(cells), baseline, peak_bytes=peak_bytes
+    by_label = {cell.label: cell for cell in cells}
+    of_precisions = tuple(
+        PrecisionJudgement(precision, labels, best.decode, best.tokens_per_s, best.speedup, best.rank is not None)
+        for precision, labels in best_of_each([cell.decode.cell for cell in cells], order, is_beaten).items()
+        for best in [by_label[labels[0]]]
     )
+    cells.sort(key=lambda cell: cell.rank is None)  # which keeps the order otherwise
+    return Generation(
+        sizes["prompt"], sizes["new_tokens"], sizes["batch"], tuple(cells), baseline, peak_bytes, of_precisions
+    )
+
+
+def _is_judged(cell: CellJudgement) -> bool:
+    return cell.rank is not None or cell.place is not None
 
 
 def combined(first: Ratio, further: Ratio, share: float) -> Ratio:
@@ -115,7 +142,11 @@ def _peak_bytes(contest: ContestJudgement, decodes: Sequence[ContestJudgement]) 
     for decode in decodes:
         if _key(decode, without_context=True) == _key(contest, without_context=True):
             context = int(decode.cell.dimensions["prompt"]) + int(decode.cell.dimensions["new_tokens"])
-            known = {cell.label: peak for cell in decode.ranked if (peak := _peak_of(cell.record)) is not None}
+            known = {
+                cell.label: peak
+                for cell in decode.cells
+                if _is_judged(cell) and (peak := _peak_of(cell.record)) is not None
+            }
             peak_bytes.setdefault(context, {}).update(known)
     return dict(sorted(peak_bytes.items()))
 

@@ -39,7 +39,7 @@ def headline_of(contest: ContestJudgement) -> Headline:
     """Return the answer to what the contest was asked."""
     if contest.load and contest.load.ranked:
         return _of_load(contest, contest.load)
-    if contest.generation and contest.generation.cells:
+    if contest.generation and contest.generation.ranked:
         return _of_generation(contest, contest.generation)
     if contest.calls and (found := _of_calls(contest, contest.calls)):
         return found
@@ -102,7 +102,7 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
     best, tied = generation.cells[0], tuple(generation.tied)
     doubt = _doubt_of_latency(contest, best.label)
     shared = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
-    certainty = shared if len(tied) > 1 else _of_one(len(generation.cells), doubt)
+    certainty = shared if len(tied) > 1 else _of_one(len(generation.ranked), doubt)
     return Headline(
         Question.GENERATION,
         tied,

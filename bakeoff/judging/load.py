@@ -15,6 +15,7 @@ import numpy as np
 from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import Fit, fit
+from bakeoff.judging.precisions import places_of, sharing_first_place
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
@@ -130,11 +131,15 @@ class LoadedCell:
     rate: float | None  # requests per second, in every scenario
     price_per_million: float | None
     speedup: Ratio | None = None  # over the baseline of the contest
+    place: int | None = None  # in its precision, in a contest across several
 
 
 @dataclass(frozen=True)
 class LoadJudgement:
-    """What is known of one contest under load. `cells` are in the order of reading, the best first."""
+    """What is known of one contest under load. `cells` are in the order of reading, the best first.
+
+    A cell that may not win has a value, and no rank.
+    """
 
     scenario: Scenario
     streams: int
@@ -145,6 +150,16 @@ class LoadJudgement:
     is_open: bool  # measuring ended before it could be told which of `tied` carries most
     lead: Ratio | None  # the best cell over the first one that does not share its place
     doubts: tuple[LoadDoubt, ...]
+    fit: Fit  # of the milliseconds for a request
+
+    @property
+    def order(self) -> list[str]:
+        """Return the labels of all cells with a value, the best first."""
+        return sorted(self.fit.latency_ms, key=lambda label: self.fit.latency_ms[label])
+
+    def is_beaten(self, better: str, worse: str) -> bool:
+        """Return True if the first of two labels is called better than the second."""
+        return _is_beaten(self.fit, better, worse)
 
     @property
     def ranked(self) -> list[LoadedCell]:
@@ -173,21 +188,28 @@ def judge_load(
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
     fitted = fit_load({label: load for label, load in loads.items() if label in sound})
-    order = sorted(fitted.latency_ms.keys() - set(may_not_win), key=lambda label: fitted.latency_ms[label])
+    everyone = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
+    order = [label for label in everyone if label not in may_not_win]
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
-    sharing = [*order[:1], *(label for label, _ in itertools.takewhile(_is_not_faster, leads))]
+    sharing = sharing_first_place(order, lambda better, worse: _is_beaten(fitted, better, worse))
     behind = [lead for label, lead in leads if label not in sharing]
-    over = baseline if baseline in order else None
+    over = baseline if baseline in fitted.latency_ms else None
     ranks = {label: 1 if label in sharing else place for place, label in enumerate(order, 1)}
+    by_label = {record.cell.label: record.cell for record in records}
+    places = places_of([by_label[label] for label in everyone], lambda *pair: _is_beaten(fitted, *pair))
+    in_order = [*order, *(label for label in everyone if label in may_not_win)]
     cells = [
         replace(
-            _loaded_cell(label, loads[label], fitted, ranks[label], price_per_hour),
+            _loaded_cell(label, loads[label], fitted, ranks.get(label), price_per_hour),
             speedup=fitted.ratio(label, over) if over else None,
+            place=places.get(label),
         )
-        for label in order
+        for label in in_order
     ]
     others = [
-        _loaded_cell(label, load, fitted, None, price_per_hour) for label, load in loads.items() if label not in order
+        _loaded_cell(label, load, fitted, None, price_per_hour)
+        for label, load in loads.items()
+        if label not in in_order
     ]
     doubts = tuple(doubt for cell in (*cells, *others) for doubt in _doubts_of(cell))
     return LoadJudgement(
@@ -200,6 +222,7 @@ def judge_load(
         is_open=any(label in sharing and not is_decided(ratio, looks_once=True) for label, ratio in leads),
         lead=behind[0] if behind else None,
         doubts=doubts,
+        fit=fitted,
     )
 
 
@@ -225,8 +248,8 @@ def _as_burst(spec: ScenarioSpec, turn: LoadTurn) -> Burst:
     )
 
 
-def _is_not_faster(lead: tuple[str, Ratio]) -> bool:
-    return relation(lead[1], looks_once=True) is not Relation.FASTER
+def _is_beaten(fitted: Fit, better: str, worse: str) -> bool:
+    return relation(fitted.ratio(better, worse), looks_once=True) is Relation.FASTER
 
 
 def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:

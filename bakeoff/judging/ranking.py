@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,6 +11,7 @@ from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn, series_of
 from bakeoff.judging.fit import fit_records, fitted
+from bakeoff.judging.precisions import places_of, sharing_first_place
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
@@ -143,24 +143,17 @@ class Ranking:
 
     def sharing_first_place(self) -> list[Record]:
         """Return the best cell and those after it, up to the first one that it is called faster than."""
-        return self.sharing_place(self.ranked)
+        labels = sharing_first_place([record.cell.label for record in self.ranked], self.is_beaten)
+        return self.ranked[: len(labels)]
 
-    def sharing_place(self, in_order: Sequence[Record]) -> list[Record]:
-        """Return the first of these cells and those after it, up to the first one that it is called faster than."""
-        tied = itertools.takewhile(
-            lambda other: relation(self.ratio(in_order[0], other)) is not Relation.FASTER, in_order[1:]
-        )
-        return [*in_order[:1], *tied]
+    def is_beaten(self, fast: str, slow: str) -> bool:
+        """Return True if the first of two labels is called faster than the second."""
+        return relation(self.fit.ratio(fast, slow)) is Relation.FASTER
 
-    def place_in_precision(self, record: Record) -> int | None:
-        """Return the place of a right cell among those of its precision, in a contest across several."""
-        alike = [each for each in self.measured if each.cell.precision is record.cell.precision]
-        alike.sort(key=median_ms)
-        labels = [each.cell.label for each in alike]
-        if record.cell.label not in labels or not record.cell.compared:
-            return None
-        sharing = len(self.sharing_place(alike))
-        return place if (place := 1 + labels.index(record.cell.label)) > sharing else 1
+    @cached_property
+    def places_in_precisions(self) -> dict[str, int]:
+        """The places of right cells among those of their precision by label, in a contest across several."""
+        return places_of([record.cell for record in sorted(self.measured, key=median_ms)], self.is_beaten)
 
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:

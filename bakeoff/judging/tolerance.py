@@ -12,29 +12,35 @@ from bakeoff.records.schema import Accuracy, Record
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest errors that cells of `precision` may have. One of the two limits is enough, as in their own check."""
+    """The error that cells of `precision` may have: some times eager's, or what is rounding whatever eager's is.
+
+    It is relative to the size of each output, and the worst output counts. Large values of one output, such as boxes in
+    pixels, so excuse no error in small values of another, such as scores.
+    """
 
     precision: Precision
-    rmse: float  # some times eager's error
-    relative_rmse: float  # rounding, whatever eager's error is
+    relative_rmse: float
+    changes_unheld: int = 0  # of parameters by a training step: the type is too coarse to hold them
 
     def holds(self, record: Record) -> bool:
         """Return True if the cell is as exact as those of this precision. These have passed their own check."""
         if record.cell.precision is self.precision:
             return True
         found = _known(record)
-        return found is not None and (found.rmse <= self.rmse or found.relative_rmse <= self.relative_rmse)
+        if found is None:
+            return False
+        return found.relative_rmse <= self.relative_rmse and found.changes_unheld <= self.changes_unheld
 
 
 def tolerance_of(precision: Precision, records: Sequence[Record]) -> Tolerance:
     """Return the tolerance of a precision by the checks of its cells. Without any, no other precision is within it."""
     checks = [found for record in records if record.cell.precision is precision and (found := _known(record))]
-    eager = [found.eager_rmse for found in checks if found.eager_rmse is not None and math.isfinite(found.eager_rmse)]
-    return Tolerance(
-        precision,
+    eager = [error for found in checks if (error := found.eager_relative_rmse) is not None and math.isfinite(error)]
+    limits = [
         precision.max_times_eager_rmse * max(eager, default=0.0),
-        min((found.rtol for found in checks), default=0.0),
-    )
+        min((each.rtol for each in checks), default=0.0),
+    ]
+    return Tolerance(precision, max(limits), max((each.changes_unheld for each in checks), default=0))
 
 
 def _known(record: Record) -> Accuracy | None:

@@ -111,6 +111,7 @@ class ComputeReference(Frozen):
     inputs: Path | None = None  # where the input sets are kept, for dynamic builds
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
     wants_fingerprint: bool = False  # of the model, by which builds of earlier runs are found
+    known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
 
 
 class EvaluateReference(Frozen):

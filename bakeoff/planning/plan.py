@@ -44,11 +44,16 @@ class Contest:
 
     @property
     def by_reference(self) -> list[Contest]:
-        """Return the cells of each precision, which have a reference of their own, under the reference's id."""
-        found: dict[str, list[PlannedCell]] = {}
-        for planned in self.cells:
-            found.setdefault(planned.cell.reference_id, []).append(planned)
-        return [Contest(reference_id, tuple(cells)) for reference_id, cells in found.items()]
+        """Return the cells of each precision, which have a reference of their own, under the reference's id.
+
+        Float32 comes first, because the others are compared with it.
+        """
+        cells = [planned.cell for planned in self.cells]
+        own = {
+            precision: [each for each in self.cells if each.cell.precision is precision]
+            for precision in order_of_precisions(cells)
+        }
+        return [Contest(each[0].cell.reference_id, tuple(each)) for each in own.values() if each]
 
     def evaluated_by(self, instead: str) -> str:
         """Return the user's function that says how good its builds are: `instead`, or that of the model's file.
@@ -101,7 +106,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     seed=request.seed,
                     backend=BASELINE,
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
-                    compared=_compared(request, task),
+                    compared=_compared(request),
                 )
                 configurations = [
                     (*configuration, environment, configuration[:2] not in named)
@@ -122,10 +127,10 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
 
 
-def _compared(request: Request, task: str) -> tuple[Precision, ...]:
+def _compared(request: Request) -> tuple[Precision, ...]:
     """Return the precisions that make one contest, or none if each makes its own."""
     named = tuple(dict.fromkeys(request.precision))
-    return named if len(named) > 1 and task == INFERENCE and not request.separate else ()
+    return named if len(named) > 1 and not request.separate else ()
 
 
 def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:

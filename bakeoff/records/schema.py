@@ -374,6 +374,7 @@ class Accuracy(Frozen):
     relative_rmse: float  # the largest RMSE / root mean square of the reference: over all, or in a channel
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
+    eager_relative_rmse: float | None = None  # eager's largest RMSE / root mean square of the reference, over all
     allclose: bool  # as exact as the type can be expected to be, whatever eager's error is
     rtol: float  # the RMSE relative to the output that is rounding; of quantised precisions and training, of each value
     atol: float
@@ -394,6 +395,8 @@ class Generated(Frozen):
     agreed: int  # tokens before the first one that differs from eager's, in the sequence where that comes first
     margin: float | None = None  # eager's two best logits were so far apart at that token; None: all agree
     usual_margin: float  # median of that distance over all tokens
+    first: Precision | None = None  # the first precision of a contest across several, if this is another one
+    agreed_with_first: int | None = None  # tokens before the first one that differs from eager's in that precision
 
 
 DRIVERS_ACCOUNT = "driver, this process"

@@ -40,13 +40,16 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     needed = (run.launchers.first, run.store, run.progress, limit_s)
     sizes: list[Memory] = []
     eager_calls: dict[str, EagerCall] = {}
+    known: Path | None = None
+    wants_fingerprint = run.build_cache is not None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
         try:
-            _, size, eager_call = groundwork.reference(own, *needed, wants_fingerprint=run.build_cache is not None)
+            path, size, eager_call = groundwork.reference(own, *needed, wants_fingerprint, known)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]
             continue
+        known = known or path
         sizes += [size] if size else []
         eager_calls |= {own.id: eager_call} if eager_call else {}
     if not sensible:

@@ -66,17 +66,20 @@ def reference(
     progress: Progress,
     limit_s: float,
     wants_fingerprint: bool = False,
+    known: Path | None = None,
 ) -> tuple[Path, Memory | None, EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
-    If it is computed now, the memory that this has taken comes with it, and how long a call of eager takes.
+    If it is computed now, the memory that this has taken comes with it, and how long a call of eager takes. `known` is
+    the reference of another precision, which has the same outputs in float64.
     """
     path = store.reference(contest.id)
     if path.exists():
         return path, None, None
     log = store.log(f"reference-{contest.id}")
-    progress.note(f"computing the float64 reference of {contest.id}")
     cell = contest.cells[0].cell
+    of_it = f"eager's error in {cell.precision} for" if known else "the float64 reference of"
+    progress.note(f"computing {of_it} {contest.id}")
     job = ComputeReference(
         cell=cell,
         reference=path.resolve(),
@@ -84,6 +87,7 @@ def reference(
         inputs=store.inputs(contest.id).resolve() if any(cell.cell.dynamic for cell in contest.cells) else None,
         weights_at=contest.cells[0].weights_at,
         wants_fingerprint=wants_fingerprint,
+        known=known.resolve() if known else None,
     )
     phases = ["start"]
     try:

@@ -119,34 +119,19 @@ class Reference:
     why_narrower: str = ""  # how float64 failed
     traits: ModelTraits = NO_TRAITS
     types: tuple[tuple[torch.dtype, ...], ...] = ()  # for each input set those of eager's outputs; empty: not known
+    first_greedy: Greedy | None = None  # those of a contest's first precision, if this is another one
 
-    def save(self, path: Path) -> None:
-        """Write it as safetensors. The file appears at `path` whole or not at all."""
+    def save(self, path: Path, outputs_at: Path | None = None) -> None:
+        """Write it as safetensors. The file appears at `path` whole or not at all.
+
+        The outputs are left out if the file `outputs_at` in the same folder holds them: that of another precision.
+        """
         from safetensors.torch import save_file
 
-        tensors = {
-            # copied, because two outputs may share a tensor, which safetensors refuses
-            f"{index}.{number}": _as_pairs(tensor).to("cpu", copy=True).contiguous()
-            for index, outputs in enumerate(self.outputs)
-            for number, tensor in enumerate(outputs)
-        }
+        tensors, known = ({}, {"outputs_in": outputs_at.name}) if outputs_at else self._outputs_to_save()
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
-        for index, outputs in enumerate(self.outputs):
-            for number, label in enumerate(labels(outputs)):
-                if (choice := choices_of(outputs).get(label)) is not None:
-                    tensors[f"source.{index}.{number}"] = choice.source.to("cpu", copy=True).contiguous()
-                    tensors[f"rows.{index}.{number}"] = choice.rows.to("cpu", copy=True).contiguous()
-        complex_ones = [
-            f"{index}.{number}"
-            for index, outputs in enumerate(self.outputs)
-            for number, tensor in enumerate(outputs)
-            if tensor.is_complex()
-        ]
-        partial = path.with_suffix(".partial")
-        known = {
-            "complex": json.dumps(complex_ones),
-            "structures": json.dumps([structure_of(outputs) for outputs in self.outputs]),
+        known |= {
             "eager_rmse": json.dumps(self.eager_rmse),
             "eager_largest": json.dumps([spread.largest for spread in self.eager_spread]),
             "eager_usual": json.dumps([spread.usual for spread in self.eager_spread]),
@@ -156,39 +141,49 @@ class Reference:
             "traits": self.traits.model_dump_json(),
             "types": json.dumps([[str(dtype).removeprefix("torch.") for dtype in each] for each in self.types]),
         }
-        if self.greedy:
-            known["greedy"] = self.greedy.to_json()
+        generated = {"greedy": self.greedy, "first_greedy": self.first_greedy}
+        known |= {name: each.to_json() for name, each in generated.items() if each}
+        partial = path.with_suffix(".partial")
         save_file(tensors, partial, metadata=known)
         partial.replace(path)
+
+    def _outputs_to_save(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """Return the tensors of all outputs, and what else is known of them."""
+        tensors, complex_ones = {}, []
+        for index, outputs in enumerate(self.outputs):
+            chosen = choices_of(outputs)
+            for number, (label, tensor) in enumerate(zip(labels(outputs), outputs, strict=True)):
+                place = f"{index}.{number}"
+                # copied, because two outputs may share a tensor, which safetensors refuses
+                tensors[place] = _as_pairs(tensor).to("cpu", copy=True).contiguous()
+                complex_ones += [place] if tensor.is_complex() else []
+                if (choice := chosen.get(label)) is not None:
+                    tensors[f"source.{place}"] = choice.source.to("cpu", copy=True).contiguous()
+                    tensors[f"rows.{place}"] = choice.rows.to("cpu", copy=True).contiguous()
+        structures = json.dumps([structure_of(outputs) for outputs in self.outputs])
+        return tensors, {"complex": json.dumps(complex_ones), "structures": structures}
 
     @classmethod
     def load(cls, path: Path) -> Reference:
         import torch
         from safetensors import safe_open
 
-        from bakeoff.measuring.worker.choices import Choice
-
-        sets: dict[int, dict[int, torch.Tensor]] = {}
-        slices: dict[int, dict[int, torch.Tensor]] = {}
-        sources: dict[int, dict[int, torch.Tensor]] = {}
-        rows: dict[int, dict[int, torch.Tensor]] = {}
-        kinds = {"": sets, "slices": slices, "source": sources, "rows": rows}
         with safe_open(path, framework="pt") as file:
             known = file.metadata()
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                kind, index, number = f".{key}".rsplit(".", 2)
-                kinds[kind.strip(".")].setdefault(int(index), {})[int(number)] = file.get_tensor(key)
-        for place, each in (map(int, key.split(".")) for key in json.loads(known["complex"])):
-            sets[place][each] = torch.view_as_complex(sets[place][each])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        if other := known.get("outputs_in"):
+            outputs = cls.load(path.with_name(other)).outputs
+        else:
+            outputs = _outputs_of(tensors, known)
+        slices: dict[int, dict[int, torch.Tensor]] = {}
+        for key, rows in tensors.items():
+            kind, _, place = key.partition(".")
+            if kind == "slices":
+                number, _, dimension = place.partition(".")
+                slices.setdefault(int(number), {})[int(dimension)] = rows
         largest, usual = json.loads(known["eager_largest"]), json.loads(known["eager_usual"])
-        structures = json.loads(known["structures"])
-        outputs = [tuple(sets[place][each] for each in sorted(sets[place])) for place in sorted(sets)]
-        returned = [with_structure(each, structure) for each, structure in zip(outputs, structures, strict=True)]
-        for place, in_one_set in sources.items():
-            chosen = {each: Choice(source, rows[place][each]) for each, source in in_one_set.items()}
-            returned[place] = with_choices(returned[place], chosen)
         return cls(
-            tuple(returned),
+            outputs,
             tuple(json.loads(known["eager_rmse"])),
             tuple(
                 ErrorSpread(error, slices.get(number, {}), of_usual)
@@ -196,11 +191,35 @@ class Reference:
             ),
             known.get("computed_in", "float64"),
             tuple(json.loads(known.get("in_float32", "[]"))),
-            Greedy.from_json(known["greedy"]) if "greedy" in known else None,
+            _greedy(known, "greedy"),
             known.get("why_narrower", ""),
             _traits(known),
             tuple(tuple(getattr(torch, name) for name in each) for each in json.loads(known.get("types", "[]"))),
+            _greedy(known, "first_greedy"),
         )
+
+
+def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:
+    """Return the outputs of every input set from what a file holds."""
+    import torch
+
+    from bakeoff.measuring.worker.choices import Choice
+
+    complex_ones, found = set(json.loads(known["complex"])), []
+    for index, structure in enumerate(json.loads(known["structures"])):
+        outputs, chosen = list[torch.Tensor](), {}
+        while (place := f"{index}.{len(outputs)}") in tensors:
+            if f"source.{place}" in tensors:
+                chosen[len(outputs)] = Choice(tensors[f"source.{place}"], tensors[f"rows.{place}"])
+            tensor = tensors[place]
+            outputs.append(torch.view_as_complex(tensor) if place in complex_ones else tensor)
+        returned = with_structure(tuple(outputs), structure)
+        found.append(with_choices(returned, chosen) if chosen else returned)
+    return tuple(found)
+
+
+def _greedy(metadata: Mapping[str, str], name: str) -> Greedy | None:
+    return Greedy.from_json(metadata[name]) if name in metadata else None
 
 
 def traits_in(path: Path) -> ModelTraits:
@@ -257,6 +276,7 @@ def check(
     allclose = all(one.is_close for one in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
     shown = [one for one in checked if one.errors.values and not one.errors.is_whole] or checked
+    judged = [one for one in shown if one.is_wrong or not one.is_unheld]
     passed = not not_finite and not wrong
     unchecked = "" if any(one.values for one in errors) or not passed else _why_nothing(reference)
     if unchecked:
@@ -273,11 +293,10 @@ def check(
         rule = f"{worst.reason}; {where}"
     return Accuracy(
         rmse=math.nan if unchecked else _worst([one.errors.rmse for one in shown]),
-        relative_rmse=math.nan
-        if unchecked
-        else max(one.relative_rmse for one in shown if one.is_wrong or not one.is_unheld),
+        relative_rmse=math.nan if unchecked else max(one.relative_rmse for one in judged),
         max_abs_error=math.nan if unchecked else max(one.errors.max_abs_error for one in shown),
         eager_rmse=_worst([one.eager_rmse for one in shown]),
+        eager_relative_rmse=None if unchecked else max(one.eager_relative_rmse for one in judged),
         allclose=allclose,
         rtol=shown[0].rtol,
         atol=max(one.tolerance for one in shown),
@@ -608,8 +627,14 @@ class _CheckedOutput:
     @property
     def relative_rmse(self) -> float:
         """The error that is shown: over all values, or in the worst channel or row, whichever is larger."""
-        overall = self.errors.rmse / self.yardstick if self.yardstick else self.errors.rmse
-        return max(overall, self.worst_part)
+        return max(self._relative(self.errors.rmse), self.worst_part)
+
+    @property
+    def eager_relative_rmse(self) -> float:
+        return self._relative(self.eager_rmse)
+
+    def _relative(self, rmse: float) -> float:
+        return rmse / self.yardstick if self.yardstick else rmse
 
 
 def _checked_outputs(

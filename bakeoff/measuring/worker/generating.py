@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell, Generated
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ class Greedy:
 
     tokens: list[list[int]]
     margins: list[list[float]]
+    precision: Precision
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Greedy:
-        return cls(**json.loads(text))
+        known = json.loads(text)
+        return cls(known["tokens"], known["margins"], Precision(known["precision"]))
 
 
 class WithCaches(Wrapped):
@@ -72,7 +75,7 @@ def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:
     position after the prompt. Its tensors are restored afterwards.
     """
     if cell.task == PREFILL:
-        return _greedy([call(one)[0] for one in sets], is_first=True)
+        return _greedy([call(one)[0] for one in sets], cell.precision, is_first=True)
     if cell.task != DECODE:
         return None
     start, logits = sets[-1], []
@@ -89,10 +92,10 @@ def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:
     finally:
         for tensor, before in zip(start.args, kept, strict=True):
             tensor.copy_(before)
-    return _greedy(logits)
+    return _greedy(logits, cell.precision)
 
 
-def _greedy(logits: Sequence[torch.Tensor], is_first: bool = False) -> Greedy:
+def _greedy(logits: Sequence[torch.Tensor], precision: Precision, is_first: bool = False) -> Greedy:
     """Return the tokens of (sequences, vocabulary) at each step, or of sets of sequences if `is_first`."""
     import torch
 
@@ -100,11 +103,14 @@ def _greedy(logits: Sequence[torch.Tensor], is_first: bool = False) -> Greedy:
     stacked = stacked.flatten(0, 1)[:, None] if is_first else stacked.transpose(0, 1)
     best = stacked.float().topk(2)
     margins = (best.values[..., 0] - best.values[..., 1]).tolist()
-    return Greedy(best.indices[..., 0].tolist(), margins)
+    return Greedy(best.indices[..., 0].tolist(), margins, precision)
 
 
-def compare(ours: Greedy, eager: Greedy) -> Generated:
-    """Return how many tokens of every sequence agree with eager's, and how near eager was to another one then."""
+def compare(ours: Greedy, eager: Greedy, first: Greedy | None = None) -> Generated:
+    """Return how many tokens of every sequence agree with eager's, and how near eager was to another one then.
+
+    `first` has eager's tokens in the first precision of a contest across several.
+    """
     agreed, margin = len(eager.tokens[0]), None
     for mine, theirs, margins in zip(ours.tokens, eager.tokens, eager.margins, strict=True):
         place = next((place for place, pair in enumerate(zip(mine, theirs, strict=True)) if len(set(pair)) > 1), None)
@@ -116,4 +122,6 @@ def compare(ours: Greedy, eager: Greedy) -> Generated:
         agreed=agreed,
         margin=margin,
         usual_margin=statistics.median(each for margins in eager.margins for each in margins),
+        first=first.precision if first else None,
+        agreed_with_first=compare(ours, first).agreed if first else None,
     )

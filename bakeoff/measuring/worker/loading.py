@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,14 @@ def _load(cell: Cell) -> LoadedModel:
     )
 
 
+def drawn_type(cell: Cell) -> torch.dtype:
+    """Return the type that large random weights are drawn in: all precisions of a contest have the same weights."""
+    types = {precision.dtype_of(each) for each in cell.compared or (cell.precision,)}
+    return types.pop() if len(types) == 1 else precision.dtype_of(Precision.FP32)
+
+
 def _load_one_size(cell: Cell) -> LoadedModel:
-    dtype = precision.dtype_of(cell.precision)
+    dtype = drawn_type(cell)
     if cell.task in GENERATION:
         family = models.find(cell.model)
         generating = Generating(family)
@@ -77,7 +84,13 @@ def _load_one_size(cell: Cell) -> LoadedModel:
             f"{cell.model} gives a module alone: return (nn.Module, example inputs), or name --inputs FILE"
         )
     model = completed(model, cell.seed)
-    return with_calibration(model) if cell.precision is Precision.INT8 and cell.task not in GENERATION else model
+    if cell.task in GENERATION or Precision.INT8 not in (cell.precision, *cell.compared):
+        return model
+    calibrated = with_calibration(model)
+    if cell.precision is Precision.INT8:
+        return calibrated
+    # all precisions of a contest are judged by the same inputs
+    return replace(calibrated, calibration=(), forms=model.forms)
 
 
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:

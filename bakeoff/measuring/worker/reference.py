@@ -20,6 +20,7 @@ from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
     calibration_of,
+    drawn_type,
     gradients,
     is_cast,
     load,
@@ -54,7 +55,7 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = move_to_device(model, cell)
+    module, sets = move_to_device(model, cell, drawn_type(cell))
     with layer_by_layer(module, dtype):
         cast = tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets)
         return run_eager(module, cast, traits=model.traits)
@@ -85,7 +86,10 @@ def compute(
     outputs_in: OutputsIn = outputs_in,
     announce: Announce = lambda phase: None,
 ) -> ReferenceComputed:
-    """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
+    """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file.
+
+    The precisions of a contest have the same outputs in float64, so that the first of them computes these for all.
+    """
     from bakeoff.measuring.worker.understanding import decided_by_rounding, lost_to_rounding
 
     cell = job.cell
@@ -96,7 +100,11 @@ def compute(
     with clock.on_stream(), gradients(cell.task):
         as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.wants_fingerprint)
         traits, eager = as_is.traits, as_is.outputs
-        exact_ones = exact_outputs(known, outputs_in) if has_outputs_to_compare(traits, eager) else None
+        first = accuracy.Reference.load(job.known) if job.known else None
+        shared = known_outputs(first, known, as_is.sets) if first else None
+        exact_ones = shared
+        if exact_ones is None and has_outputs_to_compare(traits, eager):
+            exact_ones = exact_outputs(known, outputs_in)
         found = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
         if found.outputs is not None and traits.varying:
             varied = with_varying(found.outputs, eager, traits.varying)
@@ -137,7 +145,8 @@ def compute(
             found.why_narrower,
             traits,
             tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
-        ).save(path)
+            first.greedy if first else None,
+        ).save(path, job.known if shared and exact is shared.outputs else None)
     device_memory.sample()
     size = Memory(
         peak_resident_bytes=memory.peak_resident_bytes(),
@@ -152,6 +161,27 @@ def compute(
         fingerprint=as_is.fingerprint,
         eager_call=as_is.eager_call,
     )
+
+
+def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exact | None:
+    """Return the exact outputs of the reference of another precision, or None if they need not be those of this one.
+
+    Calls of a model with state depend on how many there are, a random model draws other numbers, and inputs that make
+    a model decide otherwise are looked for in each precision. Operators without float64 obey the switches of TF32.
+    """
+    from bakeoff.backends.calling import Returned
+
+    ours, theirs = known.traits, reference.traits
+    if not (ours.begins_alike and theirs.begins_alike) or known.probes or len(reference.outputs) != sets:
+        return None
+    if reference.computed_in != "float64" or reference.in_float32 or ours.changed_kinds != theirs.changed_kinds:
+        return None
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(known.cell.device)
+
+    outputs = (one.map(placed) if isinstance(one, Returned) else tuple(map(placed, one)) for one in reference.outputs)
+    return Exact(tuple(outputs), reference.computed_in)
 
 
 def has_outputs_to_compare(traits: ModelTraits, outputs: Sequence[Outputs]) -> bool:

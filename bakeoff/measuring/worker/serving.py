@@ -171,4 +171,4 @@ def _generated(
     if reference.greedy is None:
         return None
     ours = generate(call, sets, worker.cell)
-    return compare(ours, reference.greedy) if ours else None
+    return compare(ours, reference.greedy, reference.first_greedy) if ours else None

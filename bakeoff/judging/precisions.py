@@ -1,0 +1,47 @@
+"""The best of each precision at what was asked, in a contest across several: pure functions over any order of cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+
+IsBeaten = Callable[[str, str], bool]
+"""Whether the first of two labels is called better than the second."""
+
+
+def sharing_first_place(order: Sequence[str], is_beaten: IsBeaten) -> list[str]:
+    """Return the first of these labels and those after it, up to the first one that it is called better than."""
+    return [*order[:1], *itertools.takewhile(lambda label: not is_beaten(order[0], label), order[1:])]
+
+
+def places_of(order: Sequence[Cell], is_beaten: IsBeaten) -> dict[str, int]:
+    """Return the place of each cell among those of its precision, by label. `order` has the best first.
+
+    Those that tie for the first place share it. A contest of one precision has no such places.
+    """
+    places: dict[str, int] = {}
+    for labels in _by_precision(order).values():
+        sharing = sharing_first_place(labels, is_beaten)
+        places |= {label: 1 if label in sharing else place for place, label in enumerate(labels, start=1)}
+    return places
+
+
+def best_of_each(
+    order: Sequence[Cell], may_win: Sequence[str], is_beaten: IsBeaten
+) -> dict[Precision, tuple[str, ...]]:
+    """Return the best cell of each precision with those that may be as good, of those that may win if there are any."""
+    best = {}
+    for precision, labels in _by_precision(order).items():
+        among = [label for label in labels if label in may_win] or labels
+        best[precision] = tuple(sharing_first_place(among, is_beaten))
+    return best
+
+
+def _by_precision(order: Sequence[Cell]) -> dict[Precision, list[str]]:
+    """Return the labels of each precision, in the order in which precisions were asked for."""
+    asked = order[0].compared if order else ()
+    found = {precision: [cell.label for cell in order if cell.precision is precision] for precision in asked}
+    return {precision: labels for precision, labels in found.items() if labels}
