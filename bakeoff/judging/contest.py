@@ -56,6 +56,12 @@ class CellJudgement:
     def latency(self) -> Latency | None:
         return self.record.latency
 
+    @property
+    def relative_rmse(self) -> float | None:
+        """Return its error, or None where its outputs could not be compared."""
+        accuracy = self.record.accuracy
+        return accuracy.relative_rmse if accuracy and not accuracy.unchecked else None
+
     @cached_property
     def turns(self) -> tuple[tuple[Turn, ...], ...]:
         """Return how the latency of each process moved over the rounds."""
@@ -71,6 +77,7 @@ class PrecisionJudgement:
     best: CellJudgement
     value: float  # of the best one, in the unit of what was asked: ms, requests per second or tokens per second
     speedup: Ratio | None  # over the baseline of the contest, at what was asked
+    relative_rmse: float | None  # None: its outputs could not be compared
     may_win: bool  # the best one may win the whole contest
 
 
@@ -98,6 +105,13 @@ class GeneratingCell:
     def generated(self) -> Generated | None:
         """Return how the tokens of the decode steps agree with eager's."""
         return self.decode.record.generated
+
+    @property
+    def relative_rmse(self) -> float | None:
+        """Return the larger error of the two graphs, or None where the outputs of one could not be compared."""
+        errors = [cell.relative_rmse for cell in (self.prefill, self.decode)]
+        known = [error for error in errors if error is not None]
+        return max(known) if len(known) == len(errors) else None
 
 
 @dataclass(frozen=True)
@@ -321,7 +335,9 @@ def _of_precisions(cells: Sequence[CellJudgement], ranking: Ranking) -> tuple[Pr
     order = sorted((cell.cell for cell in by_label.values()), key=lambda cell: median_ms(by_label[cell.label].record))
     may_win = [cell.label for cell in cells if cell.rank is not None]
     return tuple(
-        PrecisionJudgement(precision, labels, best, median_ms(best.record), best.speedup, best.rank is not None)
+        PrecisionJudgement(
+            precision, labels, best, median_ms(best.record), best.speedup, best.relative_rmse, best.rank is not None
+        )
         for precision, labels in best_of_each(order, may_win, ranking.is_beaten).items()
         for best in [by_label[labels[0]]]
     )
@@ -332,7 +348,15 @@ def _of_precisions_under_load(cells: Sequence[CellJudgement], load: LoadJudgemen
     loaded = {cell.label: cell for cell in load.cells}
     may_win = [cell.label for cell in load.ranked]
     return tuple(
-        PrecisionJudgement(precision, labels, by_label[best.label], best.value, best.speedup, best.rank is not None)
+        PrecisionJudgement(
+            precision,
+            labels,
+            by_label[best.label],
+            best.value,
+            best.speedup,
+            by_label[best.label].relative_rmse,
+            best.rank is not None,
+        )
         for precision, labels in best_of_each(
             [by_label[label].cell for label in load.order], may_win, load.is_beaten
         ).items()

@@ -82,7 +82,9 @@ def generation_of(
         )
     by_label = {cell.label: cell for cell in cells}
     of_precisions = tuple(
-        PrecisionJudgement(precision, labels, best.decode, best.tokens_per_s, best.speedup, best.rank is not None)
+        PrecisionJudgement(
+            precision, labels, best.decode, best.tokens_per_s, best.speedup, best.relative_rmse, best.rank is not None
+        )
         for precision, labels in best_of_each([cell.decode.cell for cell in cells], order, is_beaten).items()
         for best in [by_label[labels[0]]]
     )

@@ -46,6 +46,13 @@ def headline_of(contest: ContestJudgement) -> Headline:
     return of_single_calls(contest)
 
 
+def question_of_precisions(contest: ContestJudgement) -> Question:
+    """Return what the best of each precision is the best at. It is not chosen by a number of calls."""
+    if contest.load:
+        return Question.LOAD
+    return Question.GENERATION if contest.generation else Question.LATENCY
+
+
 def of_single_calls(contest: ContestJudgement) -> Headline:
     """Return the answer to which build answers a call fastest, whatever was asked."""
     best = contest.best

@@ -59,6 +59,11 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
 
 
+def may_win(records: Sequence[Record], requirements: Requirements | None = None) -> list[str]:
+    """Return the labels of the cells that meet the requirements, and across precisions keep the tolerance."""
+    return [record.cell.label for record in Ranking(records, requirements).ranked]
+
+
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
     """Return the cells that are surely beaten by one that meets the requirements, by label.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bakeoff import backends, models
-from bakeoff.judging.ranking import beaten, contenders, undecided
+from bakeoff.judging.ranking import beaten, contenders, may_win, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -155,6 +155,7 @@ def measurement_of(
         time_plan=time_plan,
         beaten=functools.partial(beaten, requirements=required),
         contenders=functools.partial(contenders, requirements=required),
+        may_win=functools.partial(may_win, requirements=required),
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,

@@ -30,7 +30,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, precisions, sentences
+from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Ends, Surface
@@ -110,7 +110,7 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
                surfaces=Surface.ALL),
         Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("among", precisions.condition, is_text=True, surfaces=Surface.ALL),
+        Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),
     ]  # fmt: skip

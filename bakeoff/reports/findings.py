@@ -178,9 +178,12 @@ def cheapest(contest: ContestJudgement, calls: int) -> str:
 
 
 def precisions(contest: ContestJudgement) -> str:
-    """Name the fastest of each precision, the fastest first."""
-    fastest = sorted(contest.of_precisions, key=lambda each: each.best.latency.median_ms if each.best.latency else 0.0)
-    return f"{', then '.join(each.best.label for each in fastest)}: the fastest of each precision"
+    """Name the fastest of each precision at single calls, the fastest first."""
+    fastest: dict[str, str] = {}
+    right = [cell for cell in contest.cells if cell.place is not None and cell.latency]
+    for cell in sorted(right, key=lambda cell: cell.latency.median_ms if cell.latency else 0.0):
+        fastest.setdefault(cell.cell.precision, cell.label)
+    return f"{', then '.join(fastest.values())}: the fastest of each precision"
 
 
 def pareto(contest: ContestJudgement) -> str:

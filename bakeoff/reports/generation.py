@@ -23,6 +23,7 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, csv="rank"),
+        Column("place in its precision", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("first", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
@@ -41,6 +42,11 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
                surfaces=Surface.ALL, csv="caches"),
         Column("as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
                text=lambda cell: _agreement(cell.generated), is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
+        Column("as eager's in the first precision", lambda cell: cell.generated and cell.generated.agreed_with_first,
+               surfaces=Surface.ALL, csv="tokens_agreed_with_first"),
+        Column("error", lambda cell: cell.relative_rmse, write=number_format.error,
+               surfaces=Surface.ALL if any(cell.place for cell in generation.cells) else Surface.NONE,
+               csv="relative_rmse"),
     ]  # fmt: skip
 
 
@@ -72,9 +78,9 @@ def sentences(contest: ContestJudgement) -> list[str]:
     generation = contest.generation
     if generation is None:
         return []
-    if not generation.cells:
+    if not generation.ranked:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
-    best, tied = generation.cells[0], generation.tied
+    best, tied = generation.ranked[0], generation.tied
     what = f"{_sizes(generation)} in {number_format.milliseconds(best.total_ms)} ms"
     if len(tied) > 1:
         told = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"

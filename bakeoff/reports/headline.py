@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.text import one_line
-from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format, precisions
+from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed
 
@@ -21,19 +23,27 @@ def candidates(contest: ContestJudgement) -> str:
 def value(contest: ContestJudgement) -> str:
     """Return how good the best one is: `0.0343 ms`, `15,177 requests/s at p99 < 5 ms`, `1.2 s for 1,000 calls`."""
     asked = headline_of(contest)
-    if asked.value is None:
-        return NONE
-    match asked.question:
+    return NONE if asked.value is None else spell(contest, asked.question, asked.value)
+
+
+def spell(contest: ContestJudgement, question: Question, value: float) -> str:
+    """Return a value that answers the question, with its unit."""
+    match question:
         case Question.LATENCY:
-            return f"{number_format.milliseconds(asked.value)} ms"
+            return f"{number_format.milliseconds(value)} ms"
         case Question.LOAD:
             assert contest.load is not None
-            return load.carried(contest.load, asked.value)
+            return load.carried(contest.load, value)
         case Question.GENERATION:
-            return f"{number_format.rate(asked.value)} tokens/s"
+            return f"{number_format.rate(value)} tokens/s"
         case Question.CALLS:
             calls = contest.calls or 0
-            return f"{number_format.seconds(asked.value)} s for {calls:,} call{'s' if calls > 1 else ''}"
+            return f"{number_format.seconds(value)} s for {calls:,} call{'s' if calls > 1 else ''}"
+
+
+def condition(contest: ContestJudgement) -> str | None:
+    """Return what the winner keeps, such as `within fp32's rounding`, in a contest that has several precisions."""
+    return f"within {contest.tolerance.precision}'s rounding" if contest.tolerance else None
 
 
 def speedup(contest: ContestJudgement) -> str:
@@ -49,7 +59,7 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
     asked = of or headline_of(contest)
     match asked.certainty:
         case Certainty.NOTHING:
-            return f"nothing could be ranked ({endings(contest)})"
+            return f"nothing could be ranked ({endings(contest.cells)})"
         case Certainty.ALONE:
             return f"only {asked.candidates[0]} could be ranked"
         case Certainty.DOUBTED:
@@ -69,16 +79,16 @@ def line(contest: ContestJudgement) -> str:
 
     Where a request is more than the model: `onnx, 0.44 ms, 4.0x eager, sure; tie end to end (20.44 ms a request): ...`.
     """
-    kept = precisions.condition(contest) or NONE
+    kept = condition(contest) or NONE
     parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, certainty(contest))
     told = ", ".join(part for part in parts if part != NONE)
     return "; ".join(filter(None, (told, end_to_end.brief(contest))))
 
 
-def endings(contest: ContestJudgement) -> str:
+def endings(cells: Sequence[CellJudgement]) -> str:
     """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
     counts: dict[str, int] = {}
-    for cell in contest.cells:
+    for cell in cells:
         ending = "not as required" if cell.unmet or cell.beyond else cell.record.status.value
         counts[ending] = counts.get(ending, 0) + 1
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())

@@ -7,8 +7,9 @@ from pathlib import Path
 from pydantic import Field
 
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
+from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
+from bakeoff.judging.headline import question_of_precisions
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.mix import Mix
@@ -67,14 +68,25 @@ class EndToEndAnswer(Frozen):
 
 
 class PrecisionAnswer(Frozen):
-    """The fastest of one precision, in a contest across several."""
+    """The best of one precision at what was asked, in a contest across several."""
 
     precision: str
-    labels: list[str]  # the fastest first, then those that may be as fast
+    labels: list[str]  # the best first, then those that may be as good
+    value: float
+    unit: str  # of `value`: `ms`, `requests/s`, or `tokens/s` of a generation
     latency_ms: float | None
-    speedup: Ratio | None  # over the baseline of the contest
+    speedup: Ratio | None  # over the baseline of the contest, at what was asked
     relative_rmse: float | None  # None: the outputs could not be compared
     may_win: bool  # it keeps what is required, or rounds no more than the first precision does
+
+
+class GenerationAnswer(Frozen):
+    """What whole generations take, from the prompt to the last token, by label and the best first."""
+
+    tied: list[str]  # labels that share the first place; a single one has won
+    tokens_per_s: dict[str, float]  # of all sequences of a batch, while decoding
+    generation_ms: dict[str, float]
+    ranks: dict[str, int | None]  # None: right in both graphs, but it may not win
 
 
 class ContestAnswer(Frozen):
@@ -110,6 +122,8 @@ class ContestAnswer(Frozen):
     """The fastest of each precision, where several make one contest."""
     under_load: LoadAnswer | None = None
     """Who carries most under load, where that was asked for."""
+    generation: GenerationAnswer | None = None
+    """What whole generations take, in the contest of the decode steps."""
     end_to_end: EndToEndAnswer | None = None
     """What a whole request takes, where more than the model belongs to it."""
     starts: ContestStarts | None = None
@@ -245,8 +259,9 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             for cell in contest.cells
             if cell.metrics
         },
-        precisions=[_precision_answer(each) for each in contest.of_precisions],
+        precisions=[_precision_answer(each, contest) for each in contest.of_precisions],
         under_load=_load_answer(contest.load) if contest.load else None,
+        generation=_generation_answer(contest.generation) if contest.generation else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
         starts=starts.contest_answer(contest.starts) if contest.starts else None,
     )
@@ -264,16 +279,27 @@ def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndA
     )
 
 
-def _precision_answer(judged: PrecisionJudgement) -> PrecisionAnswer:
+def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> PrecisionAnswer:
     best = judged.best
-    accuracy = best.record.accuracy
+    question = question_of_precisions(contest)
     return PrecisionAnswer(
         precision=judged.precision,
         labels=list(judged.candidates),
+        value=judged.value,
+        unit=contest.load.scenario.spec.unit if contest.load else question.value,
         latency_ms=best.latency.median_ms if best.latency else None,
-        speedup=best.speedup,
-        relative_rmse=accuracy.relative_rmse if accuracy and not accuracy.unchecked else None,
+        speedup=judged.speedup,
+        relative_rmse=judged.relative_rmse,
         may_win=judged.may_win,
+    )
+
+
+def _generation_answer(judged: Generation) -> GenerationAnswer:
+    return GenerationAnswer(
+        tied=judged.tied,
+        tokens_per_s={cell.label: cell.tokens_per_s for cell in judged.cells},
+        generation_ms={cell.label: cell.total_ms for cell in judged.cells},
+        ranks={cell.label: cell.rank for cell in judged.cells},
     )
 
 

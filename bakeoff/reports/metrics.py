@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.reports import number_format
@@ -14,12 +14,18 @@ MOST_NAMED = 2
 def kept(contest: ContestJudgement) -> str:
     """Return `top1 0.9467 (+0.12 %)` of the first candidate: the required metrics, or else the first one."""
     candidates = headline_of(contest).candidates[:1]
-    metrics = next((cell.metrics for cell in contest.cells if cell.label in candidates), {})
-    names = [name for name in contest.required_metrics if name in metrics] or list(metrics)[:1]
-    return ", ".join(_beside_reference(metrics[name]) for name in names[:MOST_NAMED]) or NONE
+    best = next((cell for cell in contest.cells if cell.label in candidates), None)
+    return of_cell(contest, best) if best else NONE
 
 
-def _beside_reference(metric: MetricJudgement) -> str:
+def of_cell(contest: ContestJudgement, cell: CellJudgement) -> str:
+    """Return the same of one cell."""
+    names = [name for name in contest.required_metrics if name in cell.metrics] or list(cell.metrics)[:1]
+    return ", ".join(beside_reference(cell.metrics[name]) for name in names[:MOST_NAMED]) or NONE
+
+
+def beside_reference(metric: MetricJudgement) -> str:
+    """Return `top1 0.9467 (+0.12 %)`: a metric, and how much it gains of the reference's value."""
     told = f"{metric.name} {number_format.metric(metric.value)}"
     if not metric.change:
         return f"{told} (unchanged)"

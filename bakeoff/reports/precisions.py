@@ -1,24 +1,31 @@
-"""The fastest of each precision, in a contest across several, as sentences that every output prints unescaped."""
+"""The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
 from __future__ import annotations
 
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
-from bakeoff.judging.tolerance import Tolerance
-from bakeoff.records.text import spell_ms
-from bakeoff.reports import number_format
+from bakeoff.judging.headline import Question, question_of_precisions
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Generated
+from bakeoff.reports import headline, metrics, number_format
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 from bakeoff.reports.words import first, listed
+
+OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
     """Return a sentence for each precision that was measured, and how another one may win."""
-    told = [_of_precision(each, contest.baseline) for each in contest.of_precisions]
-    if any(each.best.beyond for each in contest.of_precisions):
-        told.append(
-            "To let a precision win that rounds more, require what your task needs, such as "
-            "--require 'relative_rmse<1e-2'"
-        )
-    return told
+    if not contest.of_precisions:
+        return []
+    told = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
+    sentences = [
+        told.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"
+        for precision in contest.cell.compared
+    ]
+    if contest.tolerance and not all(each.may_win for each in contest.of_precisions):
+        sentences.append(OTHERS_ALLOWED.format(_example(contest)))
+    return sentences
 
 
 def tables(contest: ContestJudgement) -> list[Table]:
@@ -26,23 +33,41 @@ def tables(contest: ContestJudgement) -> list[Table]:
     return []
 
 
-def condition(contest: ContestJudgement) -> str | None:
-    """Return what the winner keeps, such as `within fp32's rounding`, in a contest that has several precisions."""
-    return within(contest.tolerance) if contest.tolerance else None
-
-
-def within(tolerance: Tolerance) -> str:
-    return f"within {tolerance.precision}'s rounding"
-
-
-def _of_precision(judged: PrecisionJudgement, baseline: str | None) -> str:
+def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     """Return `int8: onnx int8, 0.12 ms, 3.1x eager fp32, error 2.1e-02, not within fp32's rounding`."""
-    best = judged.best
-    parts = [f"{judged.precision}: {listed(first(judged.candidates), 'or')}"]
-    parts += [spell_ms(best.latency.median_ms)] if best.latency else []
-    parts += [f"{number_format.times(best.speedup)} {baseline}"] if best.speedup and not best.is_baseline else []
-    if (accuracy := best.record.accuracy) and not accuracy.unchecked:
-        parts.append(f"error {number_format.error(accuracy.relative_rmse)}")
-    parts += [f"not {within(best.beyond)}"] if best.beyond else []
-    parts += ["not as required"] if best.unmet else []
+    best, question = judged.best, question_of_precisions(contest)
+    parts = [
+        f"{judged.precision}: {listed(first(judged.candidates), 'or')}",
+        headline.spell(contest, question, judged.value),
+    ]
+    if judged.speedup and best.label != contest.baseline:
+        parts.append(f"{number_format.times(judged.speedup)} {contest.baseline}")
+    if (metric := metrics.of_cell(contest, best)) != NONE:
+        parts.append(metric)
+    if judged.relative_rmse is not None:
+        parts.append(f"error {number_format.error(judged.relative_rmse)}")
+    if question is Question.GENERATION and (generated := best.record.generated):
+        parts.append(_tokens(generated))
+    if not judged.may_win:
+        is_missed = best.unmet or contest.tolerance is None
+        parts.append("not as required" if is_missed else f"not {headline.condition(contest)}")
     return ", ".join(parts)
+
+
+def _endings(contest: ContestJudgement, precision: Precision) -> str:
+    return headline.endings([cell for cell in contest.cells if cell.cell.precision is precision])
+
+
+def _tokens(generated: Generated) -> str:
+    """Return `31 of 31 tokens as eager's in fp32`."""
+    if generated.first is None or generated.agreed_with_first is None:
+        return f"{generated.agreed} of {generated.tokens} tokens as eager's"
+    return f"{generated.agreed_with_first} of {generated.tokens} tokens as eager's in {generated.first}"
+
+
+def _example(contest: ContestJudgement) -> str:
+    """Return a requirement that fits: of the first of the user's own metrics, or of the error."""
+    for cell in contest.cells:
+        for name, metric in cell.metrics.items():
+            return f"{name}<1%" if metric.higher_is_better is False else f"{name}>-1%"
+    return "relative_rmse<1e-2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import Outcome, compare
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Record, Status
+from bakeoff.records.schema import Generated, Record, Status
 from bakeoff.reports import headline, precisions
 from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import latency_over_error
+from bakeoff.reports.json_answer import answer_of
+from tests.judging.test_load import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 
 ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
@@ -80,6 +84,34 @@ def test_what_was_not_compared_is_not_within_the_tolerance() -> None:
     assert judged(made=made).winner == "onnx fp32"
 
 
+def test_an_error_is_relative_to_the_size_of_its_own_output() -> None:
+    """Eager's error in pixels of a box is larger than any error of a score."""
+    boxes = {"eager_rmse": 1e-2, "eager_relative_rmse": 1e-7}
+    made = [
+        each.model_copy(update={"accuracy": each.accuracy.model_copy(update=boxes)}) if each.accuracy else each
+        for each in records()
+    ]
+    contest = judged(made=made)
+    assert contest.winner == "onnx fp32" and contest.tolerance
+    assert contest.tolerance.relative_rmse == 1.9e-6  # four times eager's error is less than that
+    wide = [
+        each.model_copy(update={"accuracy": each.accuracy.model_copy(update={"eager_relative_rmse": 2e-3})})
+        if each.accuracy
+        else each
+        for each in records()
+    ]
+    assert judged(made=wide).winner == "eager bf16"  # whose error of 5e-3 is below four times eager's in float32
+
+
+def test_a_step_whose_type_does_not_hold_its_changes_is_not_within_float32s_tolerance() -> None:
+    """A weight near 1 does not move in bfloat16. Such changes are left out of the error."""
+    made = [*records(), record("inductor", "bf16", 0.9, error=1e-7)]
+    unheld = made[-1].accuracy
+    assert unheld and judged(made=made).winner == "inductor bf16"
+    made[-1] = made[-1].model_copy(update={"accuracy": unheld.model_copy(update={"changes": 4, "changes_unheld": 1})})
+    assert judged(made=made).winner == "onnx fp32"
+
+
 def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
     made = [
         failed(each.cell, Status.OOM, "no memory") if each.cell.precision is Precision.FP32 else each
@@ -90,6 +122,13 @@ def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
     assert contest.tolerance and contest.tolerance.precision is Precision.BF16
 
 
+def test_a_precision_that_nothing_supports_is_named() -> None:
+    made = [
+        failed(each.cell, Status.UNSUPPORTED, "no") if each.cell.precision == "bf16" else each for each in records()
+    ]
+    assert precisions.sentences(judged(made=made))[1] == "bf16: nothing that is right was measured (2 unsupported)"
+
+
 def test_the_fastest_of_each_precision_is_told_with_its_error() -> None:
     told = precisions.sentences(judged())
     assert [line.partition(",")[0] for line in told[:3]] == ["fp32: onnx fp32", "bf16: eager bf16", "int8: onnx int8"]
@@ -98,6 +137,71 @@ def test_the_fastest_of_each_precision_is_told_with_its_error() -> None:
     assert "--require" in told[3]
     required = precisions.sentences(judged("relative_rmse<1e-2"))
     assert required[2].endswith("not as required") and len(required) == 3
+
+
+RATES = {"onnx fp32": 410, "eager fp32": 200, "eager bf16": 300, "onnx int8": 900, "eager int8": 250}
+
+
+def under_load(require: str = "") -> ContestJudgement:
+    made = [
+        each.model_copy(update={"load": load([RATES[each.cell.label] * wobble for wobble in (1.0, 1.01, 0.99)])})
+        if each.latency
+        else each
+        for each in evaluated()
+    ]
+    return judged(require, made)
+
+
+@pytest.mark.parametrize(
+    ("require", "winner"), [("", "onnx fp32"), ("top1>-5%", "onnx int8"), ("top1>=0%", "onnx fp32")]
+)
+def test_who_may_not_win_carries_most_of_its_precision_alone(require: str, winner: str) -> None:
+    contest = under_load(require)
+    assert contest.load and contest.load.winner == winner
+    told = {str(each.precision): (each.best.label, each.may_win) for each in contest.of_precisions}
+    assert told == {
+        "fp32": ("onnx fp32", True),
+        "bf16": ("eager bf16", require != ""),
+        "int8": ("onnx int8", require == "top1>-5%"),
+    }
+    assert {cell.label: cell.place for cell in contest.load.cells}["eager int8"] == 2
+    lines = precisions.sentences(contest)
+    assert lines[2].startswith("int8: onnx int8, 9") and "requests/s at p99 < 20 ms, 4.5" in lines[2]
+    assert ("not" in lines[2]) is (require != "top1>-5%")
+    assert headline.line(contest).startswith(winner)
+
+
+def generating(tokens: dict[str, int]) -> ContestJudgement:
+    made = []
+    for task, times in (("prefill", 4.0), ("decode", 1.0)):
+        for each in records():
+            if each.latency:
+                renamed = each.cell.model_copy(
+                    update={"model": "transformer_lm", "task": task,
+                            "dimensions": {"batch": 1, "prompt": 8, "new_tokens": 5}}
+                )  # fmt: skip
+                agreed = Generated(tokens=4, sequences=1, agreed=4, usual_margin=0.5, first=Precision.FP32,
+                                   agreed_with_first=tokens[each.cell.precision])  # fmt: skip
+                made.append(each.model_copy(update={"cell": renamed, "generated": agreed if times == 1.0 else None}))
+    return judge(report(made)).contests[1]
+
+
+def test_generations_are_ranked_within_the_tolerance_and_told_for_each_precision() -> None:
+    contest = generating({"fp32": 4, "bf16": 3, "int8": 1})
+    found = contest.generation
+    assert found and [(cell.label, cell.rank, cell.place) for cell in found.cells] == [
+        ("onnx fp32", 1, 1),
+        ("eager fp32", 2, 2),
+        ("onnx int8", None, 1),
+        ("eager bf16", None, 1),
+        ("eager int8", None, 2),
+    ]
+    lines = precisions.sentences(contest)
+    assert lines[0].startswith("fp32: onnx fp32, 4") and " tokens/s, 2.00x eager fp32, error 2.0e-07" in lines[0]
+    assert lines[2].startswith("int8: onnx int8, 9") and "1 of 4 tokens as eager's in fp32" in lines[2]
+    assert lines[2].endswith("not within fp32's rounding")
+    answer = answer_of(judge(report([cell.record for cell in contest.cells])), Path("run")).contests[0]
+    assert [(each.precision, each.unit) for each in answer.precisions] == [(name, "ms") for name in ERRORS]
 
 
 def test_places_are_those_within_a_precision() -> None:

@@ -11,6 +11,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell
 
 ROWS, WIDTH = 6, 3
@@ -71,13 +72,15 @@ def test_the_first_token_that_differs_is_named_with_eagers_margin() -> None:
     assert (found.tokens, found.agreed, found.margin, found.usual_margin) == (3, 1, 2.0, 2.0)
     assert compare(eager, eager).agreed == 3
     assert Greedy.from_json(eager.to_json()) == eager
+    in_other_type = compare(eager, eager, generated(Counter(in_place=True, wrong_at=3), sets_of_steps()))
+    assert (in_other_type.agreed, in_other_type.agreed_with_first, in_other_type.first) == (3, 1, Precision.FP32)
 
 
 def test_a_prefill_gives_the_first_token_of_every_sequence() -> None:
     logits = {5: torch.tensor([[0.0, 3.0], [1.0, 0.5]]), 4: torch.tensor([[2.0, 1.0], [0.0, 4.0]])}
     sets = sets_of_steps()[:2]
     found = generate(lambda one: (logits[int(one.args[1])],), sets, cell(PREFILL))
-    assert found == Greedy([[1], [0], [0], [1]], [[3.0], [0.5], [1.0], [4.0]])
+    assert found == Greedy([[1], [0], [0], [1]], [[3.0], [0.5], [1.0], [4.0]], Precision.FP32)
     assert generate(lambda one: (), sets, cell("inference")) is None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from bakeoff.measuring.messages import ComputeReference
@@ -142,6 +143,71 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     for place, kind in ((1, "masks"), (2, "whole numbers")):
         assert torch.equal(sets[1].args[place], example[place]) == (kind not in kinds)
         assert torch.equal(sets[1].args[place], in_worker[1].args[place])
+
+
+@pytest.mark.parametrize("task", ["inference", "train_step"])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_the_exact_outputs_are_computed_once_for_all_precisions(folder: Path, task: str, precision: str) -> None:
+    if task != "inference" and precision == "int8":
+        pytest.skip("nothing trains in int8")
+    cell = cell_of("fp32").model_copy(update={"task": task, "compared": tuple(map(Precision, ("fp32", precision)))})
+    files = {name: folder / f"{name}.safetensors" for name in ("fp32", "shared", "own")}
+    reference.compute(ComputeReference(cell=cell, reference=files["fp32"]), folder, folder)
+    other = cell.model_copy(update={"precision": Precision(precision)})
+    shared = ComputeReference(cell=other, reference=files["shared"], known=files["fp32"])
+    reference.compute(shared, folder, folder, without_room_for("float64"))
+    reference.compute(ComputeReference(cell=other, reference=files["own"]), folder, folder)
+    found, expected = (accuracy.Reference.load(files[name]) for name in ("shared", "own"))
+    assert found.computed_in == expected.computed_in == "float64" and found.types == expected.types
+    assert found.eager_rmse == pytest.approx(expected.eager_rmse) and min(found.eager_rmse) > 0
+    for ours, theirs in zip(found.outputs, expected.outputs, strict=True):
+        assert all(torch.equal(one, another) for one, another in zip(ours, theirs, strict=True))
+    assert files["shared"].stat().st_size < files["own"].stat().st_size
+
+
+class Dropping(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, training=True)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize("name", ["Dropping", "Counting"])
+def test_what_is_random_or_keeps_state_has_exact_outputs_of_each_precision(folder: Path, name: str) -> None:
+    (folder / "mine.py").write_text(
+        f"import torch\nfrom {__name__} import {name}\n\ndef make():\n    return {name}(), (torch.rand(2, 8),)\n"
+    )
+    cell = Cell(model="mine.py:make", backend="eager", compared=(Precision.FP32, Precision.BF16))
+    first, second = folder / "first.safetensors", folder / "second.safetensors"
+    reference.compute(ComputeReference(cell=cell, reference=first), folder, folder)
+    other = cell.model_copy(update={"precision": Precision.BF16})
+    reference.compute(ComputeReference(cell=other, reference=second, known=first), folder, folder)
+    with safe_open(second, framework="pt") as file:
+        assert "outputs_in" not in file.metadata()
+
+
+def test_all_precisions_of_a_contest_have_the_same_model(folder: Path) -> None:
+    """Large weights and inputs are drawn on the device, and another type draws others."""
+    asked = {"model": "rope", "dimensions": {"batch": 1, "seq": 2, "heads": 1, "width": 4}, "backend": "eager"}
+    compared = (Precision.FP32, Precision.BF16)
+    drawn, same, alone = (
+        next(iter(loading.load(Cell(**asked, **more)).inputs[0].tensors()))
+        for more in (
+            {"precision": "fp32", "compared": compared},
+            {"precision": "bf16", "compared": compared},
+            {"precision": "bf16"},
+        )
+    )
+    assert same.dtype is torch.float32 and torch.equal(drawn, same)
+    assert alone.dtype is torch.bfloat16
 
 
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:

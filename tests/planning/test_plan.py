@@ -388,7 +388,7 @@ def test_precisions_are_one_contest_whose_cells_keep_their_ids() -> None:
     assert labels == ["eager bf16", "onnx bf16", "eager fp32", "onnx fp32"]
     assert contest.id.endswith("_cpu_bf16-fp32") and contest.cells[0].cell.title.endswith("on cpu, bf16/fp32")
     assert [planned.cell.id for planned in contest.cells] == [one.cell.id for each in apart for one in each.cells]
-    assert [own.id for own in contest.by_reference] == [each.id for each in apart]
+    assert [own.id for own in contest.by_reference] == [each.id for each in reversed(apart)]  # float32 first
     assert {planned.cell.label for each in apart for planned in each.cells} == {"eager", "onnx"}
     assert baseline_of([planned.cell for planned in contest.cells]) == "eager fp32"
     assert baseline_of([planned.cell for planned in contest.cells[:2]]) == "eager bf16"
@@ -397,13 +397,18 @@ def test_precisions_are_one_contest_whose_cells_keep_their_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "contests"), [({}, 1), ({"task": "train_step"}, 2), ({"precision": ("fp32", "fp32")}, 1)]
+    ("more", "labels"),
+    [
+        ({}, [["eager fp32", "eager bf16"]]),
+        ({"task": "train_step"}, [["eager fp32", "eager bf16"]]),
+        ({"task": "generate", "models": ("transformer_lm",)}, [["eager fp32", "eager bf16"]] * 2),
+        ({"task": "train_step", "separate": True}, [["eager"], ["eager"]]),
+        ({"precision": ("fp32", "fp32")}, [["eager"]]),
+    ],
 )
-def test_training_has_a_contest_for_each_precision(more: dict[str, object], contests: int) -> None:
+def test_every_task_has_one_contest_for_all_precisions(more: dict[str, object], labels: list[list[str]]) -> None:
     asked = {"models": ("mlp",), "backends": ("eager",), "devices": ("cpu",), "precision": ("fp32", "bf16")} | more
-    found = plan(request(**asked))
-    assert len(found) == contests
-    assert (found[0].cells[0].cell.label == "eager fp32") is (not more)
+    assert [[planned.cell.label for planned in contest.cells] for contest in plan(request(**asked))] == labels
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 from bakeoff.judging.load import misses_objective
 from bakeoff.measuring.controller.cell_run import CellRun
@@ -117,15 +118,24 @@ class LoadRounds:
             cell_run.load = load.model_copy(update={"soak": soaked})
 
     def _to_soak(self) -> list[CellRun]:
-        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet."""
+        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
+
+        A cell that may not win is neither, unless no other one serves.
+        """
 
         def ms_per_request(load: Load) -> float:
             return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
 
         serving = [one for one in self._alive if one.load and any(turn.value for turn in one.load.turns)]
         serving.sort(key=lambda one: ms_per_request(one.load) if one.load else math.inf)
-        chosen = serving if self._plan.soaks_all else serving[:2]
+        able = [one for one in serving if one.cell.label in self._may_win]
+        chosen = serving if self._plan.soaks_all else (able or serving)[:2]
         return [one for one in chosen if one.load and not one.load.soak]
+
+    @cached_property
+    def _may_win(self) -> Collection[str]:
+        """The labels of the cells that may win, by what is known when the first one is to be soaked."""
+        return self._run.may_win([one.record() for one in self._alive])
 
     def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s

@@ -20,6 +20,8 @@ Undecided = Callable[[Sequence[Record]], Pairs]
 """Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
 Beaten = Callable[[Sequence[Record]], Mapping[str, LeftEarly]]
 """Returns, from the records so far, the cells that are surely beaten, by label."""
+MayWin = Callable[[Sequence[Record]], Collection[str]]
+"""Returns, from the records so far, the labels of the cells that may win."""
 
 Contenders = Callable[[Sequence[Record]], Collection[str]]
 """Returns, from the records so far, the labels of the cells that somebody may choose."""

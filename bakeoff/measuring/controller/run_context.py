@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bakeoff.judging.ranking import beaten, contenders, undecided
+from bakeoff.judging.ranking import beaten, contenders, may_win, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.rounds import Beaten, Contenders, Undecided
+from bakeoff.measuring.controller.rounds import Beaten, Contenders, MayWin, Undecided
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
@@ -48,6 +48,7 @@ class RunContext:
         build_cache: BuildCache | None = None,
         evaluate: str = "",
         evaluate_timeout_s: float = 600.0,
+        may_win: MayWin = may_win,
     ) -> None:
         """Without a `build_cache`, everything is built anew and nothing is kept for later runs.
 
@@ -64,6 +65,7 @@ class RunContext:
         self.undecided = undecided
         self.beaten = beaten
         self.contenders = contenders
+        self.may_win = may_win
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s
