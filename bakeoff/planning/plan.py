@@ -73,6 +73,9 @@ def plan(request: Request) -> list[Contest]:
     for part in request.parts():
         for planned in _cells(part):
             contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
+    is_asked = bool(request.evaluate or request.require.metrics)
+    if is_asked and all(part.task != INFERENCE for part in request.parts()):
+        raise UsageError(f"only inference is evaluated, and --task is {request.task}: require relative_rmse instead")
     if request.evaluate:
         models.resolve_evaluate(request.evaluate)
     elif not any(models.find(model).evaluated_by for part in request.parts() for model in part.models):

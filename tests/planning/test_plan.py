@@ -411,6 +411,14 @@ def test_every_task_has_one_contest_for_all_precisions(more: dict[str, object], 
     assert [[planned.cell.label for planned in contest.cells] for contest in plan(request(**asked))] == labels
 
 
+@pytest.mark.parametrize("task", ["train_step", "generate"])
+def test_a_metric_of_what_is_not_evaluated_is_refused(task: str) -> None:
+    asked = request(models=("transformer_lm",), task=task, precision=("fp32", "bf16"), require="top1>-1%")
+    with pytest.raises(UsageError, match=f"only inference is evaluated, and --task is {task}"):
+        plan(asked)
+    assert plan(request(models=("transformer_lm",), task=task, require="relative_rmse<1e-2"))
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])
 def test_a_shard_that_is_none(shard: str) -> None:
     with pytest.raises(UsageError, match=f"--shard {shard}: "):
