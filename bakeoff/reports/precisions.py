@@ -46,6 +46,8 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
         parts.append(metric)
     if judged.relative_rmse is not None:
         parts.append(f"error {number_format.error(judged.relative_rmse)}")
+    if (accuracy := best.record.accuracy) and accuracy.changes_unheld:
+        parts.append(f"{accuracy.changes_unheld} of {accuracy.changes} parameters do not move as they should")
     if question is Question.GENERATION and (generated := best.record.generated):
         parts.append(_tokens(generated))
     if not judged.may_win:

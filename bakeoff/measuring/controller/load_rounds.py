@@ -135,7 +135,7 @@ class LoadRounds:
     @cached_property
     def _may_win(self) -> Collection[str]:
         """The labels of the cells that may win, by what is known when the first one is to be soaked."""
-        return self._run.may_win([one.record() for one in self._alive])
+        return self._run.may_win([record for one in self._alive if (record := one.so_far())])
 
     def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
