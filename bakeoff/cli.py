@@ -689,7 +689,7 @@ def explain_run(
     label: Annotated[str | None, typer.Argument(help="Id or label of a cell [the winner]")] = None,
     against: Annotated[str | None, typer.Option(help="Id or label of the cell to compare with [eager]")] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="How many names of a module's path are told apart [what fits 20 rows]")
+        int | None, typer.Option(min=1, help="Names of a path that have rows of their own [20 rows of what takes most]")
     ] = None,
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,

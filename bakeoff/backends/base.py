@@ -336,6 +336,8 @@ class Backend(ABC):
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
+    profiles_artefact: ClassVar[bool] = False
+    """True if a profile can start from what a run has kept: it holds the names by which modules are found."""
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""

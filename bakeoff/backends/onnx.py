@@ -85,6 +85,7 @@ class Onnx(Backend):
     links = onnx_traps.LINKS
     quantises = True
     takes_onnx = True
+    profiles_artefact = True
     takes_ranges = True
     shared_phases = ("export",)
     modes = (

@@ -63,6 +63,7 @@ class TensorRT(AheadOfTime):
     colour = "#009e73"
     quantises = True
     takes_onnx = True
+    profiles_artefact = True
     takes_ranges = True
     shared_phases = ("export", "compile")
     modes = (

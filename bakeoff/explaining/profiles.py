@@ -4,11 +4,13 @@ for a record."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bakeoff import backends
 from bakeoff.judging.explanation import ProfiledCell
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
@@ -43,7 +45,13 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     store = Store(path if path.is_dir() else path.parent)
 
     def profiled(each: Record) -> ProfiledCell:
-        answer = asked_of_worker(path, report, each, lambda facts: ProfileCell(**facts), Profiled, tell)
+        kept = (
+            store.root / each.artifact
+            if each.artifact and backends.create(each.cell.backend).profiles_artefact
+            else None
+        )
+        job = functools.partial(ProfileCell, kept=kept.resolve() if kept and kept.exists() else None)
+        answer = asked_of_worker(path, report, each, lambda facts: job(**facts), Profiled, tell)
         return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 
     return [profiled(each) for each in (record, other) if each]

@@ -1,9 +1,9 @@
-"""Sums up profiles by the modules of the user's model, down to a depth, and puts two of them side by side."""
+"""Sums up profiles by the modules of the user's model, and puts two of them side by side."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from bakeoff.judging import roofline
@@ -14,7 +14,7 @@ from bakeoff.records.schema import Ceilings, Record
 Modules = tuple[str, ...]
 
 WANTED_ROWS = 20
-"""Without a depth, modules are folded until there are no more rows than this."""
+"""Without a depth, modules are opened as long as there are no more rows than this."""
 
 WELL_EXPLAINED = 0.05
 """Rows explain a call if they leave no more than this share of it."""
@@ -71,7 +71,7 @@ class Explanation(Frozen):
 
     label: str
     against: str | None
-    depth: int
+    depth: int | None  # None: modules are opened where most of the time goes
     rows: list[Row]
     call_ms: float
     residual_ms: float  # of a call, that no row has; negative where rows have more
@@ -94,12 +94,12 @@ Key = tuple[Modules, Kind | None]
 def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanation:
     """Return the rows of a profile, beside those of a second one if there are two.
 
-    `depth` is how many names of a path are told apart.
+    `depth` is how many names of a path are told apart. Without it, modules are opened where most of the time goes.
     """
     profiles = [cell.profile for cell in cells]
     profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
-    depth = depth or fitting_depth(profiles)
-    tables = [summed(each, depth) for each in profiles]
+    opened = opened_to(depth, profiles) if depth else opened_by_time(profiles)
+    tables = [summed(each, opened) for each in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     mine, other = tables[0], tables[1] if against else {}
@@ -118,8 +118,8 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
                 against_ms=against_ms,
                 ratio=against_ms / ms if ms and against_ms else None,
                 mostly=mostly_of(parts or beside or []),
-                bound=bound_of(modules, ms, cells[0], mine, depth),
-                against_bound=bound_of(modules, against_ms, cells[1], other, depth) if against else None,
+                bound=bound_of(modules, ms, cells[0], mine, opened),
+                against_bound=bound_of(modules, against_ms, cells[1], other, opened) if against else None,
             )
         )
     return Explanation(
@@ -138,16 +138,15 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
 
 
 def bound_of(
-    modules: Modules, ms: float | None, cell: ProfiledCell, rows: Mapping[Key, object], depth: int
+    modules: Modules, ms: float | None, cell: ProfiledCell, rows: Mapping[Key, object], opened: Set[str]
 ) -> Bound | None:
     """Return what bounds the row of one module with everything inside it, or None for other rows."""
     needs, ceilings = cell.profile.needs, cell.ceilings
     if not ms or not ceilings or len(modules) != 1 or modules[0] not in needs or not needs[modules[0]].bytes_moved:
         return None
     path = modules[0]
-    is_parent = any(other.startswith(f"{path}.") if path else other for other in cell.profile.classes)
-    if is_parent and len(path.split(".")) < depth + (not path):  # its children have rows of their own
-        return None
+    if path in opened and any(path in holders_of(other) for other in cell.profile.classes):
+        return None  # what is inside has rows of its own
     roof = roofline.of(needs[path], ceilings, None)
     is_elsewhere = sum(path in others for others, _ in rows) > 1
     return Bound(by=roof.bound, floor_ms=roof.floor_ms, share=None if is_elsewhere else roof.floor_ms / ms)
@@ -196,32 +195,67 @@ def joined(profile: CellProfile) -> list[Part]:
     return sorted((part for part in profile.parts if len(part.modules) > 1), key=lambda part: -part.ms)
 
 
-def summed(profile: CellProfile, depth: int) -> dict[Key, list[Part]]:
+def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[Part]]:
     """Return the parts of a profile by their folded modules, or by their kind where no module owns them."""
     rows: defaultdict[Key, list[Part]] = defaultdict(list)
     order = {path: place for place, path in enumerate(profile.classes)}
     for part in profile.parts:
-        modules = folded_all(sorted(part.modules, key=lambda path: order.get(path, len(order))), depth)
+        modules = folded_all(sorted(part.modules, key=lambda path: order.get(path, len(order))), opened)
         rows[modules, None if modules else part.kind].append(part)
     return dict(rows)
 
 
-def folded_all(modules: Sequence[str], depth: int) -> Modules:
-    """Return the modules down to this depth, each once. The model itself is named only where no other module is."""
-    found = dict.fromkeys(folded(path, depth) for path in modules)
+def folded_all(modules: Sequence[str], opened: Set[str]) -> Modules:
+    """Return the modules that have rows, each once. The model itself is named only where no other module is."""
+    found = dict.fromkeys(folded(path, opened) for path in modules)
     return tuple(path for path in found if path) or tuple(found)
 
 
-def folded(path: str, depth: int) -> str:
-    """Return the first `depth` names of a path such as `layers.3.attention`."""
-    return ".".join(path.split(".")[:depth])
+def folded(path: str, opened: Set[str]) -> str:
+    """Return the outermost module on the way to `path` that is not opened, or the path itself."""
+    return next((holder for holder in holders_of(path) if holder not in opened), path)
 
 
-def fitting_depth(profiles: Sequence[CellProfile]) -> int:
-    """Return the largest depth that has no more than `WANTED_ROWS` rows, and 1 if there is none."""
-    deepest = max((path.count(".") + 1 for profile in profiles for path in profile.classes if path), default=1)
-    rows = {depth: len({key for each in profiles for key in summed(each, depth)}) for depth in range(1, deepest + 1)}
-    return max((depth for depth, count in rows.items() if count <= WANTED_ROWS), default=1)
+def holders_of(path: str) -> list[str]:
+    """Return what holds a module, from the model on: `["", "layers"]` for `layers.3`."""
+    names = path.split(".") if path else []
+    return [".".join(names[:count]) for count in range(len(names))]
+
+
+def opened_to(depth: int, profiles: Sequence[CellProfile]) -> Set[str]:
+    """Return the modules to open so that rows have up to `depth` names."""
+    holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
+    return {holder for holder in holders if len(holders_of(holder)) < depth}
+
+
+def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
+    """Return the modules to open so that rows show where most of the time goes, and are no more than `WANTED_ROWS`.
+
+    Modules that take a tenth of a call are opened together with their like neighbours, the slowest first.
+    """
+    holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
+    opened: Set[str] = {""}
+    refused: set[str] = set()
+    while True:
+        shares: defaultdict[str, float] = defaultdict(float)
+        for profile in profiles:
+            for (modules, _), parts in summed(profile, opened).items():
+                for path in modules:
+                    shares[path] += time_of(parts, profile) / profile.call_ms / len(profiles)
+        large = {
+            path: share
+            for path, share in shares.items()
+            if share >= NOTEWORTHY_SHARE and path in holders and path not in opened | refused
+        }
+        if not large:
+            return opened
+        slowest = max(large, key=lambda path: large[path])
+        together = {path for path in large if path.rpartition(".")[0] == slowest.rpartition(".")[0]}
+        wider = opened | together
+        if len({key for each in profiles for key in summed(each, wider)}) <= WANTED_ROWS:
+            opened = wider
+        else:
+            refused |= together
 
 
 def place_of(key: Key, order: dict[str, int]) -> tuple[int, int, str]:

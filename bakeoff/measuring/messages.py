@@ -92,6 +92,7 @@ class ProfileCell(CellJob):
     """Build one cell and profile calls of it. It waits for no command, and is answered by `Profiled`."""
 
     kind: Literal["profile"] = "profile"
+    kept: Path | None = None  # folder with what the run has kept of the cell, from which the profile starts
 
 
 class BlameCell(CellJob):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, fitting_depth, tree_of
+from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, tree_of
 from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, ThreadUse, TracedSpan
 from bakeoff.records.schema import Ceilings, Record, Work
 from bakeoff.reports import explanation as shown
@@ -78,11 +78,17 @@ def test_modules_fold() -> None:
     assert list(rows(explain(beside(FUSED), 2))) == ["layers.0", "layers.0 + layers.1", "(framework)"]
 
 
-def test_without_a_depth_the_deepest_one_with_few_rows_is_taken() -> None:
-    assert fitting_depth([EAGER]) == 3
-    many = {"": "Net", **{f"layers.{number}.norm": "LayerNorm" for number in range(30)}}
-    crowded = EAGER.model_copy(update={"classes": many, "parts": [part(0.1, path) for path in many]})
-    assert fitting_depth([crowded]) == 1
+def test_without_a_depth_modules_open_where_the_time_goes() -> None:
+    paths = ["head", "head.norm", "layers", *(f"layers.{number}" for number in range(6)), "layers.0.norm"]
+    parts = [part(1.0, f"layers.{number}") for number in range(6)] + [part(0.1, "head.norm")]
+    slow = profile("slow", *parts, profiled_ms=6.1).model_copy(update={"classes": dict.fromkeys(["", *paths], "Layer")})
+    found = explain(beside(slow))
+    assert found.depth is None
+    assert list(rows(found)) == ["head", *(f"layers.{number}" for number in range(6))]
+    crowded = [f"layers.{number}" for number in range(30)]
+    many = slow.model_copy(update={"classes": dict.fromkeys(["", "layers", *crowded], "Layer")})
+    many = many.model_copy(update={"parts": [part(0.1, path) for path in crowded]})
+    assert list(rows(explain(beside(many)))) == ["layers"]
 
 
 def test_a_residual_beyond_a_twentieth_is_told() -> None:

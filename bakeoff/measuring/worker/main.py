@@ -118,7 +118,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
         case ProfileCell():
             worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, Profiled(profile=profiling.profile(worker)))
+            messages.send(connection, Profiled(profile=profiling.profile(worker, job.kept)))
         case BlameCell():
             from bakeoff.measuring.worker.blaming import find_blame
 

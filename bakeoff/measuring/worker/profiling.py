@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bakeoff.backends.base import Compiled
+from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.backends.profiling import WARMING_CALLS, Profiler
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.versions import COMMON, versions_of
@@ -34,8 +36,10 @@ MIN_CHOSEN = 2
 """Calls that the mean is of."""
 
 
-def profile(worker: WorkerContext) -> CellProfile:
+def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
     """Build the worker's cell, profile calls of it, and return what they consist of.
+
+    With a folder that a run has `kept`, the build starts from what is there.
 
     Raises Unsupported where the backend has no profiler.
     """
@@ -47,7 +51,14 @@ def profile(worker: WorkerContext) -> CellProfile:
     given = worker.to_build_with(sets)
     with worker.running():
         context = replace(worker.context(given), for_profile=True)
-        with worker.backend.build(module, given[0], context) as compiled:
+        if kept:
+            shutil.copytree(kept, worker.artifact, dirs_exist_ok=True)
+        backend = worker.backend
+        if kept and isinstance(backend, AheadOfTime):
+            build = backend.load(given[0], context)
+        else:
+            build = backend.build(module, given[0], context)
+        with build as compiled:
             compiled.bind(sets[0])
             with worker.phases.announced("warm-up"):
                 sampling.call_until_final(compiled, sets[:1], worker.clock)
@@ -80,6 +91,7 @@ def profile(worker: WorkerContext) -> CellProfile:
                 threads=threads,
                 needs=needs,
                 resolution_ms=profiler.resolution_ms,
+                is_of_artefact=kept is not None,
                 versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
 
