@@ -33,8 +33,10 @@ from bakeoff.backends.base import (
     Suits,
 )
 from bakeoff.backends.eager import torch_available
-from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import highest, lowest, of_tensor
+from bakeoff.backends.tensorrt_profiling import LayerProfiler
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
 from bakeoff.records.precision import Precision
@@ -282,6 +284,7 @@ class Engine(Compiled):
         import torch
 
         self._stream_handle = stream_handle
+        self._folder = folder
         self._manifest = Manifest.read(folder)
         self._complaints = Complaints()
         self._logger = logger_for(self._complaints)
@@ -339,6 +342,19 @@ class Engine(Compiled):
         engines = {f"TensorRT {dtype}".strip(): count for dtype, count in self._layer_types().items()}
         return Placement(extent=Extent.FULL, engines=engines, evidence=["TensorRT's engine inspector"])
 
+    def profiler(self, module: torch.nn.Module) -> Profiler | None:
+        exported = exported_before(self._folder)
+        if exported is None:
+            return None
+        return LayerProfiler(self._context, self._run_to_end, self._information(), exported.path)
+
+    def _run_to_end(self) -> None:
+        import torch
+
+        self.run()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def precision(self) -> Settings:
         types = [f"{dtype or 'unknown'} ({count})" for dtype, count in self._layer_types().most_common()]
         return {"tensorrt_tf32": self._manifest.tf32, "tensorrt_layers": ", ".join(types)}
@@ -389,11 +405,13 @@ class Engine(Compiled):
             raise self._complaints.failure(f"TensorRT did not take the address of tensor '{name}'")
 
     def _layer_types(self) -> Counter[str]:
+        return layer_types(self._information()) or Counter({"": self._engine.num_layers})
+
+    def _information(self) -> str:
         import tensorrt as trt
 
         inspector = self._engine.create_engine_inspector()
-        told = layer_types(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-        return told or Counter({"": self._engine.num_layers})
+        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

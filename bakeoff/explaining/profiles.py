@@ -45,12 +45,9 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     store = Store(path if path.is_dir() else path.parent)
 
     def profiled(each: Record) -> ProfiledCell:
-        kept = (
-            store.root / each.artifact
-            if each.artifact and backends.create(each.cell.backend).profiles_artefact
-            else None
-        )
-        job = functools.partial(ProfileCell, kept=kept.resolve() if kept and kept.exists() else None)
+        kept = store.root.resolve() / each.artifact
+        is_used = each.artifact and kept.exists() and backends.create(each.cell.backend).profiles_artefact
+        job = functools.partial(ProfileCell, kept=kept if is_used else None)
         answer = asked_of_worker(path, report, each, lambda facts: job(**facts), Profiled, tell)
         return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 

@@ -19,15 +19,17 @@ import pytest
 import torch
 
 from bakeoff import backends
-from bakeoff.backends import cuda_graph
+from bakeoff.backends import cuda_graph, tensorrt_profiling
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability, BuildContext
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.onnx_profiling import Owner
 from bakeoff.backends.ranges import OpenAxes, OpenAxis
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.profile import Kind
 from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import Built, RecordingPhases, built
 from tests.fakes import suite
@@ -190,6 +192,37 @@ def test_placement_counts_layers_by_what_they_compute_in(tmp_path: Path) -> None
         assert placement is not None and placement.extent is Extent.FULL
         assert set(placement.engines) == {"TensorRT fp32"} and placement.engines["TensorRT fp32"] >= 3
         assert placement.evidence
+
+
+def test_a_profile_names_the_modules_of_each_layer(tmp_path: Path) -> None:
+    with on_cpu(a_cell(), tmp_path) as made:
+        profiler = made.compiled.profiler(made.module)
+        assert profiler is not None
+        with profiler:
+            for _ in range(2):
+                profiler.run()
+            first, second = profiler.calls()
+            (fact,) = profiler.work().facts
+    known = {path for path, _ in made.module.named_modules()}
+    assert len(first) == len(second) > 1 and all(span.lasted_us == pytest.approx(10) for span in first)
+    owners = [path for span in first for path in span.modules]
+    assert "" not in owners and set(owners) <= known and len(set(owners)) > 1
+    assert fact.startswith(f"TensorRT made {len(first)} layers")
+
+
+def test_layers_have_the_modules_of_the_nodes_that_the_inspector_names() -> None:
+    layers = [
+        {"Name": "__myl_Fc", "LayerType": "gemm", "Metadata": "[ONNX Layer: mm]\x1e[ONNX Layer: relu]"},
+        {"Name": "Reformatting CopyNode", "LayerType": "Reformat"},
+        "mm + relu",
+    ]
+    modules = {"mm": ("up",), "relu": ("act",)}
+    assert tensorrt_profiling.owners_of(json.dumps({"Layers": layers}), modules) == {
+        "__myl_Fc": Owner(("up", "act")),
+        "Reformatting CopyNode": Owner((), Kind.COPY),
+        "mm + relu": Owner(("up", "act")),
+    }
+    assert tensorrt_profiling.owners_of("{no json", modules) == {}
 
 
 def test_the_workspace_holds_the_artefact_and_a_timing_cache_of_the_cells_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.fakes import real_api, signatures
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("10.13.3.9", "10.16.1.11", "11.0.0.114", "11.4.0.106")
 """The oldest and the newest version of each major one, and the version that constraints.txt pins."""
-FILES = ("backends/tensorrt.py", "backends/torch_tensorrt.py")
+FILES = ("backends/tensorrt.py", "backends/tensorrt_profiling.py", "backends/torch_tensorrt.py")
 FAKES = ROOT / "tests/fakes"
 
 CONFIGURATION = """

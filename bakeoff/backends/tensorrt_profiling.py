@@ -1,0 +1,112 @@
+"""Which modules of the user's model each layer of a TensorRT engine computes for, and the times of its layers.
+
+The engine's inspector tells which nodes of the ONNX graph a layer was made from, and the exporter's metadata tells the
+modules of these nodes. The times are those that TensorRT gives to an `IProfiler` in each call.
+"""
+# If TensorRT is not installed, mypy takes its IProfiler for Any.
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.backends.onnx_profiling import Owner, modules_by_node, nodes_at
+from bakeoff.backends.profiling import Modules, Profiler, in_order
+from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+
+MOVES = frozenset(("Reformat", "NoOp", "Cast", "Shuffle", "Transpose"))
+"""Types of layers that cast, or change how values lie in memory."""
+
+
+def owners_of(information: str, modules: Mapping[str, Modules]) -> dict[str, Owner]:
+    """Return the modules of each layer by its name.
+
+    `information` is the inspector's JSON, and `modules` has those of each node of the ONNX graph. A layer's metadata
+    names its nodes as `[ONNX Layer: NAME]`. Without metadata its own name may join their names with plus signs. Return
+    nothing if `information` is not JSON, since TensorRT does not escape what it quotes.
+    """
+    try:
+        layers = json.loads(information, strict=False).get("Layers", [])
+    except ValueError:
+        return {}
+    described = [layer if isinstance(layer, dict) else {"Name": layer} for layer in layers]
+    return {str(layer.get("Name", "")): _owner(layer, modules) for layer in described}
+
+
+def _owner(layer: Mapping[str, Any], modules: Mapping[str, Modules]) -> Owner:
+    name = str(layer.get("Name", ""))
+    nodes = re.findall(r"\[ONNX Layer: ([^\]]+)\]", str(layer.get("Metadata", ""))) or name.split(" + ")
+    owned = in_order(path for node in nodes for path in modules.get(node, ()))
+    is_move = layer.get("LayerType") in MOVES
+    return Owner(() if is_move and not owned else owned, Kind.COPY if is_move else Kind.COMPUTE)
+
+
+Times = list[tuple[str, float]]
+"""The name of each layer of one call and its time in milliseconds, in order."""
+
+
+def collector_of(calls: list[Times]) -> trt.IProfiler:
+    """Return a profiler that adds each layer's time to the last of `calls`."""
+    import tensorrt as trt
+
+    class Collector(trt.IProfiler):
+        def __init__(self) -> None:
+            super().__init__()
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            calls[-1].append((layer_name, ms))
+
+    return Collector()
+
+
+class LayerProfiler(Profiler):
+    """An engine's execution context with TensorRT's profiler in it."""
+
+    source = "TensorRT's IProfiler, and the nodes that its inspector names for each layer"
+
+    def __init__(self, context: trt.IExecutionContext, run: Callable[[], None], information: str, graph: Path) -> None:
+        self._context, self._run = context, run
+        self._calls: list[Times] = []
+        self._nodes = nodes_at(graph)
+        self._owners = owners_of(information, modules_by_node(self._nodes))
+        self._collector = collector_of(self._calls)
+        context.enqueue_emits_profile = True  # each call then ends with the times of its layers
+        context.profiler = self._collector
+
+    def run(self) -> None:
+        self._calls.append([])
+        self._run()
+
+    def calls(self) -> list[list[TracedSpan]]:
+        return [self._spans(times) for times in self._calls]
+
+    def work(self) -> CompilerWork:
+        owners = self._owners.values()
+        across = sum(len(owner.modules) > 1 for owner in owners)
+        moves = sum(owner.kind is Kind.COPY for owner in owners)
+        fact = (
+            f"TensorRT made {len(self._owners)} layers of the exported graph's {len(self._nodes)} nodes. Of these, "
+            f"{across} work for several modules, and {moves} cast or change a layout."
+        )
+        return CompilerWork(facts=[fact] if self._owners else [])
+
+    def _spans(self, times: Times) -> list[TracedSpan]:
+        """Return the layers of a call as spans, one behind the other: TensorRT does not tell when they began."""
+        spans: list[TracedSpan] = []
+        reached_us = 0.0
+        for name, ms in times:
+            owner = self._owners.get(name, Owner(()))
+            spans.append(
+                TracedSpan(
+                    name=name, modules=owner.modules, kind=owner.kind, begun_us=reached_us, lasted_us=max(0.0, ms) * 1e3
+                )
+            )
+            reached_us += max(0.0, ms) * 1e3
+        return spans
