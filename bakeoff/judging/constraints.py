@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from bakeoff.judging.doubts import RequirementMissed, RequirementOpen
-from bakeoff.judging.intervals import calls_needed
+from bakeoff.judging.intervals import calls_needed, median_interval
 from bakeoff.judging.metrics import Margin, change_margin, value_margin
 from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.schema import Accuracy, Energy, Latency, Memory, Process, Record, Throughput
+from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
 from bakeoff.records.starts import StartedCell
 
 T = TypeVar("T")
@@ -138,8 +138,10 @@ class Requirement:
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
 
     def open(self, record: Record) -> RequirementOpen | None:
-        """Return a doubt if a metric of `record` may miss this, and may as well meet it."""
-        margin = self.margin(record) if self.is_of_metric else None
+        """Return a doubt if `record` may miss this, and may as well meet it, by the interval of the quantity."""
+        if not self.is_of_metric:
+            return self._open_by_interval(record)
+        margin = self.margin(record)
         if margin is None or margin.outcome(self._is_met) != "open":
             return None
         value, reference = self._values(record)
@@ -151,6 +153,8 @@ class Requirement:
     def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
         if not self.is_of_metric:
+            if self._open_by_interval(record):
+                return None
             missed = self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
             reason = next((cell.reason for cell in record.starts[:1]), "it was not started")
             return replace(missed, why=reason) if missed and missed.value is None and self.is_of_start else missed
@@ -167,6 +171,15 @@ class Requirement:
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
         return RequirementMissed(label, self.name, self.comparison, self.limit_text, value)
+
+    def _open_by_interval(self, record: Record) -> RequirementOpen | None:
+        """Return a doubt if the limit lies within the interval of a quantity that has one."""
+        quantity = QUANTITIES[self.name]
+        value, spread = quantity.of(record), quantity.spread(record)
+        if value is None or spread is None or not spread.ci95.low <= self.limit <= spread.ci95.high:
+            return None
+        asked = (self.name, self.comparison, self.limit_text)
+        return RequirementOpen((record.cell.label,), *asked, value, None, spread.repeats, None)
 
     def _is_met(self, above: float) -> bool:
         return _COMPARISONS[self.comparison](above, 0.0)
@@ -188,10 +201,31 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The interval of a quantity over so many repetitions."""
+
+    ci95: Interval
+    repeats: int
+
+
+def _spread_of_energy(record: Record) -> Spread | None:
+    energy = record.energy
+    return Spread(energy.ci95, energy.turns) if energy and energy.ci95 and energy.resolved_j is not None else None
+
+
+def _spread_of_start(record: Record) -> Spread | None:
+    starts_s = [start.start_s for cell in record.starts[:1] for start in cell.starts]
+    interval = median_interval(starts_s)
+    return Spread(interval, len(starts_s)) if interval else None
+
+
+@dataclass(frozen=True)
 class Quantity(Generic[T]):
     """A quantity of a record, or of another thing. `of` returns None if it was not measured."""
 
     of: Callable[[T], float | None]
+    spread: Callable[[T], Spread | None] = lambda of_nothing: None
+    """How it varies, where a limit within its interval is neither met nor missed."""
 
 
 _LATENCY = Part[Record, Latency](lambda record: record.latency)
@@ -237,8 +271,9 @@ QUANTITIES: dict[str, Quantity[Record]] = {
     "rmse": Quantity(_ACCURACY(lambda it: it.rmse)),
     "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
     "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
-    "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j)),
+    "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j), _spread_of_energy),
     **{name: Quantity(_START(STARTED_QUANTITIES[name].of)) for name in OF_STARTS},
+    "start_s": Quantity(_START(STARTED_QUANTITIES["start_s"].of), _spread_of_start),
 }
 """By name, which is that of the report's field if there is one."""
 

@@ -88,7 +88,7 @@ class RequirementMissed:
 
 @dataclass(frozen=True)
 class RequirementOpen:
-    """These cells may miss what is required of a metric, for all that its samples tell."""
+    """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
 
     labels: tuple[str, ...]
     quantity: str

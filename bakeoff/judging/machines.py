@@ -14,7 +14,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.price import Price
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.schema import Cell, Latency, Report
+from bakeoff.records.schema import Cell, Interval, Latency, Report
 
 CALLS = 1_000_000
 """Money is for so many calls."""
@@ -30,7 +30,8 @@ class Offer:
     contest: ContestJudgement
     latency: Latency
     calls_per_s: float | None  # back to back, as the throughput of the record says
-    joules_per_call: float | None  # beyond an idle machine
+    joules_per_call: float | None  # beyond an idle machine; None where the counter cannot resolve it
+    joules_ci95: Interval | None
     price_per_million: float | None  # in the unit of the price of an hour, for calls back to back
 
     @property
@@ -137,6 +138,7 @@ def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None
         latency=best.latency,
         calls_per_s=rate,
         joules_per_call=record.energy.resolved_j if record.energy else None,
+        joules_ci95=record.energy.ci95 if record.energy and record.energy.resolved_j is not None else None,
         price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,
     )
 

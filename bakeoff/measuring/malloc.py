@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -30,11 +30,18 @@ def variables_of(malloc: Malloc) -> Mapping[str, str]:
     library, package = LIBRARIES[malloc]
     if not sys.platform.startswith("linux"):
         raise UsageError(f"--malloc {malloc} needs Linux, and this is {sys.platform}")
-    try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        raise UsageError(f"--malloc {malloc}: {library} is not here ({error}): apt-get install {package}") from None
+    if reason := _why_not_preloaded(library):
+        raise UsageError(f"--malloc {malloc}: {library} is not here ({reason}): apt-get install {package}")
     return {"LD_PRELOAD": library}
+
+
+def _why_not_preloaded(library: str) -> str:
+    """Return what the loader says of a library that a process cannot start with, or nothing.
+
+    To load it into this process would not tell: jemalloc can only be there from the start, because of its static TLS.
+    """
+    started = subprocess.run(["/bin/sh", "-c", ":"], env={"LD_PRELOAD": library}, capture_output=True, text=True)
+    return started.stderr.strip().rpartition("ERROR: ")[2]
 
 
 @contextlib.contextmanager

@@ -100,7 +100,8 @@ class OfferAnswer(Frozen):
     median_ms: float
     ci95_ms: Interval | None
     calls_per_s: float | None
-    joules_per_call: float | None
+    joules_per_call: float | None  # None: less than the counter resolves, or none was counted
+    joules_ci95: Interval | None
     price_per_million: float | None
 
 
@@ -292,6 +293,7 @@ def _offer(offer: Offer) -> OfferAnswer:
         ci95_ms=offer.latency.median_ci95_ms,
         calls_per_s=offer.calls_per_s,
         joules_per_call=offer.joules_per_call,
+        joules_ci95=offer.joules_ci95,
         price_per_million=offer.price_per_million,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.constraints import PERCENTILES, UNITS, is_bytes
+from bakeoff.judging.constraints import PERCENTILES, QUANTITIES, UNITS, is_bytes
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
 from bakeoff.judging.doubts import (
@@ -304,6 +304,11 @@ def unmet(doubt: RequirementMissed) -> str:
 
 def _open_requirement(doubt: RequirementOpen) -> str:
     """Say how far the samples tell, and how many more would tell: `8 samples do not show that top1 is > -1%`."""
+    if doubt.quantity in QUANTITIES:
+        return (
+            f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, and {doubt.samples:,} repetitions do not "
+            f"show whether it is {doubt.comparison} {doubt.limit}"
+        )
     near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
     told = (
         f"{doubt.quantity} is {number_format.metric(doubt.value)}{near}, and {doubt.samples:,} samples do not show "

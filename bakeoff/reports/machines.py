@@ -51,21 +51,28 @@ def answer(question: Question) -> str:
 
 
 def _table(question: Question) -> str:
-    headings = ["machine", "device", "ship", "median [95 %] (ms)", "calls/s", "J/call", "price of 1M calls"]
+    headings = ["machine", "device", "ship", "median [95 %] (ms)", "calls/s", "J/call [95 %]", "price of 1M calls"]
     return table(headings, [_row(offer) for offer in question.offers], "lllrrrr")
 
 
 def _row(offer: Offer) -> list[str]:
-    rate, joules, price = offer.calls_per_s, offer.joules_per_call, offer.price_per_million
+    rate, price = offer.calls_per_s, offer.price_per_million
     return [
         escape(offer.machine),
         str(offer.contest.cell.device),
         escape(f"{headline.candidates(offer.contest)} ({headline.certainty(offer.contest)})"),
         number_format.median(offer.latency),
         NONE if rate is None else number_format.rate(rate),
-        NONE if joules is None else f"{joules:.3g}",
+        _joules(offer),
         NONE if price is None else _price(price),
     ]
+
+
+def _joules(offer: Offer) -> str:
+    """Return `0.0261 [0.025, 0.027]`, or `-` where no energy was counted, or less than the counter resolves."""
+    interval = offer.joules_ci95
+    ends = f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else ""
+    return NONE if offer.joules_per_call is None else f"{offer.joules_per_call:.3g}{ends}"
 
 
 def _price(value: float) -> str:

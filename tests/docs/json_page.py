@@ -79,9 +79,11 @@ def page() -> str:
     for command, model in MODELS.items():
         schema = model.model_json_schema(mode="serialization")
         nested_models = schema.get("$defs", {})
+        if "$ref" in schema:  # a model that holds itself, as the answer of a run has those of its parts
+            schema = nested_models[schema["$ref"].rpartition("/")[2]]
         parts += [f"## bakeoff {command}", *_model(schema, nested_models), "`exit_status` (integer) is there, too."]
         for name, nested in nested_models.items():
-            if "properties" in nested:
+            if "properties" in nested and nested is not schema:
                 parts += [f"### {name} of {command}", *_model(nested, nested_models)]
     return "\n\n".join(parts) + "\n"
 

@@ -6,8 +6,9 @@ from bakeoff.judging.constraints import QUANTITIES, Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Energy, Phase, Process, Record
+from bakeoff.records.schema import Energy, Interval, Phase, Process, Record
 from bakeoff.records.starts import Start, StartedCell
+from bakeoff.reports import doubt_sentences
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 
@@ -132,3 +133,37 @@ def test_the_baseline_stays_the_baseline_though_it_may_not_win() -> None:
     contest = judge_contest(records, Requirements.parse("median_ms<1.5"))
     assert (contest.baseline, contest.contenders) == ("eager", ["onnx"])
     assert contest.cells[0].speedup is not None
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"), [("0.05", "met"), ("0.021", "open"), ("0.019", "open"), ("0.01", "missed")]
+)
+def test_energy_decides_only_where_its_interval_is_beside_the_limit(limit: str, outcome: str) -> None:
+    energy = Energy(
+        joules_per_call=0.02,
+        ci95=Interval(low=0.018, high=0.022),
+        turns=5,
+        idle_w=70.0,
+        calls=1000,
+        seconds=1.0,
+        source="",
+    )
+    record = full().model_copy(update={"energy": energy})
+    required = Requirements.parse(f"joules_per_call<{limit}")
+    told = "missed" if required.unmet(record) else "open" if required.open([record]) else "met"
+    assert told == outcome
+    below = energy.model_copy(update={"ci95": Interval(low=-0.01, high=0.05)})
+    assert required.unmet(record.model_copy(update={"energy": below}))  # less than the counter resolves: not known
+
+
+def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
+    start = full().starts[0].starts[0]
+    starts = [start.model_copy(update={"imports_s": 0.2 + 0.02 * number}) for number in range(7)]
+    record = full().model_copy(update={"starts": [full().starts[0].model_copy(update={"starts": starts})]})
+    required = Requirements.parse("start_s<0.75")
+    assert not required.unmet(record)
+    (doubt,) = required.open([record])
+    assert doubt_sentences.doubt(doubt) == (
+        "onnx may miss what is required: start_s is 0.76, and 7 repetitions do not show whether it is < 0.75"
+    )
+    assert Requirements.parse("start_s<0.5").unmet(record)
