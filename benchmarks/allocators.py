@@ -187,7 +187,8 @@ def answer_turns(loaded: Any, turn_s: float) -> None:
         call(number)
     say("null")
     while json.loads(read_line() or '{"turn": false}')["turn"]:
-        before, ends_s, latencies_ms = faults(), time.perf_counter() + turn_s, []
+        before, ends_s = faults(), time.perf_counter() + turn_s
+        latencies_ms: list[float] = []
         while len(latencies_ms) < FEWEST_CALLS or time.perf_counter() < ends_s:
             latencies_ms.append(call(len(latencies_ms)))
         quartile_ms = sorted(latencies_ms)[len(latencies_ms) // 4]

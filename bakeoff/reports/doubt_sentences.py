@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.constraints import PERCENTILES, QUANTITIES, UNITS, is_bytes
+from bakeoff.judging.constraints import OF_STARTS, PERCENTILES, QUANTITIES, UNITS, is_bytes
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
 from bakeoff.judging.doubts import (
@@ -372,6 +372,7 @@ _WHY_NOT_MEASURED = {
     "artifact_bytes": "it leaves no artefact",
     **dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), "no error was measured"),
     "joules_per_call": "no energy was counted, or less than the counter resolves",
+    **dict.fromkeys(OF_STARTS, "it was not started"),
 }
 
 
