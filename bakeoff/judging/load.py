@@ -283,6 +283,18 @@ def misses_objective(load: Load) -> bool:
     return bool(soak and load.objective and (soak.objective_ms or 0.0) > MISSED * load.objective.limit_ms)
 
 
+def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: float) -> bool:
+    """Return True if the objective is missed however a soak goes on, of which these windows are a `share`.
+
+    More requests were late already than may be late in all of it.
+    """
+    latencies_us = [latency for window in windows for latency in window.latencies_us]
+    if objective is None or not latencies_us:
+        return False
+    late = sum(latency > 1e3 * MISSED * objective.limit_ms for latency in latencies_us)
+    return late > (1 - objective.quantile) * len(latencies_us) / share
+
+
 def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | None:
     if not windows:
         return None

@@ -220,6 +220,23 @@ def test_a_soak_lasts_as_long_as_asked_at_the_rate_found() -> None:
     assert {order.rate for order in queue.orders} == {load.turns[0].value}
 
 
+@pytest.mark.parametrize(("late_of_hundred", "parts"), [(0, 6), (1, 6), (4, 2), (50, 1)])
+def test_a_soak_ends_when_nothing_can_save_it(late_of_hundred: int, parts: int) -> None:
+    queue = Queue(by_instances)
+    load = queue.under().find_settings(seed=1)
+    load = load.model_copy(update={"turns": [queue.under().turn(load, 0, Round(0, 1, 0.0))]})
+
+    def take(order: TakeLoad) -> TrafficWindow:
+        window = queue.take(order).window
+        assert window is not None
+        latencies_us = [25_000] * late_of_hundred + [5_000] * (100 - late_of_hundred)
+        return TrafficWindow(window=window.model_copy(update={"latencies_us": latencies_us}))
+
+    soaked = CellUnderLoad(SERVER, CELL, take, latency_ms=2.0, threads=4).soak(load, seed=9)
+    assert len(soaked) == parts
+    assert misses_objective(load.model_copy(update={"soak": soaked})) is (late_of_hundred > 1)
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [(LoadPlan(Scenario.OFFLINE), 490.0), (LoadPlan(Scenario.SINGLE_STREAM), 500.0)],
@@ -343,6 +360,7 @@ def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -
     assert len(turns) == 3 * SERVER.rounds_in(3)
     assert turns[0].startswith("turn 1 under load, in process 1: ") and turns[0].endswith(" requests/s")
     assert "eager" in turns[0] and "null" in turns[0]
+    assert [note.split(" s and ")[1] for note in run.said if " requests/s for " in note] == ["holds"] * 2
 
 
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
 from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
-from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.load import Load, TriedSettings
+from bakeoff.records.load import Load, LoadWindow, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 
 SETTINGS_SHARE = 0.4
@@ -113,9 +113,16 @@ class LoadRounds:
 
     def _soak(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak():
-            self._run.progress.note(f"{cell_run.cell.label} serves for {self._plan.soak_s:g} s at the rate found")
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
             cell_run.load = load.model_copy(update={"soak": soaked})
+            missed = misses_objective(cell_run.load)
+            self._say_soak(cell_run, soaked, "and misses the objective" if missed else "and holds")
+
+    def _say_soak(self, cell_run: CellRun, windows: Sequence[LoadWindow], ending: str) -> None:
+        if windows:
+            seconds, rate = sum(each.seconds for each in windows), statistics.median(each.rate for each in windows)
+            label = cell_run.cell.label
+            self._run.progress.note(f"{label} serves {rate:.5g} requests/s for {seconds:.3g} s {ending}")
 
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
@@ -141,9 +148,12 @@ class LoadRounds:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
+        """Soak a cell once more. Unless the length was asked for, both together take as long as one that holds."""
         if (load := cell_run.load) is not None and _needs_lower_soak(cell_run):
-            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, LOWER_SHARE)
+            left = SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, SOAK_PARTS - len(load.soak))
+            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, LOWER_SHARE, left)
             cell_run.load = load.model_copy(update={"lower_soak": soaked})
+            self._say_soak(cell_run, soaked, f"once more, at {LOWER_SHARE:g} times the rate")
 
     def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bakeoff import backends
 from bakeoff.backends.base import ServingKnobs
+from bakeoff.judging.load import has_lost
 from bakeoff.measuring.controller.rate_search import RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
@@ -167,16 +168,24 @@ class CellUnderLoad:
             calibration_ms=round_.calibration_ms,
         )
 
-    def soak(self, load: Load, seed: int, share: float = 1.0) -> list[LoadWindow]:
-        """Serve for a long time at this share of the rate that was found, in several windows that follow each other."""
+    def soak(self, load: Load, seed: int, share: float = 1.0, parts: int = SOAK_PARTS) -> list[LoadWindow]:
+        """Serve for a long time at this share of the rate that was found, in several windows that follow each other.
+
+        It ends early when the objective is missed however it goes on. `parts` are those of its windows to take.
+        """
         values = [turn.value for turn in load.turns if turn.value is not None]
         if not values or not self._plan.soak_s or load.settings is None:
             return []
         rate = share * self._rate_of(statistics.median(values))
-        orders = [self._order(load.settings, rate, seed + part, keeps=True) for part in range(SOAK_PARTS)]
-        seconds = self._plan.soak_s / SOAK_PARTS
-        taken = [self._take(order.model_copy(update={"seconds": seconds, "min_requests": 1})) for order in orders]
-        return [each.window for each in taken if each.window]
+        windows: list[LoadWindow] = []
+        for part in range(parts):
+            order = self._order(load.settings, rate, seed + part, keeps=True)
+            changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1}
+            if taken := self._take(order.model_copy(update=changed)).window:
+                windows.append(taken)
+            if has_lost(self._plan.objective, windows, (part + 1) / parts):
+                break
+        return windows
 
     def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
