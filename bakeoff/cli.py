@@ -36,7 +36,7 @@ from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
 from bakeoff.reports import command_answers, sentences, writer
-from bakeoff.reports.console import print_json, print_markdown, say, stderr, stdout, tell, write, write_for_ci
+from bakeoff.reports.console import measured_to_the_end, print_json, print_markdown, say, stderr, stdout, tell, write
 from bakeoff.reports.joined import join
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
@@ -162,10 +162,10 @@ def run(
         for line in planned.lines():
             say(line)
         return 0
-    with _progress(request, options.quiet, as_json) as progress:
-        report, store = runs.run(request, options.out, context.obj, progress)
-    write_for_ci(report, junit, summary)
-    return _conclude(report, store, options.quiet, as_json)
+    with measured_to_the_end():
+        with _progress(request, options.quiet, as_json) as progress:
+            report, store = runs.run(request, options.out, context.obj, progress)
+        return _conclude(report, store, options.quiet, as_json, junit, summary)
 
 
 def _run_parts(
@@ -216,10 +216,10 @@ def resume(
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
     if bisection.is_in(folder):
         return _bisect(folder, quiet, as_json)
-    with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
-        report, store = runs.resume(folder, progress)
-    write_for_ci(report, junit, summary)
-    return _conclude(report, store, quiet, as_json)
+    with measured_to_the_end():
+        with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
+            report, store = runs.resume(folder, progress)
+        return _conclude(report, store, quiet, as_json, junit, summary)
 
 
 def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
@@ -253,15 +253,13 @@ def report(
         return 0
     if out:
         whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
-        write_for_ci(whole, junit, summary)
-        return INTERRUPTED if tell(whole, out).was_interrupted else 0
+        return INTERRUPTED if tell(whole, out, junit=junit, summary=summary).was_interrupted else 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         judgement = judged_anew(report_at(path), calls, require)
-        write_for_ci(judgement, junit, summary)
         folder = path if path.is_dir() else path.parent
-        told = tell(judgement, folder, console=stderr if as_json else stdout)
+        told = tell(judgement, folder, console=stderr if as_json else stdout, junit=junit, summary=summary)
         unmet = require and not told.judgement.meets_requirements
         status = INTERRUPTED if told.was_interrupted else 1 if unmet else 0
         if as_json:
@@ -802,9 +800,11 @@ def _search_progress() -> Iterator[Callable[[str], None]]:
         raise
 
 
-def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
-    """Tell what came out, and return the exit status."""
-    told = tell(report, store.root, quiet, stderr if as_json else stdout)
+def _conclude(
+    report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None
+) -> int:
+    """Tell what came out, write the files for CI that were asked for, and return the exit status."""
+    told = tell(report, store.root, quiet, stderr if as_json else stdout, junit, summary)
     if not report.complete:
         status = _interrupted(store.root)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import re
@@ -39,7 +40,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     """Carry out `request` in `folder` (default: results/<time>-<models>-<devices>).
 
     Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
-    measuring: the report then holds the cells that have finished, and is not `complete`.
+    measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
     require_load_generator(request)
     request = with_interpreters(request)
@@ -52,35 +53,41 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     request = with_models_ready(request)
     if request.cluster:
         return _run_on_cluster(request, folder, command, progress)
-    with launchers_for(request) as launchers:
-        if not is_pool(request.devices):
-            launchers.prepare(servers_of(request))
-        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
-        request = on_this_machine(request, facts)
-        contests = with_open_axes(plan(request), launchers.first)
-        reserved_s = _reserved_for_starts_s(request, contests)
-        planned = [cell.id for cell in cells_of(contests)]
-        if not is_pool(request.devices):
-            captured = environment.capture(facts, facts_of_environments(launchers, request))
-            store = Store.create(folder or _default_folder(request), request, planned, command)
-            store.save_environment(captured)
-            measure(launchers, contests, request, store, progress, budget_ends_s - reserved_s)
-            return _conclude(store, request, progress, budget_ends_s), store
-    with Pool(places_here(request), request, contests) as pool:
-        captured, differing = pool.begin()
-        store = Store.create(folder or _default_folder(request), request, planned, command)
-        store.save_environment(captured)
-        _note_pool(request, differing, store, progress)
-        pool.measure(store, progress, budget_ends_s - reserved_s)
-    return _conclude(store, request, progress, budget_ends_s), store
+    store: Store | None = None
+    try:
+        with launchers_for(request) as launchers:
+            if not is_pool(request.devices):
+                launchers.prepare(servers_of(request))
+            facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+            request = on_this_machine(request, facts)
+            contests = with_open_axes(plan(request), launchers.first)
+            measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
+            planned = [cell.id for cell in cells_of(contests)]
+            if not is_pool(request.devices):
+                captured = environment.capture(facts, facts_of_environments(launchers, request))
+                store = Store.create(folder or _default_folder(request), request, planned, command)
+                store.save_environment(captured)
+                measure(launchers, contests, request, store, progress, measured_by_s)
+        if is_pool(request.devices):
+            with Pool(places_here(request), request, contests) as pool:
+                captured, differing = pool.begin()
+                store = Store.create(folder or _default_folder(request), request, planned, command)
+                store.save_environment(captured)
+                _note_pool(request, differing, store, progress)
+                pool.measure(store, progress, measured_by_s)
+        assert store is not None
+        _measure_starts(store, request, progress, budget_ends_s)
+    except KeyboardInterrupt:
+        if store is None or store.environment() is None:  # nothing has begun
+            raise
+    return report_of(store), store
 
 
-def _conclude(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> Report:
-    """Measure the starts that were asked for, unless the run was interrupted, and return the report."""
+def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
+    """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
         progress.note("starting what was built in fresh processes")
         add_starts(store, request.require, lambda _: progress.tick(), ends_s)
-    return report_of(store)
 
 
 def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:
@@ -103,10 +110,18 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     request = request_of(store)
     contests = plan(request)
     store.forget_not_reached()
+    with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported
+        _measure_rest(store, request, contests, progress)
+        if not request.cluster:
+            _measure_starts(store, request, progress)
+    return report_of(store), store
+
+
+def _measure_rest(store: Store, request: Request, contests: list[Contest], progress: Progress) -> None:
     if request.cluster:
         with Cluster(request.cluster) as cluster:
             cluster.measure(request, _with_open_axes(request), store, progress)
-        return report_of(store), store
+        return
     with launchers_for(request) as launchers:
         if not is_pool(request.devices):
             launchers.prepare(servers_of(request))
@@ -117,13 +132,12 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             captured = environment.capture(facts, facts_of_environments(launchers, request))
             _go_on_in(captured, contests, store)
             measure(launchers, contests, request, store, progress)
-            return _conclude(store, request, progress), store
+            return
     with Pool(places_here(request), request, contests) as pool:
         captured, differing = pool.begin()
         _go_on_in(captured, contests, store)
         _note_pool(request, differing, store, progress)
         pool.measure(store, progress)
-    return _conclude(store, request, progress), store
 
 
 def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:

@@ -106,9 +106,14 @@ class LoadPlan:
         return self.rounds_in(processes) * self.spec.windows_per_turn * self.window_s
 
     @property
+    def search_s(self) -> float:
+        """The seconds that a cell usually takes to find its settings."""
+        return WINDOWS_OF_SEARCH * self.window_s
+
+    @property
     def once_s(self) -> float:
         """The seconds that a cell usually takes to find its settings, and for its soak."""
-        return WINDOWS_OF_SEARCH * self.window_s + self.soak_s
+        return self.search_s + self.soak_s
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import typer
 from pydantic import BaseModel
@@ -34,14 +36,27 @@ class Told:
     was_interrupted: bool
 
 
-def tell(report: Report, folder: Path, quiet: bool = False, console: Console = stdout) -> Told:
+def tell(
+    report: Report,
+    folder: Path,
+    quiet: bool = False,
+    console: Console = stdout,
+    junit: Path | None = None,
+    summary: Path | None = None,
+) -> Told:
     """Write the report into `folder`, say what came out, say where it is, and return what it means.
+
+    For CI, `junit` is a file for JUnit's XML, and `summary` one for a summary in Markdown.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
     Ctrl-C or SIGTERM does not end the writing.
     """
     with written_to_the_end() as interruptions:
-        judgement = _tell(report, folder, quiet, console)
+        judgement = judge(report)
+        report_file.write_json(sentences.with_verdicts(judgement), folder)
+        if junit or summary:
+            _write_for_ci(judgement, junit, summary)
+        _tell(judgement, folder, quiet, console)
     return Told(judgement, bool(interruptions))
 
 
@@ -49,32 +64,51 @@ def tell(report: Report, folder: Path, quiet: bool = False, console: Console = s
 def written_to_the_end() -> Iterator[list[int]]:
     """Let the first SIGINT or SIGTERM inside of the block pass. A second one raises KeyboardInterrupt.
 
-    The yielded list gets the number of the first. Signals are left alone in a thread, where Python does not allow
-    handlers.
+    The yielded list gets the number of the first.
     """
-    interruptions: list[int] = []
+    with _signals_answered_by(_pass) as numbers:
+        yield numbers
+
+
+@contextlib.contextmanager
+def measured_to_the_end() -> Iterator[None]:
+    """Have the first SIGINT or SIGTERM raise KeyboardInterrupt, which ends the measuring, and let the second one pass.
+
+    It comes while workers are ended and what was measured is kept. The third raises KeyboardInterrupt again.
+    """
+    with _signals_answered_by(signal.default_int_handler, _pass):
+        yield
+
+
+def _pass(number: int, frame: object) -> None:
+    say("The report is being written. Once more ends that, too.", stderr)
+
+
+@contextlib.contextmanager
+def _signals_answered_by(*handlers: Callable[[int, FrameType | None], Any]) -> Iterator[list[int]]:
+    """Answer the first SIGINT or SIGTERM by the first of these handlers, and so on, and later ones as Python does.
+
+    Signals are left alone in a thread, where Python does not allow handlers. The yielded list gets their numbers.
+    """
+    numbers: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interruptions
+        yield numbers
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def on_first(number: int, frame: object) -> None:
-        interruptions.append(number)
-        for each in numbers:
-            signal.signal(each, signal.default_int_handler)
-        say("The report is being written. Once more ends that, too.", stderr)
+    def answer(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+        following = handlers[len(numbers) - 1] if len(numbers) <= len(handlers) else signal.default_int_handler
+        following(number, frame)
 
-    before = {number: signal.signal(number, on_first) for number in numbers}
+    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interruptions
+        yield numbers
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _tell(report: Report, folder: Path, quiet: bool, console: Console) -> Judgement:
-    judgement = judge(report)
-    report_file.write_json(sentences.with_verdicts(judgement), folder)
+def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> None:
     try:
         if quiet:
             for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
@@ -84,25 +118,20 @@ def _tell(report: Report, folder: Path, quiet: bool, console: Console) -> Judgem
         written = writer.render(judgement, folder)
     say(f"Report: {written['report.md']}", console)
     say(f"Page: {written['report.html']}", console)
-    return judgement
+
+
+def _write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:
+    from bakeoff.reports import junit as junits
+    from bakeoff.reports import summary as summaries
+
+    write(junit, lambda: junits.of_run(judgement))
+    write(summary, lambda: summaries.of_run(judgement))
 
 
 def print_json(answer: BaseModel, exit_status: int) -> int:
     """Print the answer of a command for programs, with its exit status inside, and return that."""
     typer.echo(document(answer, exit_status))
     return exit_status
-
-
-def write_for_ci(report: Report, junit: Path | None, summary: Path | None) -> None:
-    """Write the files that were asked for: JUnit's XML, and a summary in Markdown."""
-    if not (junit or summary):
-        return
-    from bakeoff.reports import junit as junits
-    from bakeoff.reports import summary as summaries
-
-    judgement = judge(report)
-    write(junit, lambda: junits.of_run(judgement))
-    write(summary, lambda: summaries.of_run(judgement))
 
 
 def write(path: Path | None, text: Callable[[], str]) -> None:

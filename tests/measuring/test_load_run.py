@@ -125,6 +125,20 @@ def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected:
     assert is_settled(leads) is expected
 
 
+def test_a_search_on_a_loud_machine_ends_after_twice_its_usual_time() -> None:
+    queue, told = Queue(by_instances), list[TriedSettings]()
+    taken = queue.take
+
+    def take(order: TakeLoad) -> TrafficWindow:
+        window = taken(order).window
+        assert window is not None
+        return TrafficWindow(window=window.model_copy(update={"seconds": SERVER.search_s}))
+
+    load = CellUnderLoad(SERVER, CELL, take, latency_ms=2.0, threads=4).find_settings(seed=1, tell=told.append)
+    assert load.settings is not None and NO_TIME_FOR_SETTINGS in load.left_out
+    assert len(told) == len(load.tried) == 1
+
+
 def test_settings_that_fail_are_one_result_of_the_search() -> None:
     load = Queue(by_instances, fails_from_batch=2).under().find_settings(seed=1)
     assert load.settings is not None and load.settings.batch == 1
@@ -355,7 +369,9 @@ def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -
     run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
     told = [note for note in run.said if "serves best" in note or "at first, with" in note]
     assert len(told) == 4, "a search begins and ends for each cell"
-    assert len([note for note in run.said if "by a first look" in note]) == 2
+    looks = [note for note in run.said if "by a first look" in note]
+    assert {note.split(" carries")[0] for note in looks} == {"eager", "null"}
+    assert all(" with 1 instance" in note or " with 2 instances" in note for note in looks)
     turns = [note for note in run.said if note.startswith("turn ")]
     assert len(turns) == 3 * SERVER.rounds_in(3)
     assert turns[0].startswith("turn 1 under load, in process 1: ") and turns[0].endswith(" requests/s")

@@ -43,3 +43,19 @@ def test_a_second_signal_ends_the_writing(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         console.tell(report(conv_on_cpu()), tmp_path)
     assert (tmp_path / "report.json").exists(), "the numbers are there first"
+
+
+def test_a_signal_ends_the_measuring_and_the_next_one_does_not_end_what_follows(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    steps = []
+    with console.measured_to_the_end():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            steps.append("measuring ended")
+        os.kill(os.getpid(), signal.SIGTERM)  # as CI systems send it a few seconds after SIGINT
+        steps.append("what was measured is kept")
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert steps == ["measuring ended", "what was measured is kept"]
+    assert signal.getsignal(signal.SIGTERM) is before

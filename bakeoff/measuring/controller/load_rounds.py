@@ -14,7 +14,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.load import Load, LoadWindow, TriedSettings
+from bakeoff.records.load import Load, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 
 SETTINGS_SHARE = 0.4
@@ -84,19 +84,21 @@ class LoadRounds:
             label = cell_run.cell.label
             self._run.progress.note(f"looking for the settings with which {label} serves best")
 
-            def tell(first: TriedSettings) -> None:
-                self._run.progress.note(
-                    f"{label} {self._spec.verb} {first.value:.5g} {self._spec.unit}, by a first look"
-                )
+            def tell(tried: TriedSettings) -> None:
+                with_settings = f"with {spelled(tried.settings)}"
+                if tried.value is None:
+                    self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
+                    return
+                value = f"{tried.value:.5g} {self._spec.unit}"
+                self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
             load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s, tell)
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return
             best = next(one.value for one in reversed(load.tried) if one.settings == load.settings and one.value)
-            instances = f"{load.settings.instances} instance{'s' if load.settings.instances > 1 else ''}"
             self._run.progress.note(
-                f"{label} {self._spec.verb} {best:.5g} {self._spec.unit} at first, with {instances}"
+                f"{label} {self._spec.verb} {best:.5g} {self._spec.unit} at first, with {spelled(load.settings)}"
             )
 
     def _say_turns(self, what: str) -> None:
@@ -174,6 +176,13 @@ class LoadRounds:
     @property
     def _ends_s(self) -> float:
         return self._run.time_plan.contest_ends_s
+
+
+def spelled(settings: ServingSettings) -> str:
+    """Return `2 instances`, or `1 instance, batches of 4, hint THROUGHPUT`."""
+    parts = [f"{settings.instances} instance{'s' if settings.instances > 1 else ''}"]
+    parts += [f"batches of {settings.batch}"] if settings.batch > 1 else []
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in settings.options.items())])
 
 
 def _needs_lower_soak(cell_run: CellRun) -> bool:
