@@ -36,7 +36,17 @@ from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
 from bakeoff.reports import command_answers, sentences, writer
-from bakeoff.reports.console import measured_to_the_end, print_json, print_markdown, say, stderr, stdout, tell, write
+from bakeoff.reports.console import (
+    measured_to_the_end,
+    print_json,
+    print_markdown,
+    say,
+    stderr,
+    stdout,
+    tell,
+    write,
+    write_for_ci,
+)
 from bakeoff.reports.joined import join
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
@@ -146,7 +156,7 @@ def run(
         )
     if parts:
         result = _run_parts(typed, parts, out, config_file, preset, quiet, stderr if as_json else stdout)
-        write_for_ci(result.report, junit, summary)
+        write_for_ci(judge(result.report), junit, summary)
         statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
         status = max(statuses, default=0) if result.complete else INTERRUPTED
         return print_json(result.answer, status) if as_json else status

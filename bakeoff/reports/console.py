@@ -54,8 +54,7 @@ def tell(
     with written_to_the_end() as interruptions:
         judgement = judge(report)
         report_file.write_json(sentences.with_verdicts(judgement), folder)
-        if junit or summary:
-            _write_for_ci(judgement, junit, summary)
+        write_for_ci(judgement, junit, summary)
         _tell(judgement, folder, quiet, console)
     return Told(judgement, bool(interruptions))
 
@@ -120,7 +119,10 @@ def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> 
     say(f"Page: {written['report.html']}", console)
 
 
-def _write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:
+def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:
+    """Write the files that were asked for: JUnit's XML, and a summary in Markdown."""
+    if not (junit or summary):
+        return
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
 
