@@ -9,8 +9,8 @@ import pytest
 from bakeoff.judging.judgement import contests_of
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import evaluating, reference
-from bakeoff.models.base import Inputs
-from bakeoff.records.errors import NotServed
+from bakeoff.models.base import Around, Inputs
+from bakeoff.records.errors import NotServed, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from tests.support.measuring import by_label, measure
@@ -121,6 +121,41 @@ def test_other_sizes_are_refused_with_both_sizes(make_predict: Callable[..., eva
     assert make_predict(any_size=True)(torch.randn(3, 3))["y"].shape == (3, 3)
     with pytest.raises(NotServed, match="a list as 'x': give a tensor"):
         make_predict()([1.0])
+
+
+def test_a_whole_request_runs_the_stages_around_the_build(make_predict: Callable[..., evaluating.Predict]) -> None:
+    stages = Around(
+        before=lambda words: {"x": torch.full((4, 3), float(len(words)))},
+        after=lambda answer: answer["y"].sum().item(),
+    )
+    predict = make_predict(find_stages=lambda: stages)
+    assert predict.end_to_end("ab") == 4 * 3 * 2 * 2.0
+    with pytest.raises(UsageError, match=r"before\(\) or after\(\) around the model: call predict"):
+        make_predict().end_to_end("ab")
+
+
+@pytest.mark.slow
+def test_metrics_may_be_end_to_end_also_of_builds_that_never_see_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "def example():\n    return 'a word'\n"
+        "def before(words):\n    return torch.full((1, 4), float(len(words)))\n"
+        "def after(outputs):\n    return round(float(outputs.sum()))\n"
+        "def factory():\n"
+        "    layer = torch.nn.Linear(4, 1)\n    torch.nn.init.ones_(layer.weight)\n"
+        "    torch.nn.init.zeros_(layer.bias)\n"
+        "    return layer\n"
+        "def evaluate(predict):\n"
+        "    words = ['a' * length for length in range(1, 31)]\n"
+        "    return {'right': [predict.end_to_end(each) == 4 * len(each) for each in words]}\n"
+    )
+    report = measure(tmp_path / "run", "eager", "onnx", models=[f"{tmp_path / 'net.py'}:factory"])
+    for record in report.records:
+        assert record.metrics is not None and record.reference_metrics is not None
+        assert record.metrics.failure is None
+        assert record.metrics.values["right"].samples == 30
+        assert record.metrics.values["right"].value == record.reference_metrics.values["right"].value == 1.0
 
 
 def metrics(returned: object, make_predict: Callable[..., evaluating.Predict], monkeypatch: pytest.MonkeyPatch) -> Any:

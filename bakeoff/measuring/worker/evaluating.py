@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import math
-import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
-from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.seeding import seeded
+from bakeoff.models.user import as_inputs
 from bakeoff.records.call_form import Arguments, maker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics
@@ -41,13 +42,23 @@ class Predict:
     """Is called like the model and answers like it, by a build. Other inputs than it serves raise NotServed.
 
     Tensors may lie on any device and have any floating-point type. The answer lies on the device of the first one, and
-    has float32 in place of narrower types.
+    has float32 in place of narrower types. `end_to_end` answers a whole request, with the stages around the model.
     """
 
     def __init__(
-        self, sample: Path, call: Call, sets: Sequence[Inputs], open_axes: OpenAxes = (), any_size: bool = False
+        self,
+        sample: Path,
+        call: Call,
+        sets: Sequence[Inputs],
+        open_axes: OpenAxes = (),
+        any_size: bool = False,
+        find_stages: Callable[[], Around | None] = lambda: None,
     ) -> None:
-        """Take the form of a call from a contest's sample. The `sets` have the sizes and types of the build."""
+        """Take the form of a call from a contest's sample. The `sets` have the sizes and types of the build.
+
+        `find_stages` gives what a request does around the model. It is called when that is needed first.
+        """
+        self._find_stages = functools.cache(find_stages)
         self._form = form_of(sample)
         self._arguments = Arguments(self._form)
         self._answer = maker(self._form["answer"])
@@ -71,6 +82,18 @@ class Predict:
             {name: make(given) for name, make in self._keywords.items()},
         )
         return self._answer([like_models(tensor, leaves[0].device) for tensor in self._call(inputs)])
+
+    def end_to_end(self, raw: Any) -> Any:
+        """Return what `after` makes of the build's answer to what `before` makes of this raw example.
+
+        Raise UsageError where there are no such stages.
+        """
+        stages = self._find_stages()
+        if stages is None:
+            raise UsageError("predict.end_to_end needs before() or after() around the model: call predict")
+        inputs = as_inputs("before()", stages.before(raw) if stages.before else raw)
+        answer = self(*inputs.args, **inputs.kwargs)
+        return stages.after(answer) if stages.after else answer
 
     def _require_served(self, leaves: Sequence[Any]) -> None:
         import torch
@@ -153,8 +176,17 @@ def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) 
 
     worker.calls.begin()
     sample, axes = job.evaluation.sample, job.open_axes
-    with folder_of_user(worker.started_in):
-        return evaluated(worker.cell, job.evaluation.function, lambda: Predict(sample, call, sets, axes))
+
+    def find_stages() -> Around | None:
+        """Return the stages, for which a process that has only loaded a build loads the model."""
+        return worker.around.stages if worker.around else load(worker.cell, weights_at=job.weights_at).around
+
+    with contextlib.chdir(worker.started_in):  # where the data of `evaluate` may lie
+        return evaluated(
+            worker.cell,
+            job.evaluation.function,
+            lambda: Predict(sample, call, sets, axes, find_stages=find_stages),
+        )
 
 
 def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
@@ -178,18 +210,11 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
             return outputs
 
         sample = job.evaluation.sample
-        return evaluated(cell, job.evaluation.function, lambda: Predict(sample, call, sets, any_size=True))
-
-
-@contextlib.contextmanager
-def folder_of_user(folder: Path) -> Iterator[None]:
-    """Run the block in the folder that the user stood in, where the data of `evaluate` may lie."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+        return evaluated(
+            cell,
+            job.evaluation.function,
+            lambda: Predict(sample, call, sets, any_size=True, find_stages=lambda: model.around),
+        )
 
 
 def evaluated(cell: Cell, name: str, make_predict: Callable[[], Predict]) -> Metrics:
