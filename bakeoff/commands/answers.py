@@ -53,8 +53,9 @@ class PartAnswer(Frozen):
 class PartsAnswer(Frozen):
     """What `bakeoff inspect --json` prints. The longest part comes first."""
 
-    seconds: float  # of one call of the pipeline
-    rest: float  # share of the call that no part takes
+    seconds: float  # of a call of the pipeline: the sum of the medians of its parts and of all else
+    timed_calls: int
+    rest: float  # share of a call that no part takes
     parts: list[PartAnswer]
 
 
@@ -128,6 +129,7 @@ def of_preview(preview: Preview) -> PreviewAnswer:
 def of_parts(parts: Parts) -> PartsAnswer:
     return PartsAnswer(
         seconds=parts.seconds,
+        timed_calls=parts.timed_calls,
         rest=parts.rest,
         parts=[PartAnswer(**dataclasses.asdict(part)) for part in parts.parts],
     )

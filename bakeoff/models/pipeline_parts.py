@@ -32,7 +32,7 @@ class Part:
     calls: int
     sizes: Mapping[str, int]  # how often each size of its inputs came, the most frequent first
     seconds: float  # in all its calls, with those of the parts within it; the median over calls of the pipeline
-    share: float  # of the whole call; the median over calls of the pipeline
+    share: float  # of the whole call
     parameters: int
 
 
@@ -40,7 +40,7 @@ class Part:
 class Parts:
     """What a call of a pipeline consists of. Parts are in the order of their time, the longest first."""
 
-    seconds: float  # of a call, the median over those that were timed
+    seconds: float  # of a call: the sum of the medians of its parts and of all else
     parts: tuple[Part, ...]
     timed_calls: int
     rest: float
@@ -83,8 +83,9 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     called, such as an autoencoder that only decodes, they are the modules within it that are called.
 
     The first call counts calls and sizes, and warms up. Then at least three calls are timed, and up to nine within ten
-    seconds. Times and shares are medians over these, so that one call which the machine disturbed changes nothing. On a
-    GPU it waits for the device before and after each call of a part, so that the whole call takes longer than usual.
+    seconds. The time of each part is the median over these, so that one call which the machine disturbed changes
+    nothing, and shares are of the sum of all medians. On a GPU it waits for the device before and after each call of a
+    part, so that the whole call takes longer than usual.
     """
     candidates = {name: part_of(pipeline, name) for name in parts} if parts else _candidates(pipeline)
     calls = recorded(pipeline, example, candidates)
@@ -106,28 +107,28 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
             run_once(pipeline, example)
             synchronise()
             seconds.append(time.perf_counter() - begun_call_s)
-    shares = {
-        name: [taken / whole for taken, whole in zip(timer.seconds, seconds, strict=True)]
-        for name, timer in timers.items()
-    }
+    medians = {name: statistics.median(timer.seconds) for name, timer in timers.items()}
+    outer = [name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen)]
+    in_parts = [sum(timers[name].seconds[number] for name in outer) for number in range(len(seconds))]
+    rest_s = statistics.median(max(0.0, whole - inside) for whole, inside in zip(seconds, in_parts, strict=True))
+    call_s = sum(medians[name] for name in outer) + rest_s
     listed = [
         Part(
             name,
             type(module).__name__,
             calls[name].count,
             calls[name].sizes,
-            statistics.median(timers[name].seconds),
-            statistics.median(shares[name]),
+            medians[name],
+            medians[name] / call_s,
             sum(weight.numel() for weight in module.parameters()),
         )
         for name, module in chosen.items()
     ]
-    outer = [share for name, share in shares.items() if not any(name.startswith(f"{other}.") for other in chosen)]
     return Parts(
-        seconds=statistics.median(seconds),
+        seconds=call_s,
         parts=tuple(sorted(listed, key=lambda part: -part.seconds)),
         timed_calls=len(seconds),
-        rest=statistics.median(max(0.0, 1 - sum(each)) for each in zip(*outer, strict=True)),
+        rest=rest_s / call_s,
     )
 
 

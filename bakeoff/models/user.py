@@ -216,6 +216,13 @@ def with_stages(
     return module, before(raw), Around(before, after, raw)
 
 
+def answer_request(around: Around, model: Callable[..., Any], raw: Any) -> Any:
+    """Answer a whole request with this raw example: before, the model and after. Any of the stages may be missing."""
+    inputs = as_inputs("before()", around.before(raw) if around.before else raw)
+    answer = model(*inputs.args, **inputs.kwargs)
+    return around.after(answer) if around.after else answer
+
+
 def loaded(name: str) -> UserModel | None:
     """Return the user's model of this name that this process has begun to load, if there is one."""
     return _loaded.get(name)

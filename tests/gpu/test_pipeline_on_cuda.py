@@ -29,7 +29,7 @@ class Unet(nn.Module):
         super().__init__()
         self.first, self.last = nn.Conv2d(4, width, 3, padding=1), nn.Conv2d(width, 4, 3, padding=1)
         self.words = nn.Linear(64, width)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(8)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
 
     def forward(self, sample: torch.Tensor, encoder_hidden_states: torch.Tensor) -> torch.Tensor:
         told = self.words(encoder_hidden_states.mean(1))[:, :, None, None]
@@ -56,9 +56,9 @@ class Painter:
         for each in (self.text_encoder, self.unet, self.vae):
             each.eval().half().cuda()
 
-    def __call__(self, words: torch.Tensor, steps: int = 10) -> torch.Tensor:
+    def __call__(self, words: torch.Tensor, steps: int = 6) -> torch.Tensor:
         told = self.text_encoder(words)
-        image = torch.zeros(1, 4, 64, 64, dtype=torch.float16, device="cuda")
+        image = torch.zeros(1, 4, 32, 32, dtype=torch.float16, device="cuda")
         for _ in range(steps):
             image = image - 0.1 * self.unet(image, encoder_hidden_states=told)
         answer: torch.Tensor = self.vae.decoder(image)
@@ -73,8 +73,8 @@ def test_parts_of_a_pipeline_in_fp16_are_compared_and_put_in_place(tmp_path: Pat
     assert listed.parts[0].name == "unet"
     assert {part.name for part in listed.parts} == {"text_encoder", "unet", "vae.decoder"}
     found = bakeoff.compare(
-        pipeline, words, parts=["text_encoder", "unet", "vae.decoder"], processes=3, out=tmp_path / "run",
-        backends="eager,eager/cuda-graph,inductor,inductor/cuda-graph,onnx", progress=False,
+        pipeline, words, parts=["text_encoder", "unet", "vae.decoder"], processes=1, min_time=0.3,
+        out=tmp_path / "run", backends="eager,eager/cuda-graph,inductor/cuda-graph", progress=False,
     )  # fmt: skip
     assert isinstance(found, PipelineResult)
     assert {each.report.records[0].cell.precision for each in found.parts.values()} == {"fp16"}

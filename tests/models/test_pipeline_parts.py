@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,11 +39,14 @@ class Decoding(nn.Module):
 class Loop:
     """Text encoder, a denoiser that is called four times, and a decoder, as in a diffusion pipeline."""
 
-    def __init__(self) -> None:
+    def __init__(self, disturbed_calls: tuple[int, ...] = ()) -> None:
         self.text_encoder, self.denoiser, self.vae = Sleeping(0.02), Sleeping(0.03), Decoding()
         self.steps = 4
+        self.calls, self.disturbed_calls = 0, disturbed_calls
 
     def __call__(self, x: torch.Tensor, steps: int = 4) -> torch.Tensor:
+        self.calls += 1
+        time.sleep(0.3 if self.calls in self.disturbed_calls else 0)
         state = self.text_encoder(x)
         for _ in range(steps):
             state = self.denoiser(torch.cat([state, state])).chunk(2)[0]
@@ -52,7 +56,7 @@ class Loop:
 
 
 def test_shares_are_those_of_planted_sleeps() -> None:
-    found = bakeoff.inspect_parts(Loop(), torch.ones(1, 4))
+    found = bakeoff.inspect_parts(Loop(disturbed_calls=(1, 3)), torch.ones(1, 4))
     parts = {part.name: part for part in found.parts}
     assert {name: part.calls for name, part in parts.items()} == {
         "text_encoder": 1,
@@ -62,6 +66,8 @@ def test_shares_are_those_of_planted_sleeps() -> None:
     wanted = {"text_encoder": 0.1, "denoiser": 0.6, "vae.decoder": 0.2}
     assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted, abs=0.05)
     assert found.rest == pytest.approx(0.1, abs=0.05)
+    assert found.rest + sum(part.share for part in found.parts) == pytest.approx(1.0)
+    assert found.timed_calls == 9
     assert parts["denoiser"].sizes == {"2x4": 4}
     assert parts["denoiser"].parameters == 20
     assert found.parts[0].name == "denoiser"
@@ -98,6 +104,17 @@ def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[...,
     assert status == 0
     assert "first" in out
     assert "1 x 3x6" in out
+    (tmp_path / "photo.py").write_text(
+        "import time, torch\n"
+        "def example():\n    return 3\n"
+        "def before(raw):\n    time.sleep(0.02)\n    return torch.ones(raw, 4)\n"
+        "def factory():\n    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
+    )
+    status, out, _ = command_line("inspect", f"{tmp_path / 'photo.py'}:factory", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert [part["sizes"] for part in answer["parts"]] == [{"3x4": 1}, {"3x4": 1}]
+    assert answer["rest"] > 0.5, "the stages around the model are a part of the call"
     status, _, err = command_line("inspect", "mlp")
     assert status == 2
     assert "mlp is one model" in err

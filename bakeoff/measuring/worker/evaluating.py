@@ -25,7 +25,7 @@ from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.seeding import seeded
-from bakeoff.models.user import as_inputs
+from bakeoff.models.user import answer_request
 from bakeoff.records.call_form import Arguments, maker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics
@@ -91,9 +91,7 @@ class Predict:
         stages = self._find_stages()
         if stages is None:
             raise UsageError("predict.end_to_end needs before() or after() around the model: call predict")
-        inputs = as_inputs("before()", stages.before(raw) if stages.before else raw)
-        answer = self(*inputs.args, **inputs.kwargs)
-        return stages.after(answer) if stages.after else answer
+        return answer_request(stages, self, raw)
 
     def _require_served(self, leaves: Sequence[Any]) -> None:
         import torch
