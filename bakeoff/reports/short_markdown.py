@@ -19,8 +19,8 @@ from bakeoff.reports.tables import Surface, Table, shown_in
 
 DETAILS_MD = "details.md"
 
-FIGURES = ("load", "profile", "sweep-latency", "sweep-dynamic", "precisions", "latency")
-"""The figure that is shown is the first of these that was drawn."""
+FIGURES = ("load", "costs", "profile", "sweep-latency", "sweep-dynamic", "precisions", "latency")
+"""The figure that is shown is the first of these that was drawn. Costs are shown if they were asked for."""
 
 MOST_CONTESTS = 6
 """So many contests get a table each. `details.md` has the others."""
@@ -39,7 +39,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         f"## What to run now\n\n{_commands(told.commands)}" if told.commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
-        _figure(figures),
+        _figure([path for path in figures if path.stem != "costs" or any(each.calls for each in contests)]),
         f"<sub>{escape(' · '.join(machine.summary(report)))}. Everything else is in [details.md]({DETAILS_MD}) and "
         "on the page report.html.</sub>",
     ]
