@@ -188,7 +188,10 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
     with torch.inference_mode(False), torch.no_grad():
         example = _own_tensors(inputs)
         program = torch.export.export(FlatModule(copy.deepcopy(module), inputs), example)
-        observed = prepare_pt2e(program.module(), quantizer)
+        exported = program.module()
+        exported.graph.eliminate_dead_code()  # torchao's quantiser fails on a layer that nothing uses
+        exported.recompile()
+        observed = prepare_pt2e(exported, quantizer)
         for one in calibration:
             observed(*_own_tensors(one))
         converted = convert_pt2e(observed)

@@ -11,7 +11,9 @@ from bakeoff.judging.doubts import (
     CoresStolen,
     CoresTaken,
     Doubt,
+    EvaluationVaries,
     GpuShared,
+    JudgedByCalibration,
     NarrowLead,
     NotEvaluated,
     NotRanked,
@@ -76,9 +78,9 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     if _could_change_the_winner(doubt, ranking):
         return Effect.WINNER
     match doubt:
-        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen() | RequirementOpen() | NotEvaluated():
+        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
             return Effect.NONE
-        case WithoutInterval():
+        case RequirementOpen() | NotEvaluated() | WithoutInterval() | JudgedByCalibration() | EvaluationVaries():
             return Effect.NONE
         case OfRecords(doubt=NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()):
             return Effect.NONE
@@ -99,7 +101,7 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return True
         case NotRanked():
             return doubt.status is Status.NOT_REACHED
-        case RequirementOpen() | NotEvaluated():
+        case RequirementOpen() | NotEvaluated() | JudgedByCalibration():
             return bool(set(cells_of(doubt)) & {record.cell.label for record in ranking.sharing_first_place()})
         case OfRecords(doubt=Unchecked() | FrozenChoices() | Growing() | DecidedByRounding(computed_in="float64")):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})

@@ -185,6 +185,8 @@ class Requirement:
         return _COMPARISONS[self.comparison](above, 0.0)
 
     def _why_not_measured(self, record: Record) -> str:
+        if record.reference_metrics is not None and record.reference_metrics.failure is not None:
+            return "evaluate failed for the reference"  # a doubt of its own says why, once for all cells
         for metrics in (record.reference_metrics, record.metrics):
             if metrics is not None and metrics.failure is not None:
                 return metrics.failure.sentence

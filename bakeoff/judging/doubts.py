@@ -117,6 +117,25 @@ class WithoutInterval:
 
 
 @dataclass(frozen=True)
+class EvaluationVaries:
+    """The user's own function says something else of this cell than of the reference, though they are the same."""
+
+    label: str
+    metric: str
+    value: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class JudgedByCalibration:
+    """The user's own function judges these cells by samples that they are calibrated with."""
+
+    labels: tuple[str, ...]
+    samples: int
+    judged: int
+
+
+@dataclass(frozen=True)
 class CoarseCheck:
     """Eager itself is so far from the reference that the check of these cells rejects little."""
 
@@ -247,6 +266,8 @@ Doubt = (
     | RequirementOpen
     | NotEvaluated
     | WithoutInterval
+    | JudgedByCalibration
+    | EvaluationVaries
     | CoarseCheck
     | SettledLate
     | PartlyElsewhere
@@ -276,6 +297,8 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     RequirementOpen,
     NotEvaluated,
     RequirementMissed,
+    JudgedByCalibration,
+    EvaluationVaries,
     WithoutInterval,
     Caveat,
     Noted,
@@ -312,9 +335,9 @@ def weight(doubt: Doubt) -> int:
 def cells_of(doubt: Doubt) -> tuple[str, ...]:
     """Return the labels of the cells whose numbers it doubts. It is empty if it is about the whole contest."""
     match doubt:
-        case OfRecords() | CoarseCheck() | NotRanked() | NotEvaluated() | RequirementOpen():
+        case OfRecords() | CoarseCheck() | NotRanked() | NotEvaluated() | RequirementOpen() | JudgedByCalibration():
             return doubt.labels
-        case SettledLate() | PartlyElsewhere():
+        case SettledLate() | PartlyElsewhere() | EvaluationVaries():
             return (doubt.label,)
         case BuildSpread() | ProcessSpread():
             return tuple(doubt.spreads)

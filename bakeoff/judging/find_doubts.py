@@ -18,7 +18,9 @@ from bakeoff.judging.doubts import (
     CoresStolen,
     CoresTaken,
     Doubt,
+    EvaluationVaries,
     FreshMemory,
+    JudgedByCalibration,
     NarrowLead,
     NoBaseline,
     NotEvaluated,
@@ -36,8 +38,10 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
 from bakeoff.judging.intervals import analysis_of_variance
+from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import SETTLE, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
@@ -123,17 +127,27 @@ def _of_checks(ranked: Sequence[Record]) -> list[CoarseCheck]:
     return [CoarseCheck(tuple(coarse), max(coarse.values()))] if coarse else []
 
 
-def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval]:
-    """Yield why the user's own function gave no metrics, once for all cells that share the reason."""
+def _of_metrics(
+    ranking: Ranking,
+) -> Iterator[NotEvaluated | WithoutInterval | JudgedByCalibration | EvaluationVaries]:
+    """Yield why the user's own function gave no metrics, once for all cells that share the reason, or weak ones."""
     failed: dict[tuple[str, bool], list[str]] = {}
-    for record in ranking.ranked:
-        for metrics, of_reference in ((record.metrics, False), (record.reference_metrics, True)):
+    for records, of_reference in ((ranking.ranked, False), (ranking.measured, True)):
+        for record in records:
+            metrics = record.reference_metrics if of_reference else record.metrics
             if metrics is not None and metrics.failure is not None:
                 failed.setdefault((metrics.failure.sentence, of_reference), []).append(record.cell.label)
     for (reason, of_reference), labels in failed.items():
         yield NotEvaluated(tuple(labels), reason, of_reference)
     if plain := ranking.plain_metrics:
         yield WithoutInterval(plain)
+    int8 = [record for record in ranking.ranked if record.cell.precision is Precision.INT8 and record.metrics]
+    if int8 and (reference := int8[0].reference_metrics) and reference.calibrating:
+        yield JudgedByCalibration(tuple(record.cell.label for record in int8), reference.calibrating, reference.judged)
+    for record in filter(is_reference, ranking.measured):
+        for name, metric in judge_metrics(record).items():
+            if metric.varies:
+                yield EvaluationVaries(record.cell.label, name, metric.value, metric.reference)
 
 
 def _of_baseline(ranking: Ranking) -> list[NoBaseline]:

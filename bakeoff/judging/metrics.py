@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -27,6 +27,11 @@ Z = 1.959963984540054
 
 FEWEST_DIFFERING = 5
 """Where fewer samples than this have another score than the reference gives them, their spread is hardly known."""
+
+ROUNDING = 1e-4
+"""Two evaluations of one build may differ by this share of the metric, since threads may add in another order."""
+
+NO_CHANGE = Interval(low=0.0, high=0.0)
 
 MOST_SAMPLES = 10**7
 """No more samples than this are ever asked for."""
@@ -53,6 +58,11 @@ class MetricJudgement:
     def change(self) -> float:
         """Return how much more it is than the reference's."""
         return self.value - self.reference
+
+    @property
+    def varies(self) -> bool:
+        """Return True if it is another one than the reference's by more than rounding."""
+        return bool(self.lost or self.won) or abs(self.change) > ROUNDING * abs(self.reference)
 
 
 @dataclass(frozen=True)
@@ -94,11 +104,14 @@ class Margin:
 def judge_metrics(record: Record) -> Mapping[str, MetricJudgement]:
     """Return each metric of a build beside the reference's, by name."""
     ours, theirs = record.metrics or Metrics(), record.reference_metrics or Metrics()
-    return {
+    judged = {
         name: _judgement(name, metric, theirs.values[name], ours.higher_is_better.get(name))
         for name, metric in ours.values.items()
         if name in theirs.values
     }
+    if not is_reference(record):
+        return judged
+    return {name: each if each.varies else replace(each, change_ci95=NO_CHANGE) for name, each in judged.items()}
 
 
 def _judgement(name: str, ours: Metric, theirs: Metric, higher_is_better: bool | None) -> MetricJudgement:

@@ -44,6 +44,8 @@ class Metrics(Frozen):
     higher_is_better: dict[str, bool] = Field(default_factory=dict)  # as far as `evaluate` declares it
     failure: Failure | None = None
     seconds: float = 0.0
+    judged: int = 0  # different samples that `evaluate` gave the reference, where int8 has calibration data of its own
+    calibrating: int = 0  # of these, that int8 is calibrated with
 
     def beside(self, reference: Metrics) -> Metrics:
         """Return the metrics of a build, or why they cannot be compared with those of the reference."""

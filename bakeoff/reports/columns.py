@@ -9,7 +9,7 @@ from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.schema import (
@@ -107,9 +107,9 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: found.value if (found := headline_of(contest).speedup) else None,
                text=headline.speedup, surfaces=Surface.ALL),
+        Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
                surfaces=Surface.ALL),
-        Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),
@@ -465,7 +465,9 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
 
     def ends(row: CellJudgement) -> Ends | None:
         found = of(row)
-        return (found.change_ci95.low, found.change_ci95.high) if found and found.change_ci95 else None
+        if found is None or found.change_ci95 in (None, NO_CHANGE):
+            return None
+        return found.change_ci95.low, found.change_ci95.high
 
     def note(row: CellJudgement) -> str:
         found = of(row)

@@ -18,8 +18,10 @@ from bakeoff.judging.doubts import (
     CoresStolen,
     CoresTaken,
     Doubt,
+    EvaluationVaries,
     FreshMemory,
     GpuShared,
+    JudgedByCalibration,
     NarrowLead,
     NoBaseline,
     NotEvaluated,
@@ -122,6 +124,17 @@ def doubt(doubt: Doubt) -> str:
             return (
                 f"{listed(list(doubt.quantities))}: evaluate returns a plain number, which has no interval, so that a "
                 "difference may be chance. Let it return the score of each sample"
+            )
+        case EvaluationVaries():
+            return (
+                f"evaluate is not repeatable: {doubt.label} is the reference itself, and its {doubt.metric} is "
+                f"{number_format.metric(doubt.value)} here and {number_format.metric(doubt.reference)} there. "
+                "Let it use the same samples in each call"
+            )
+        case JudgedByCalibration():
+            return (
+                f"{listed(list(doubt.labels))}: {doubt.samples:,} of the {doubt.judged:,} samples that evaluate judges "
+                "are calibration data, so that the metric may look better than it is. Let calibrate return others"
             )
         case CoarseCheck():
             return (
@@ -276,6 +289,8 @@ def brief(doubt: Doubt) -> str:
             return f"{asked}: {_further_samples(doubt)}"
         case NotEvaluated():
             return "its metrics are not known"
+        case JudgedByCalibration():
+            return "it is judged by its calibration data"
         case OfRecords(doubt=Unchecked()):
             return "its outputs could not be compared"
         case OfRecords(doubt=FrozenChoices()):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.doubts import NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.text import one_line
@@ -59,7 +60,8 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
     asked = of or headline_of(contest)
     match asked.certainty:
         case Certainty.NOTHING:
-            return f"nothing could be ranked ({endings(contest.cells)})"
+            failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
+            return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)})"
         case Certainty.ALONE:
             return f"only {asked.candidates[0]} could be ranked"
         case Certainty.DOUBTED:

@@ -48,6 +48,8 @@ REFRESH_EVERY_S = 0.25
 LEFT_OUT_FIRST = ("first call", "peak memory", "build", "relative RMSE")
 """A narrow terminal's table has no room for these where there are many columns, such as metrics."""
 
+FEWEST_COLUMNS = 5
+
 
 class LiveTable:
     """Shows what a run is doing, with one line per cell. Use it as a context manager; call its methods in any order.
@@ -404,6 +406,8 @@ def _fitting(
         if sum(map(width_of, columns)) <= width:
             break
         columns = [column for column in columns if column.heading != heading]
+    while sum(map(width_of, columns)) > width and len(columns) > FEWEST_COLUMNS:
+        columns = columns[:-1]
     return columns
 
 

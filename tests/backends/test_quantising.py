@@ -284,6 +284,26 @@ def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
     assert told == {"int8 linear layers": 1, "float32 convolution layers": 1}
 
 
+class UnusedLayer(nn.Module):
+    """Has a layer that no output depends on, as the pooler of a BERT that encodes sentences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.unused(x)
+        return self.used(x).relu()  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_nothing_uses_is_left_out() -> None:
+    module, inputs = UnusedLayer().eval(), Inputs((torch.randn(4, 8),))
+    prepared = torch_int8_cpu(module, inputs, [inputs], lower=True)
+    assert prepared.layers == {"int8 linear layers": 1}
+    (found,) = flatten_outputs(prepared.module(*inputs.args))
+    torch.testing.assert_close(found, module(*inputs.args), atol=0.05, rtol=0.05)
+
+
 def test_without_calibration_sets_int8_is_an_error(tmp_path: Path) -> None:
     cell = cell_of("mlp")
     module, sets = move_to_device(load(cell), cell)

@@ -6,14 +6,14 @@ import pytest
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
+from bakeoff.judging.doubts import EvaluationVaries, NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
 from bakeoff.judging.metrics import judge_metrics, mcnemar
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Record
-from bakeoff.reports import doubt_sentences
+from bakeoff.reports import doubt_sentences, headline
 from tests.reports.samples import cell, constant, ok
 
 
@@ -187,3 +187,41 @@ def test_a_requirement_of_a_metric_is_refused_where_nothing_is_evaluated() -> No
         Requirements.parse("p9_ms<5").refuse_metrics()
     with pytest.raises(UsageError, match="top1 takes a plain number, or a change such as -1%"):
         Requirements.parse("top1<5ms")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_int8_that_is_judged_by_its_calibration_data_is_no_sure_winner(precision: str) -> None:
+    records = [measured("onnx", right(800), right(800)), measured("eager", right(800), right(800), ms=2.0)]
+    theirs = records[0].reference_metrics
+    assert theirs is not None
+    update = {"reference_metrics": theirs.model_copy(update={"judged": 800, "calibrating": 64})}
+    made = [
+        each.model_copy(update=update | {"cell": each.cell.model_copy(update={"precision": Precision(precision)})})
+        for each in records
+    ]
+    contest = judge_contest(made, Requirements.parse("top1>-1%"))
+    assert contest.certainty is (Certainty.DOUBTED if precision == "int8" else Certainty.SURE)
+    said = "onnx and eager: 64 of the 800 samples that evaluate judges are calibration data"
+    assert (said in " ".join(doubt_sentences.doubts(contest))) is (precision == "int8")
+
+
+def test_the_reference_is_told_to_change_nothing_and_may_not_vary() -> None:
+    scores = [random.Random(4).random() for _ in range(100)]
+    change = judge_metrics(measured("eager", scores, scores))["top1"].change_ci95
+    assert change is not None and (change.low, change.high) == (0.0, 0.0)
+    contest = judge_contest([measured("eager", 0.62, 0.6), measured("onnx", 0.61, 0.6, ms=2.0)])
+    assert EvaluationVaries("eager", "top1", 0.62, 0.6) in contest.doubts
+    assert "not repeatable: eager is the reference itself, and its top1 is 0.62 here and 0.6 there" in " ".join(
+        doubt_sentences.doubts(contest)
+    )
+    alike = judge_contest([measured("eager", 0.600001, 0.6), measured("onnx", 0.61, 0.6, ms=2.0)])
+    assert not any(isinstance(each, EvaluationVaries) for each in alike.doubts)
+
+
+def test_where_the_reference_failed_a_required_metric_lets_nobody_win_and_the_reason_is_told_once() -> None:
+    records = [failed(ok(cell(label), constant([1.0] * 8)), reference_metrics=NAN) for label in ("eager", "onnx")]
+    contest = judge_contest(records, Requirements.parse("top1>-1%"))
+    assert contest.winner is None and headline.line(contest) == "nothing could be ranked (evaluate failed)"
+    told = doubt_sentences.doubts(contest)
+    assert sum(NAN.text in each for each in told) == 1
+    assert sum("top1 cannot be judged: evaluate failed for the reference" in each for each in told) == 2

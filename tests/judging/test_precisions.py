@@ -236,11 +236,16 @@ def evaluated() -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("require", "winner"), [("top1>-5%", "onnx int8"), ("top1>-1%", "eager bf16"), ("top1>=0%", "eager bf16")]
+    ("require", "winner", "certainty"),
+    [
+        ("top1>-5%", "onnx int8", Certainty.SURE),
+        ("top1>-1%", "eager bf16", Certainty.SURE),
+        ("top1>=0%", "eager bf16", Certainty.DOUBTED),
+    ],
 )
-def test_the_fastest_that_keeps_the_metric_wins(require: str, winner: str) -> None:
+def test_the_fastest_that_keeps_the_metric_wins(require: str, winner: str, certainty: Certainty) -> None:
     contest = judged(require, evaluated())
-    assert (contest.winner, contest.tolerance) == (winner, None)
+    assert (contest.winner, contest.tolerance, contest.certainty) == (winner, None, certainty)
     assert {row.label for row in contest.cells if row.unmet} == (
         set() if require == "top1>-5%" else {"onnx int8", "eager int8"}
     )

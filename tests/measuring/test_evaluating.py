@@ -196,8 +196,13 @@ def fails() -> object:
         ({}, "evaluate returned an empty dict"),
         ({"top1": []}, "evaluate returned a list as top1: expected a number or a list of them"),
         ({"top1": "good"}, "evaluate returned a str as top1"),
+        ({"top1": torch.ones(8, 1)}, "evaluate returned scores of shape (8, 1) as top1: return one axis of them"),
+        ({"top1": [[1, 0], [1]]}, "evaluate returned a list as top1"),
+        ({"top1": None}, "evaluate returned a NoneType as top1"),
+        ({"top1": 1j}, "evaluate returned a complex as top1"),
         ({"top1": [0.5, float("inf")]}, "evaluate returned inf as top1 for sample 2 of 2"),
         ({"top 1": 0.5}, "evaluate returned a metric 'top 1': name it like top1"),
+        ({"rmse": 0.5}, "evaluate returned 'rmse', which Bakeoff measures itself: name it like task_rmse"),
     ],
 )
 def test_what_cannot_be_taken_is_a_reason(
@@ -205,6 +210,23 @@ def test_what_cannot_be_taken_is_a_reason(
 ) -> None:
     found = metrics(returned, make_predict, monkeypatch)
     assert not found.values and said in found.failure.sentence
+
+
+def test_samples_that_calibrate_int8_are_told_apart_by_their_values(tmp_path: Path) -> None:
+    """Three of the calibrating rows are among those that `evaluate` gives, in calls of other rows."""
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "def rows(*values): return torch.tensor([[float(value)] * 3 for value in values])\n"
+        "def factory(batch: int = 2): return torch.nn.Linear(3, 2), rows(0, 1)\n"
+        "def calibrate(): return [rows(2, 3), rows(4, 5)]\n"
+        "def evaluate(predict):\n"
+        "    for pair in ((3, 6), (5, 2), (7, 7)):\n"
+        "        predict(rows(*pair))\n"
+        "    return {'seen': 1.0}\n"
+    )
+    report = measure(tmp_path / "run", "eager", models=[f"{tmp_path}/net.py:factory"], precision=[Precision.INT8])
+    theirs = report.records[0].reference_metrics
+    assert theirs is not None and (theirs.judged, theirs.calibrating) == (5, 3)
 
 
 # --- the user's own metric, in a run's time

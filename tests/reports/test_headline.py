@@ -96,6 +96,7 @@ def test_the_metric_is_told_beside_the_reference() -> None:
     better = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
     assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure"
     assert "top1 0.9 (unchanged), sure" in line(evaluated([float(place % 10 > 0) for place in range(1000)], ""))
+    assert "top1 0.9 (unchanged)" in line(judged([metrics.measured("onnx", 0.9, 0.90001)]))
     plain = [metrics.measured("onnx", -3.0, -2.0), metrics.measured("eager", -2.0, -2.0, ms=2.0)]
     assert ", top1 -3 (-50 %), " in line(judged(plain))
 

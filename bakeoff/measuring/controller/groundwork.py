@@ -30,6 +30,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.planning.plan import Contest
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Memory, Status
 from bakeoff.records.store import Store
 
@@ -128,8 +129,10 @@ def reference_metrics(
     if (known := store.metrics(contest.id)) is not None:
         return known
     progress.note(f"evaluating the float32 reference of {contest.id}")
-    first = contest.cells[0]
-    job = EvaluateReference(cell=first.cell, evaluation=evaluation, weights_at=first.weights_at)
+    # a cell of int8, if there is one, loads the data that it is calibrated with
+    int8 = (planned for planned in contest.cells if planned.cell.precision is Precision.INT8)
+    chosen = next(int8, contest.cells[0])
+    job = EvaluateReference(cell=chosen.cell, evaluation=evaluation, weights_at=chosen.weights_at)
     log = store.log(f"evaluate-{contest.id}")
     begun_s = time.monotonic()
     failure: Failure | None = None
@@ -148,6 +151,8 @@ def reference_metrics(
     else:
         assert isinstance(event, Evaluated)
         metrics = event.metrics
+    if metrics.failure:
+        progress.note(f"evaluate failed, so that no build is evaluated: {metrics.failure.sentence}")
     store.save_metrics(contest.id, metrics)
     return metrics
 

@@ -7,9 +7,10 @@ import functools
 import inspect
 import json
 import math
+import random
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from bakeoff import models
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.loaded.contract import TensorSpec
 from bakeoff.backends.ranges import OpenAxes, of_tensor
+from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device
 from bakeoff.measuring.worker.matching import without_numbers
+from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.seeding import seeded
@@ -201,18 +204,32 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
         clock = Clock(cell.device)
         module, sets = move_to_device(model, cell, torch.float32)
 
+        calibrating = {row for each in model.calibration for row in rows_of(each)}
+        judged: set[bytes] = set()
+
         def call(inputs: Inputs) -> Sequence[torch.Tensor]:
+            judged.update(rows_of(inputs) if calibrating else ())
             with torch.inference_mode():
                 outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
             clock.synchronise()
             return outputs
 
         sample = job.evaluation.sample
-        return evaluated(
+        metrics = evaluated(
             cell,
             job.evaluation.function,
             lambda: Predict(sample, call, sets, any_size=True, find_stages=lambda: model.around),
         )
+        return metrics.model_copy(update={"judged": len(judged), "calibrating": len(judged & calibrating)})
+
+
+def rows_of(inputs: Inputs) -> list[bytes]:
+    """Return a digest of each sample of a call: of a row of its tensors, or of the whole where their lengths differ."""
+    tensors = inputs.tensors()
+    lengths = {len(tensor) if tensor.dim() else None for tensor in tensors}
+    are_rows = len(lengths) == 1 and None not in lengths
+    samples = zip(*(tensor.unbind() for tensor in tensors), strict=True) if are_rows else [tensors]
+    return [b"".join(content(part.cpu().contiguous()) for part in sample) for sample in samples]
 
 
 def evaluated(cell: Cell, name: str, make_predict: Callable[[], Predict]) -> Metrics:
@@ -233,11 +250,10 @@ def metrics_of(
         predict = make_predict()
         evaluate = find_evaluate()
         file = getattr(getattr(evaluate, "__code__", None), "co_filename", "")
-        with seeded(seed):
+        with all_seeded(seed):
             returned = evaluate(predict, **arguments_of(evaluate, {**sizes, "seed": seed}))
         values = values_of(returned)
-        declared: Mapping[str, bool] = getattr(evaluate, "higher_is_better", {})
-        known = {key: bool(declared[key]) for key in values if key in declared}
+        known = _directions(values, getattr(evaluate, "higher_is_better", {}))
         return Metrics(values=values, higher_is_better=known, seconds=time.monotonic() - begun_s)
     except Exception as error:  # the user's own code may raise anything
         traceback.print_exc()
@@ -245,6 +261,22 @@ def metrics_of(
         path = Path(file).resolve() if file else None
         place = last_frame_below(path.parent, error, path) if path and not isinstance(error, BakeoffError) else ""
         return Metrics(failure=failure.model_copy(update={"place": place}), seconds=time.monotonic() - begun_s)
+
+
+@contextlib.contextmanager
+def all_seeded(seed: int) -> Iterator[None]:
+    """Start the generators of torch, NumPy and Python at `seed` inside the context, and restore them afterwards."""
+    import numpy
+
+    before, of_numpy = random.getstate(), numpy.random.get_state()
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    try:
+        with seeded(seed):
+            yield
+    finally:
+        random.setstate(before)
+        numpy.random.set_state(of_numpy)
 
 
 def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -> dict[str, object]:
@@ -270,9 +302,22 @@ def values_of(returned: object) -> dict[str, Metric]:
     return {name: _metric(name, value) for name, value in returned.items()}
 
 
+def _directions(values: Mapping[str, Metric], declared: object) -> dict[str, bool]:
+    """Return which of the metrics are better if they are higher, as far as `evaluate` declares it."""
+    if isinstance(declared, bool):
+        return dict.fromkeys(values, declared)
+    if not isinstance(declared, Mapping):
+        raise UsageError(f"evaluate.higher_is_better is a {type(declared).__name__}: write {{'top1': True}}")
+    return {name: bool(declared[name]) for name in values if name in declared}
+
+
 def _metric(name: str, value: Any) -> Metric:
     if not name.isidentifier():
         raise UsageError(f"evaluate returned a metric '{name}': name it like top1 or f1_macro")
+    if name in QUANTITIES:
+        raise UsageError(f"evaluate returned '{name}', which Bakeoff measures itself: name it like task_{name}")
+    if getattr(value, "ndim", 0) > 1:
+        raise UsageError(f"evaluate returned scores of shape {sizes(value.shape)} as {name}: return one axis of them")
     if hasattr(value, "tolist"):  # a tensor, an array, or a number of either
         value = value.detach().cpu().tolist() if hasattr(value, "detach") else value.tolist()
     if isinstance(value, int | float):
