@@ -201,22 +201,33 @@ def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node], 
 
 
 def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
-    """Return the spans of each call in a profile of ONNX Runtime, with the executor's own time between the nodes."""
+    """Return the spans of each call in a profile of ONNX Runtime, with the executor's own time between the nodes.
+
+    What it takes before a node counts for the node's modules.
+    """
     runs = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])
     nodes = sorted((event for event in events if is_node(event)), key=lambda event: event["ts"])
     calls = []
     for run in runs:
         begun, ended = run["ts"], run["ts"] + run["dur"]
-        spans = [span_of(node, begun, owners) for node in nodes if begun <= node["ts"] < ended]
-        taken = sum(span.lasted_us for span in spans)
-        rest = TracedSpan(
-            name="ONNX Runtime's executor",
-            kind=Kind.FRAMEWORK,
-            begun_us=max((span.begun_us + span.lasted_us for span in spans), default=0.0),
-            lasted_us=max(0.0, run["dur"] - taken),
-        )
-        calls.append([*spans, rest])
+        spans: list[TracedSpan] = []
+        reached_us = 0.0
+        for node in (node for node in nodes if begun <= node["ts"] < ended):
+            span = span_of(node, begun, owners)
+            if span.begun_us > reached_us:  # the executor's work for the node; before the first one, for the call
+                spans.append(executor_span(reached_us, span.begun_us, span.modules if spans else ()))
+            spans.append(span)
+            reached_us = max(reached_us, span.begun_us + span.lasted_us)
+        if run["dur"] > reached_us:
+            spans.append(executor_span(reached_us, run["dur"]))
+        calls.append(spans)
     return calls
+
+
+def executor_span(begun_us: float, ended_us: float, modules: Modules = ()) -> TracedSpan:
+    """Return the executor's own time between nodes."""
+    name = "ONNX Runtime's executor"
+    return TracedSpan(name=name, modules=modules, kind=Kind.FRAMEWORK, begun_us=begun_us, lasted_us=ended_us - begun_us)
 
 
 def is_node(event: Mapping[str, Any]) -> bool:

@@ -37,8 +37,6 @@ class Profiler(ABC):
     """The library's profiler, in words."""
     tells_calls_apart: bool = True
     """False if the library only tells the mean of all calls so far."""
-    resolution_ms: float = 0.0
-    """So much of a call may be missing because the library counts in whole units of time."""
 
     @abstractmethod
     def run(self) -> None:

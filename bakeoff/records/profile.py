@@ -86,6 +86,5 @@ class CellProfile(Frozen):
     work: CompilerWork = CompilerWork()
     threads: ThreadUse | None = None
     needs: dict[str, Work] = Field(default_factory=dict)  # of each module in a call with all inside it, by its path
-    resolution_ms: MillisecondsOrZero = 0.0  # so much of a call the profiler's whole units of time may have lost
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries that bear on the call
     is_of_artefact: bool = False  # the build starts from what the run kept

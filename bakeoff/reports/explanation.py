@@ -131,8 +131,6 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
             f"{ratio(cost)}x as long: rows are shares of the profiled call, times the call without the profiler. "
             f"Source: {profile.source}, {profile.calls} calls."
         )
-        if profile.resolution_ms:
-            line += f" Whole units of time may leave out {spell_ms(profile.resolution_ms)} of a call."
         if profile.is_of_artefact:
             line += " It starts from what the run has kept."
         if record.latency:

@@ -264,11 +264,15 @@ def test_nodes_that_an_engine_computes_once_own_nothing() -> None:
 
 def test_calls_of_onnx_runtime_hold_the_executors_own_time() -> None:
     node = {"cat": "Node", "name": "norm_kernel_time", "ts": 12, "dur": 5, "args": {"op_name": "Norm"}}
-    run = {"cat": "Session", "name": "model_run", "ts": 10, "dur": 9}
-    (spans,) = onnx_profiling.calls_in([node, run], {"norm": Owner(("a",))})
+    second = {"cat": "Node", "name": "act_kernel_time", "ts": 20, "dur": 1, "args": {"op_name": "Relu"}}
+    run = {"cat": "Session", "name": "model_run", "ts": 10, "dur": 12}
+    (spans,) = onnx_profiling.calls_in([node, second, run], {"norm": Owner(("a",)), "act": Owner(("b",))})
     assert [(span.name, span.modules, span.lasted_us) for span in spans] == [
+        ("ONNX Runtime's executor", (), 2),
         ("Norm", ("a",), 5),
-        ("ONNX Runtime's executor", (), 4),
+        ("ONNX Runtime's executor", ("b",), 3),
+        ("Relu", ("b",), 1),
+        ("ONNX Runtime's executor", (), 1),
     ]
 
 
@@ -284,6 +288,15 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
         (("up", "act"), Kind.COMPUTE),
         ((), Kind.COPY),
     ]
+
+
+def test_what_openvino_cuts_off_is_divided_among_its_nodes_up_to_a_microsecond() -> None:
+    nodes = [RuntimeNode("a", "Sin", (), ()), RuntimeNode("b", "Reorder", (), ())]
+    owners = {"a": (("n",), Kind.COMPUTE), "b": ((), Kind.COPY)}
+    spans = openvino_profiling.lost_in_rounding(1.0, 7.0, nodes, owners)
+    assert [(span.modules, span.begun_us, span.lasted_us) for span in spans] == [(("n",), 7.0, 0.5), ((), 7.5, 0.5)]
+    assert [span.lasted_us for span in openvino_profiling.lost_in_rounding(90.0, 0.0, nodes, owners)] == [1.0, 1.0]
+    assert openvino_profiling.lost_in_rounding(-1.0, 0.0, nodes, owners) == []
 
 
 def test_means_of_openvino_leave_out_the_first_calls() -> None:

@@ -90,7 +90,6 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 work=with_placement(work, compiled, uncounted),
                 threads=threads,
                 needs=needs,
-                resolution_ms=profiler.resolution_ms,
                 is_of_artefact=kept is not None,
                 versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
