@@ -27,6 +27,7 @@ from bakeoff.commands import bisection, listing
 from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
 from bakeoff.judging.bisection import Bisection, Step
+from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
@@ -734,21 +735,33 @@ def explain_run(
 
 
 def _try_suggestions(run: Path, profile: CellProfile, record: Record, console: Console) -> None:
-    """Measure what a profile suggests in one contest, and say what each suggestion brought."""
+    """Measure what a profile suggests in one contest, and say what each suggestion brought.
+
+    All cells of a contest have the same threads. So fewer threads are a contest of their own.
+    """
     from bakeoff.explaining import suggestions as suggesting
+    from bakeoff.explaining.profiles import environment_of
     from bakeoff.judging.judgement import contests_of
-    from bakeoff.reports.explanation import brought
+    from bakeoff.reports.explanation import brought, with_fewer_threads
 
     found = suggesting.suggestions(profile, record.cell)
-    if not found:
+    threads = suggesting.fewer_threads(profile)
+    if not found and not threads:
         say(f"The profile of {profile.label} suggests nothing to try.", console)
         return
-    asked = suggesting.request_to_try(Request(**report_at(run).request), record.cell, found)
-    with _progress(asked, quiet=True, as_json=True) as progress:
-        report, store = runs.run(asked, None, f"bakeoff explain {shlex.quote(str(run))} --try", progress)
-    reasons = {each.configuration: each.why for each in found}
-    say(brought(contests_of(report)[0], record.cell.label, reasons), console)
-    tell(report, store.root, quiet=True, console=console)
+    report = report_at(run)
+    asked = suggesting.request_to_try(Request(**report.request), record.cell, found)
+
+    def contest(threads: int | None = None) -> ContestJudgement:
+        with environment_of(report, threads), _progress(asked, quiet=True, as_json=True) as progress:
+            tried, store = runs.run(asked, None, f"bakeoff explain {shlex.quote(str(run))} --try", progress)
+        tell(tried, store.root, quiet=True, console=console)
+        return contests_of(tried)[0]
+
+    usual = contest()
+    say(brought(usual, record.cell.label, {each.configuration: each.why for each in found}), console)
+    if threads:
+        say(with_fewer_threads(usual, contest(threads), threads), console)
 
 
 @app.command("blame")

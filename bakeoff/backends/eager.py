@@ -20,10 +20,11 @@ from bakeoff.backends.base import (
     Settings,
     Suits,
 )
+from bakeoff.backends.folded_norms import FOLDED_NORMS, fold_norms
 from bakeoff.backends.standalone import ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.schema import TASKS, Cell, Extent, Placement
+from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +56,7 @@ class Eager(Backend):
         PLAIN.in_channels_last(),
         GRAPH.in_channels_last(),
         Mode(NO_FAST_PATH, any_size=True),
+        Mode(FOLDED_NORMS, fast_path=True, no_script="it folds the norms that one call of the model shows"),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
@@ -68,11 +70,20 @@ class Eager(Backend):
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         return ScriptPart(template("eager"))
 
+    def supports(self, cell: Cell) -> Availability:
+        if cell.mode == FOLDED_NORMS and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return Availability(f"{FOLDED_NORMS} is for inference in a precision that casting gives: use eager")
+        return super().supports(cell)
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
             raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
+        if context.cell.mode == FOLDED_NORMS:
+            with context.phase("compile"):
+                if not fold_norms(module, inputs):
+                    raise Unsupported("no batch norm follows a convolution directly: use eager")
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)

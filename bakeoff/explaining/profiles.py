@@ -96,10 +96,15 @@ def check_profiled(record: Record) -> None:
 
 
 @contextlib.contextmanager
-def environment_of(report: Report) -> Iterator[None]:
-    """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run."""
+def environment_of(report: Report, threads: int | None = None) -> Iterator[None]:
+    """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run.
+
+    With `threads`, torch and the engines get so many.
+    """
     before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
     in_run = {name: value for name, value in report.environment.variables.items() if name.startswith(OF_THREADS)}
+    if threads:
+        in_run |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     replace_variables(before, in_run)
     try:
         yield

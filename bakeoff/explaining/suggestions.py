@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bakeoff import backends
 from bakeoff.backends.base import Mode
+from bakeoff.backends.folded_norms import FOLDED_NORMS
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.planning.request import Request
 from bakeoff.records.profile import CellProfile, Kind
@@ -14,6 +15,9 @@ from bakeoff.records.schema import Cell
 
 NOTEWORTHY_SHARE = 0.1
 """A share of the call that is worth a trial."""
+
+EVEN_BALANCE = 0.8
+"""Threads whose mean time on a core is this share of the busiest one's work evenly enough."""
 
 PRODUCTS = ("addmm", "linear", "mm", "bmm", "conv")
 """Parts of the names of library calls whose weights can be packed beforehand."""
@@ -48,14 +52,25 @@ def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
     waiting = share_of_kinds(profile, Kind.FRAMEWORK, Kind.WAITING)
     convolves = any("Conv2d" in kind for kind in profile.classes.values())
     copies = share_of_kinds(profile, Kind.COPY)
+    norms = share_of_names(profile, ("batch_norm",))
     products = share_of_names(profile, PRODUCTS)
     if mode.captures and mode.worth_trying and waiting >= NOTEWORTHY_SHARE:
         yield f"{percent(waiting)} of the call is no kernel, and a graph launches all of them at once"
     if mode.channels_last_of == cell.mode and convolves:
         yield f"there are convolutions, and {percent(copies)} of the call is copies"
+    if mode.name == FOLDED_NORMS and convolves and norms >= NOTEWORTHY_SHARE / 2:
+        yield f"{percent(norms)} of the call is batch norms, which a convolution before them can take in"
     freezes = "freezing" in mode.name and mode.worth_trying and not mode.channels_last_of
     if freezes and products >= NOTEWORTHY_SHARE:
         yield f"{percent(products)} of the call is products and convolutions, whose weights can be packed"
+
+
+def fewer_threads(profile: CellProfile) -> int | None:
+    """Return with how many threads to try a call, or None where its threads work evenly on what there is."""
+    threads = profile.threads
+    if threads is None or threads.allowed == 1 or not threads.busy or threads.balance >= EVEN_BALANCE:
+        return None
+    return threads.allowed // 2
 
 
 def share_of_kinds(profile: CellProfile, *kinds: Kind) -> float:

@@ -189,6 +189,22 @@ def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -
     return table(list(map(escape, headings)), rows, "llrrl")
 
 
+def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> str:
+    """Say what each cell takes with fewer threads, in a contest after the one with the run's threads."""
+    before = {cell.label: cell.latency for cell in usual.cells}
+    rows = [
+        [cell.label, milliseconds(then.median_ms), milliseconds(now.median_ms), ratio(then.median_ms / now.median_ms)]
+        for cell in fewer.cells
+        if (now := cell.latency) and (then := before.get(cell.label))
+    ]
+    headings = ["backend", "median (ms)", f"with {threads} thread(s)", "times as fast"]
+    return (
+        f"Threads worked unevenly, so that {threads} thread(s) were tried. It is a contest of its own, after the other "
+        "one: a ratio holds what has changed on the machine meanwhile.\n\n"
+        + table(list(map(escape, headings)), [list(map(escape, row)) for row in rows], "lrrr")
+    )
+
+
 def to_chrome_trace(profiles: Sequence[CellProfile]) -> str:
     """Return one profiled call of each cell as a trace that chrome://tracing and Perfetto open."""
     events: list[dict[str, object]] = []

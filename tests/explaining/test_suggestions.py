@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bakeoff.explaining.suggestions import Suggestion, request_to_try, suggestions
+from bakeoff.explaining.suggestions import Suggestion, fewer_threads, request_to_try, suggestions
+from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import contests_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.records.profile import CellProfile, Kind, Part
+from bakeoff.records.profile import CellProfile, Kind, Part, ThreadUse
 from bakeoff.records.schema import Status
-from bakeoff.reports.explanation import brought
+from bakeoff.reports.explanation import brought, with_fewer_threads
 from tests.reports import samples
 
 
@@ -29,6 +30,28 @@ def test_each_suggestion_has_a_reason_in_the_profile() -> None:
     assert "inductor/cuda-graph" in {
         each.configuration for each in suggestions(on_gpu, samples.cell("inductor", device="cuda"))
     }
+
+
+def test_batch_norms_of_eager_are_suggested_to_be_folded() -> None:
+    convolving = profile({"a": "Conv2d"}, ("aten::conv2d", Kind.COMPUTE, 0.8), ("aten::batch_norm", Kind.COMPUTE, 0.2))
+    found = {each.configuration: each.why for each in suggestions(convolving, samples.cell("eager"))}
+    assert found["eager/folded-norms"].startswith("20 % of the call is batch norms")
+
+
+def test_fewer_threads_are_tried_where_they_work_unevenly() -> None:
+    uneven = profile({}, ("relu", Kind.COMPUTE, 1.0))
+    assert fewer_threads(uneven) is None  # nothing is known of threads
+    for busy, threads in (([0.9, 0.2, 0.2, 0.2], 2), ([0.9, 0.85, 0.8, 0.8], None)):
+        measured = uneven.model_copy(update={"threads": ThreadUse(allowed=4, busy=busy)})
+        assert fewer_threads(measured) == threads
+
+
+def test_a_contest_with_fewer_threads_is_told_as_one_of_its_own() -> None:
+    def contest(level: float) -> ContestJudgement:
+        return contests_of(samples.report([samples.lived(level, "eager")]))[0]
+
+    text = with_fewer_threads(contest(2.0), contest(1.0), 2)
+    assert "a contest of its own" in text and "| eager | 2.0" in text and "| 2.00 |" in text
 
 
 def test_a_profile_that_speaks_for_nothing_suggests_nothing() -> None:
