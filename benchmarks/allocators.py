@@ -44,6 +44,7 @@ SMALL_ZOO: dict[str, dict[str, int]] = {
     "hf:presets/zoo/small/vit": {"batch": 1},
     "diffusers:presets/zoo/small/unet": {"batch": 1, "size": 16},
     "presets/zoo/networks.py:dlrm": {"batch": 128, "rows": 1000},
+    "presets/zoo/networks.py:lstm": {"batch": 1, "seq": 16, "width": 256},
     "presets/zoo/networks.py:unet3d": {"batch": 1, "size": 32},
     "presets/zoo/networks.py:graph": {"nodes": 2000, "edges": 20000},
 }

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from bakeoff.measuring import malloc
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError, first_line, unknown
 
@@ -106,11 +107,17 @@ def remove(name: str) -> None:
 
 
 def with_interpreters(request: Request) -> Request:
-    """Return the request with the interpreter of each environment that a backend names and --env does not."""
+    """Return the request with the interpreter of each environment that a backend names and --env does not.
+
+    The name of an allocator is an environment, too: this one, started with that allocator.
+    """
     entries = [entry for part in request.parts() for entry in part.backends]
     named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.env)
     known = {name: str(python_of(name)) for name in sorted(named & set(names()))}
-    return request.model_copy(update={"env": request.env | known})
+    started = {
+        name: str(malloc.interpreter_with(name, folder())) for name in malloc.NAMES if name in named - set(known)
+    }
+    return request.model_copy(update={"env": request.env | known | started})
 
 
 def _python_in(made: Path) -> Path:

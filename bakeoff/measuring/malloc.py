@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
 
 from bakeoff.planning.request import Malloc
+from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
+
+NAMES: tuple[Malloc, ...] = tuple(name for name in get_args(Malloc) if name)
+"""The allocators that can be asked for, for all cells or as `NAME` of rows such as `eager@NAME`."""
 
 KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "1073741824"}
 """The variables with which glibc gives back no memory below 1 GiB. Source: mallopt(3)."""
@@ -33,6 +40,21 @@ def variables_of(malloc: Malloc) -> Mapping[str, str]:
     if reason := _why_not_preloaded(library):
         raise UsageError(f"--malloc {malloc}: {library} is not here ({reason}): apt-get install {package}")
     return {"LD_PRELOAD": library}
+
+
+def interpreter_with(malloc: Malloc, folder: Path) -> Path:
+    """Write a script into `folder` that starts this Python with an allocator, and return it.
+
+    It is the interpreter of an environment, so that rows such as `eager@tcmalloc` take part in one contest. Raises
+    UsageError where the allocator is not here.
+    """
+    chosen = shlex.join(f"{name}={value}" for name, value in variables_of(malloc).items())
+    cleared = " ".join(f"-u {name}" for name in ("LD_PRELOAD", *KEEPING_MEMORY))
+    script = folder / malloc / "python"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(script, f'#!/bin/sh\nexec env {cleared} {chosen} {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def _why_not_preloaded(library: str) -> str:

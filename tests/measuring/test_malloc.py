@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bakeoff.commands.environments import with_interpreters
 from bakeoff.measuring import isolation, malloc
-from bakeoff.planning.request import Malloc
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Malloc, Request
 from bakeoff.records.errors import UsageError
 
 FREED_AND_TAKEN = """
@@ -47,6 +51,28 @@ def test_processes_that_a_run_starts_get_the_allocator_and_no_others(monkeypatch
         with malloc.in_force(name):
             assert at_start() == variables
         assert at_start() == {"MALLOC_ARENA_MAX": "2"}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a shell and glibc's variables")
+def test_rows_of_an_allocator_have_an_interpreter_that_starts_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    request = with_interpreters(Request(models=("mlp",), backends=("eager", "eager@glibc", "eager@glibc-tuned")))
+    assert request.env.keys() == {"glibc", "glibc-tuned"}
+    tell = "import os, sys; print(os.environ.get('MALLOC_TRIM_THRESHOLD_'), sys.prefix)"
+    for name, threshold in {"glibc": "None", "glibc-tuned": "1073741824"}.items():
+        told = subprocess.run([request.env[name], "-c", tell], capture_output=True, text=True, check=True).stdout
+        assert told.split() == [threshold, sys.prefix]
+    (contest,) = plan(request.model_copy(update={"devices": ("cpu",)}))
+    assert [planned.cell.label for planned in contest.cells] == ["eager", "eager@glibc", "eager@glibc-tuned"]
+
+
+def test_a_library_that_can_only_be_there_from_the_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("loading it here may fail for its static TLS"))
+    monkeypatch.setitem(malloc.LIBRARIES, "jemalloc", ("libc.so.6", "libc6"))
+    assert malloc.variables_of("jemalloc") == {"LD_PRELOAD": "libc.so.6"}
 
 
 def test_a_library_that_is_not_here_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
