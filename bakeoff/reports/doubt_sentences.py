@@ -176,7 +176,7 @@ def doubt(doubt: Doubt) -> str:
             pages = ", ".join(f"{label} {count:,.0f}" for label, count in doubt.pages.items())
             return (
                 "each call gets memory from the kernel that the C library had given back after the last one (pages: "
-                f"{pages}). It may be much faster with --malloc glibc-tuned: measure and serve with it"
+                f"{pages}). Another allocator may be much faster: measure rows such as eager@glibc-tuned, and serve so"
             )
         case ClockFell():
             return (

@@ -260,7 +260,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         (
             FreshMemory({"eager": 7526.2}),
             "each call gets memory from the kernel that the C library had given back after the last one (pages: eager "
-            "7,526). It may be much faster with --malloc glibc-tuned: measure and serve with it",
+            "7,526). Another allocator may be much faster: measure rows such as eager@glibc-tuned, and serve so",
         ),
         (
             ClockFell(0.12, lowest_mhz=1200, reasons=("power cap",), temperature_c=None),
