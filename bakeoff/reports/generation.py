@@ -23,7 +23,7 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, csv="rank"),
-        Column("place in its precision", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
+        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("first", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
@@ -42,12 +42,17 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
                surfaces=Surface.ALL, csv="caches"),
         Column("as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
                text=lambda cell: _agreement(cell.generated), is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
-        Column("as eager's in the first precision", lambda cell: cell.generated and cell.generated.agreed_with_first,
+        Column(f"as {_first_precision(generation)}'s", lambda cell: cell.generated and cell.generated.agreed_with_first,
                surfaces=Surface.ALL, csv="tokens_agreed_with_first"),
         Column("error", lambda cell: cell.relative_rmse, write=number_format.error,
                surfaces=Surface.ALL if any(cell.place for cell in generation.cells) else Surface.NONE,
                csv="relative_rmse"),
     ]  # fmt: skip
+
+
+def _first_precision(generation: Generation) -> str:
+    """Return the precision whose tokens those of the others are compared with."""
+    return next((cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager")
 
 
 def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
@@ -87,7 +92,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     else:
         told = f"{best.label} generates {what}"
     if best.speedup and best.label != generation.baseline:
-        told += f", {number_format.ratio(best.speedup.value)}x {generation.baseline}"
+        told += f", {number_format.times(best.speedup)} {generation.baseline}"
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
         f"{told}.",

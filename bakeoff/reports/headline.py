@@ -63,6 +63,8 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
             failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
             return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)})"
         case Certainty.ALONE:
+            if contest.tolerance and any(cell.beyond for cell in contest.cells):
+                return f"only {asked.candidates[0]} is {condition(contest)}"
             return f"only {asked.candidates[0]} could be ranked"
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
@@ -81,8 +83,10 @@ def line(contest: ContestJudgement) -> str:
 
     Where a request is more than the model: `onnx, 0.44 ms, 4.0x eager, sure; tie end to end (20.44 ms a request): ...`.
     """
+    sure = certainty(contest)
     kept = condition(contest) or NONE
-    parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, certainty(contest))
+    kept = NONE if sure.endswith(kept) else kept
+    parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, sure)
     told = ", ".join(part for part in parts if part != NONE)
     return "; ".join(filter(None, (told, end_to_end.brief(contest))))
 

@@ -38,7 +38,7 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
-        Column("place in its precision", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
+        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
                rate if is_rate else number_format.milliseconds, interval=ends, surfaces=Surface.ALL,

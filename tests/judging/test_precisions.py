@@ -67,6 +67,12 @@ def test_the_fastest_that_keeps_a_required_error_wins(limit: str, winner: str | 
     assert not any(row.beyond for row in contest.cells) and "rounding" not in headline.line(contest)
 
 
+def test_a_single_cell_within_the_tolerance_is_told_as_such() -> None:
+    """The others were measured, too, and were not left out."""
+    made = [each for each in records() if each.cell.label != "onnx fp32"]
+    assert headline.line(judged(made=made)).endswith(" ms, only eager fp32 is within fp32's rounding")
+
+
 def test_a_requirement_of_another_kind_leaves_the_tolerance() -> None:
     assert judged("median_ms<3").winner == "onnx fp32"
     assert [row.label for row in judged("median_ms<3").ranked] == ["onnx fp32"]
