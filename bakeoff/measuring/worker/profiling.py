@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from bakeoff.backends.base import AheadOfTime, Compiled
-from bakeoff.backends.profiling import WARMING_CALLS, Profiler
+from bakeoff.backends.profiling import WARMING_CALLS, Profiler, in_order
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.versions import COMMON, versions_of
 from bakeoff.measuring.worker import sampling
@@ -23,7 +23,7 @@ from bakeoff.measuring.worker.counting import count_modules
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.profile import CellProfile, CompilerWork, ThreadUse
+from bakeoff.records.profile import CellProfile, CompilerWork, ThreadUse, TracedSpan
 from bakeoff.records.schema import Work
 
 CALLS_S = 0.6
@@ -48,6 +48,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
     if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
         trust_vector_instructions(checks.answers)
     classes = {path: type(child).__name__ for path, child in module.named_modules()}
+    first_paths = first_paths_of(module)
     given = worker.to_build_with(sets)
     with worker.running():
         context = replace(worker.context(given), for_profile=True)
@@ -73,6 +74,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 warm = range(WARMING_CALLS, len(walls_ns))
                 chosen = undisturbed(walls_ns, warm) if profiler.tells_calls_apart else list(warm)
                 spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
+                spans = [under_first_paths(each, first_paths) for each in spans]
                 parts = profiler.parts(spans)
                 work = profiler.work()
             needs, uncounted = needs_of(module, sets[0], worker)
@@ -93,6 +95,21 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 is_of_artefact=kept is not None,
                 versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
+
+
+def first_paths_of(module: Any) -> dict[str, str]:
+    """Return the first path of each module by each of its paths: a module may be part of several others."""
+    first: dict[int, str] = {}
+    return {path: first.setdefault(id(child), path) for path, child in module.named_modules(remove_duplicate=False)}
+
+
+def under_first_paths(spans: Sequence[TracedSpan], first_paths: Mapping[str, str]) -> list[TracedSpan]:
+    """Return spans whose modules have their first paths, so that all engines have one name for a shared module."""
+    named = [in_order(first_paths.get(path, path) for path in span.modules) for span in spans]
+    return [
+        span if span.modules == modules else span.model_copy(update={"modules": modules})
+        for span, modules in zip(spans, named, strict=True)
+    ]
 
 
 def unprofiled_calls(compiled: Compiled, inputs: Inputs, worker: WorkerContext) -> tuple[list[int], ThreadUse]:
