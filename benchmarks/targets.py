@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""How long do typical runs take on this machine, from the command to the numbers, the first time and the second?
+
+    python benchmarks/targets.py                                # all rows of this machine, three times each
+    python benchmarks/targets.py --rows rope,bert --times 1     # on a GPU, within a few minutes
+    python benchmarks/targets.py --limit 540 --out targets      # as often as needed: it goes on where it ended
+
+A first run begins with an empty cache of builds, and the second one finds what the first has built. Torch's precompiled
+headers are made before, so that no row pays for them. Seconds end when `report.json` is on disk, right before the
+verdict is printed. Each run is appended to `runs.jsonl` in `--out`, and a table of medians is printed and written after
+each row. Run it on a quiet machine, since other load is part of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
+SIX = "eager,eager/cuda-graph,inductor,inductor/cuda-graph,inductor/reduce-overhead,torchscript"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, and the seconds that it may take."""
+
+    name: str
+    device: str
+    arguments: str
+    first_s: float | None  # the target of a first run, where there is one
+    second_s: float
+
+
+ROWS = (
+    Row("bench", "cpu", "", 180, 90),
+    Row("bert-small", "cpu", f"--model {__file__}:bert_small --backends eager,inductor,onnx,openvino", 45, 22.5),
+    Row("rope", "cuda", f"--model rope --backends {FIVE}", None, 30),
+    Row("mlp", "cuda", "--model mlp --backends best", None, 45),
+    Row("transformer", "cuda", "--model transformer --backends best", None, 45),
+    Row("conv", "cuda", "--model conv --backends best", None, 45),
+    Row("bert", "cuda", f"--model {__file__}:bert --precision fp16 --processes 1 --backends {FIVE}", None, 35),
+    Row("bert-best", "cuda", f"--model {__file__}:bert --precision fp16 --processes 1 --backends best", None, 50),
+    Row("resnet", "cuda", f"--model {__file__}:resnet --precision fp16 --processes 1 --backends {FIVE}", None, 35),
+    Row("resnet-best", "cuda", f"--model {__file__}:resnet --precision fp16 --processes 1 --backends best", None, 60),
+    Row("llama", "cuda", f"--model {__file__}:llama --precision fp16 --backends {SIX}", None, 75),
+)
+
+
+# --- models
+
+
+def bert_small(batch: int = 2, seq: int = 128) -> tuple[Any, Any]:
+    return _bert(batch, seq, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+
+
+def bert(batch: int = 8, seq: int = 128) -> tuple[Any, Any]:
+    return _bert(batch, seq)
+
+
+def _bert(batch: int, seq: int, **sizes: int) -> tuple[Any, Any]:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    tokens = torch.randint(0, 30000, (batch, seq))
+    return BertModel(BertConfig(**sizes)), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def resnet(batch: int = 8) -> tuple[Any, Any]:
+    import torch
+    from torchvision.models import resnet50
+
+    return resnet50(), torch.randn(batch, 3, 224, 224)
+
+
+def llama(batch: int = 1, seq: int = 128) -> tuple[Any, Any]:
+    """Llama 3.2 with a billion random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 128256}
+    config = LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=8, use_cache=False)
+    return LlamaForCausalLM(config), {"input_ids": torch.randint(0, 128000, (batch, seq))}
+
+
+# --- runs
+
+
+def measure(row: Row, folder: Path, name: str) -> dict[str, Any]:
+    """Return what a run took. Its builds are kept in the folder."""
+    out = folder / name
+    command = [sys.executable, str(CHECKOUT / "runner.py"), "run", *row.arguments.split(), "--devices", row.device]
+    begun_s, log = time.time(), folder / f"{name}.log"
+    with open(log, "w", encoding="utf-8") as file:
+        run = subprocess.run(
+            [*command, "--out", str(out)],
+            env={**os.environ, "BAKEOFF_CACHE_DIR": str(folder / "builds")},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=CHECKOUT,
+        )
+    report = out / "report.json"
+    if not report.exists():
+        return {"row": row.name, "run": name, "failure": log.read_text(encoding="utf-8").strip().splitlines()[-1:]}
+    records = json.loads(report.read_text(encoding="utf-8"))["records"]
+    return {
+        "row": row.name,
+        "run": name,
+        "seconds": report.stat().st_mtime - begun_s,
+        "until_end_s": time.time() - begun_s,
+        "cells": sum(record["status"] == "ok" for record in records),
+        "exit_status": run.returncode,
+    }
+
+
+def table(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        "| run | cells | first (s) | target | second (s) | target | times |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        mine = [run for run in runs if run["row"] == row.name]
+        seconds = {name: [run["seconds"] for run in mine if run["run"] == name and "seconds" in run] for name in TURNS}
+        if failed := next((run["failure"] for run in mine if "failure" in run), None):
+            lines.append(f"| {row.name} | failed: {' '.join(failed)} | | | | | |")
+        if all(seconds.values()):
+            first, second = (f"{statistics.median(values):.0f}" for values in seconds.values())
+            cells = max(run["cells"] for run in mine if "cells" in run)
+            targets = [f"{each:g}" if each else "" for each in (row.first_s, row.second_s)]
+            columns = [row.name, cells, first, targets[0], second, targets[1], len(seconds["second"])]
+            lines.append(f"| {' | '.join(map(str, columns))} |")
+    return "\n".join(lines)
+
+
+TURNS = ("first", "second")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help="names, separated by commas [all of this machine]")
+    parser.add_argument("--times", type=int, default=3, help="how often each row is run twice [3]")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no pair of runs begins")
+    parser.add_argument("--out", type=Path, default=Path("results/targets"))
+    options = parser.parse_args()
+    device = "cuda" if shutil.which("nvidia-smi") else "cpu"
+    names = options.rows.split(",") if options.rows else [row.name for row in ROWS if row.device == device]
+    if unknown := set(names) - {row.name for row in ROWS}:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(row.name for row in ROWS)}")
+    rows = [row for row in ROWS if row.name in names]
+    options.out.mkdir(parents=True, exist_ok=True)
+    known = options.out / "runs.jsonl"
+    runs = [json.loads(line) for line in known.read_text().splitlines()] if known.exists() else []
+    ends_s = time.monotonic() + options.limit
+    if not runs:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(
+                Row("headers", device, "--model mlp --backends inductor --processes 1 --min-time 0.05", None, 60),
+                Path(folder),
+                "first",
+            )
+    for number in range(options.times):
+        for row in rows:
+            before = [run["until_end_s"] for run in runs if run["row"] == row.name and "until_end_s" in run]
+            expected_s = 2 * max(before, default=row.first_s or 2 * row.second_s)
+            if len(before) >= 2 * (number + 1) or time.monotonic() + expected_s > ends_s:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                for name in TURNS:
+                    runs.append(measure(row, Path(folder), name))
+                    with open(known, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(runs[-1]) + "\n")
+                    if "failure" in runs[-1]:
+                        break
+            (options.out / "targets.md").write_text(table(rows, runs) + "\n", encoding="utf-8")
+            sys.stdout.write(f"{table(rows, runs)}\n\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
