@@ -70,7 +70,7 @@ def bert(batch: int = 8, seq: int = 128) -> tuple[Any, Any]:
     return _bert(batch, seq)
 
 
-def _bert(batch: int, seq: int, **sizes: int) -> tuple[Any, Any]:
+def _bert(batch: int, seq: int, **sizes: Any) -> tuple[Any, Any]:
     import torch
     from transformers import BertConfig, BertModel
 
@@ -83,7 +83,12 @@ def llama(batch: int = 1, seq: int = 128) -> tuple[Any, Any]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 128256}
+    sizes: dict[str, Any] = {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "vocab_size": 128256,
+    }
     config = LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=8, use_cache=False)
     return LlamaForCausalLM(config), {"input_ids": torch.randint(0, 128000, (batch, seq))}
 
