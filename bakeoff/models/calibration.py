@@ -41,6 +41,16 @@ def with_calibration(model: LoadedModel) -> LoadedModel:
     return replace(model, inputs=input_sets(judged[0]), bolder_inputs=partial(input_sets, judged[0]))
 
 
+def without_calibrating_calls(model: LoadedModel) -> LoadedModel:
+    """Return the model with the input sets that int8 is judged by, for the other precisions of its contest.
+
+    Only recorded calls are shared out. The user's own function is not called.
+    """
+    if not (isinstance(model.calibrate, partial) and model.calibrate.func is second_half):
+        return model
+    return replace(with_calibration(model), calibration=(), forms=model.forms)
+
+
 def second_half(sets: Sequence[Inputs]) -> Sequence[Inputs]:
     """Return the recorded calls that calibrate. The others, of which there is one more if the number is odd, judge."""
     return sets[(len(sets) + 1) // 2 :]

@@ -30,7 +30,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cell_of(precision: str = "int8", **fields: object) -> Cell:
-    asked = {"models": ("net.py:factory",), "devices": ("cpu",), "backends": ("eager",), "precision": (precision,)}
+    asked = {
+        "models": ("net.py:factory",),
+        "devices": ("cpu",),
+        "backends": ("eager",),
+        "precision": tuple(precision.split(",")),
+    }
     return plan(Request(**{**asked, **fields}))[0].cells[0].cell  # type: ignore[arg-type]
 
 
@@ -58,6 +63,9 @@ def test_recorded_calls_are_shared_out(folder: Path) -> None:
     assert (values(model.inputs), values(model.calibration)) == ([0.0, 1.0, 2.0], [3.0, 4.0])
     assert "2 calls from the recorded calls in calls.pt, none of which is judged" in model.forms[0]
     assert values(load(cell_of("fp32", inputs="calls.pt")).inputs) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    beside_int8 = load(cell_of(inputs="calls.pt", precision="fp32,int8"))
+    assert values(beside_int8.inputs) == [0.0, 1.0, 2.0]  # all precisions of a contest are judged by the same calls
+    assert beside_int8.calibration == () and beside_int8.forms == load(cell_of("fp32", inputs="calls.pt")).forms
     bakeoff.Calls.of(calls[:2]).save("calls.pt")
     model = load(cell_of(inputs="calls.pt"))
     assert len(model.inputs) == bakeoff.INPUT_SETS and values(model.calibration) == [1.0]
@@ -67,6 +75,13 @@ def test_without_data_of_its_own_the_report_says_so(folder: Path) -> None:
     (folder / "net.py").write_text(NET)
     model = load(cell_of())
     assert model.calibration == () and "with its own input sets, all but the last one" in model.forms[0]
+
+
+def test_a_function_that_calibrates_int8_is_not_called_for_other_precisions(folder: Path) -> None:
+    (folder / "net.py").write_text(NET + "def calibrate():\n    raise OSError('no data')\n")
+    assert load(cell_of(precision="fp32,int8")).calibration == ()
+    with pytest.raises(OSError, match="no data"):
+        load(cell_of())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from bakeoff import models
 from bakeoff.measuring.worker import precision
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
-from bakeoff.models.calibration import with_calibration
+from bakeoff.models.calibration import with_calibration, without_calibrating_calls
 from bakeoff.models.generation import Generating
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
@@ -86,11 +85,7 @@ def _load_one_size(cell: Cell) -> LoadedModel:
     model = completed(model, cell.seed)
     if cell.task in GENERATION or Precision.INT8 not in (cell.precision, *cell.compared):
         return model
-    calibrated = with_calibration(model)
-    if cell.precision is Precision.INT8:
-        return calibrated
-    # all precisions of a contest are judged by the same inputs
-    return replace(calibrated, calibration=(), forms=model.forms)
+    return with_calibration(model) if cell.precision is Precision.INT8 else without_calibrating_calls(model)
 
 
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
