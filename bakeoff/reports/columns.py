@@ -18,12 +18,14 @@ from bakeoff.records.schema import (
     DeviceTime,
     Energy,
     Extent,
+    Interval,
     KernelTimes,
     Latency,
     Memory,
     Phase,
     Placement,
     Process,
+    Ratio,
     Record,
     Roofline,
     Throughput,
@@ -33,7 +35,7 @@ from bakeoff.records.text import one_line, visible
 from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Ends, Surface
+from bakeoff.reports.tables import Column, Surface
 
 WIDE = 104
 """Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
@@ -52,6 +54,8 @@ _WARM_UP = Part[CellJudgement, WarmUp](lambda row: row.record.warm_up)
 _WARM_START = Part[CellJudgement, Process](lambda row: row.record.warm_start)
 _MEMORY = Part[CellJudgement, Memory](lambda row: row.record.memory)
 _ACCURACY = Part[CellJudgement, Accuracy](lambda row: row.record.accuracy)
+_SPEEDUP = Part[CellJudgement, Ratio](lambda row: row.speedup)
+_OVER_OWN_BUILD = Part[CellJudgement, Ratio](lambda row: row.over_own_build)
 _PLACEMENT = Part[CellJudgement, Placement](lambda row: row.record.placement)
 
 
@@ -77,7 +81,9 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_throughput(),
         *_floor(),
         *_speed(contests),
-        _over_own_build(),
+        Column("over its own build", _OVER_OWN_BUILD(lambda it: it.value), "x", number_format.ratio,
+               interval=_OVER_OWN_BUILD(lambda it: it.ci95), surfaces=Surface.MARKDOWN | Surface.PAGE,
+               csv="over_own_build", csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high")),
         *_build(),
         Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
         *_memory(records),
@@ -154,13 +160,10 @@ def _latency() -> list[Column[CellJudgement]]:
 
         return Column(heading, value, "ms", text=text, surfaces=surfaces, details=group, csv=csv)
 
-    def median_ends(row: CellJudgement) -> Ends | None:
-        interval = row.latency.median_ci95_ms if row.latency else None
-        return (interval.low, interval.high) if interval else None
-
     return [
         Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
-               interval=median_ends, surfaces=Surface.ALL | Surface.SHORT, terminal_heading="median\u00a0ms",
+               interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL | Surface.SHORT,
+               terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
         Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
         Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", number_format.milliseconds,
@@ -223,38 +226,21 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     def pays_from(row: CellJudgement) -> int | None:
         return row.break_even.calls if row.break_even and row.break_even.is_established else None
 
-    def ends(row: CellJudgement) -> Ends | None:
-        return (row.speedup.ci95.low, row.speedup.ci95.high) if row.speedup and row.speedup.ci95 else None
-
     def is_established(row: CellJudgement) -> bool | None:
         return None if row.rank is None else row.break_even is not None and row.break_even.is_established
 
     return [
-        Column("speed-up", lambda row: row.speedup.value if row.speedup else None, f"x {one_line(baselines, 20)}",
-               number_format.ratio, interval=ends, surfaces=Surface.ALL | Surface.SHORT,
+        Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",
+               number_format.ratio, interval=_SPEEDUP(lambda it: it.ci95), surfaces=Surface.ALL | Surface.SHORT,
                terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
                "speedup_ci95_high")),
-        Column("paired", lambda row: row.speedup.paired if row.speedup else None, csv="speedup_paired"),
+        Column("paired", _SPEEDUP(lambda it: it.paired), csv="speedup_paired"),
         Column("break-even", pays_from, "calls", number_format.count,
                text=lambda row: number_format.break_even(pays(row)),
                interval=lambda row: number_format.break_even_ends(pays(row)),
                details="Costs", csv="break_even_calls"),
         Column("break-even established", is_established, csv="break_even_established"),
     ]  # fmt: skip
-
-
-def _over_own_build() -> Column[CellJudgement]:
-    def value(row: CellJudgement) -> float | None:
-        return row.over_own_build.value if row.over_own_build else None
-
-    def ends(row: CellJudgement) -> Ends | None:
-        interval = row.over_own_build.ci95 if row.over_own_build else None
-        return (interval.low, interval.high) if interval else None
-
-    return Column("over its own build", value, "x", number_format.ratio, interval=ends,
-                  surfaces=Surface.MARKDOWN | Surface.PAGE,
-                  csv="over_own_build",
-                  csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high"))  # fmt: skip
 
 
 def _span(cell: Cell) -> str | None:
@@ -270,11 +256,6 @@ def _energy(row: CellJudgement) -> str:
     return "not measured: it was beaten in its first process" if left and left.after_process == 1 else ""
 
 
-def _energy_ends(row: CellJudgement) -> Ends | None:
-    energy = row.record.energy
-    return (energy.ci95.low, energy.ci95.high) if energy and energy.ci95 and energy.resolved_j is not None else None
-
-
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
@@ -284,7 +265,8 @@ def _beside() -> list[Column[CellJudgement]]:
                details=group,
                csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               interval=_energy_ends, note=_energy, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group,
+               interval=_ENERGY(lambda it: it.ci95 if it.resolved_j is not None else None), note=_energy,
+               surfaces=Surface.MARKDOWN | Surface.PAGE, details=group,
                csv="joules_per_call",
                csv_interval=("joules_per_call_ci95_low", "joules_per_call_ci95_high")),
         Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
@@ -463,11 +445,9 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
     def change(row: CellJudgement) -> float | None:
         return found.change if (found := of(row)) else None
 
-    def ends(row: CellJudgement) -> Ends | None:
+    def ends(row: CellJudgement) -> Interval | None:
         found = of(row)
-        if found is None or found.change_ci95 in (None, NO_CHANGE):
-            return None
-        return found.change_ci95.low, found.change_ci95.high
+        return None if found is None or found.change_ci95 == NO_CHANGE else found.change_ci95
 
     def note(row: CellJudgement) -> str:
         found = of(row)

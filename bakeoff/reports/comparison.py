@@ -12,12 +12,12 @@ from typing import Any
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
 from bakeoff.judging.environments import Bearing, Difference
-from bakeoff.records.schema import Record, Report
+from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, sentences
 from bakeoff.reports.markdown import details, escape, table, table_of
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Ends, Raw, Surface, shown_in
+from bakeoff.reports.tables import Column, Raw, Surface, shown_in
 from bakeoff.reports.words import listed
 
 COMMENT_LIMIT = 60_000
@@ -78,9 +78,9 @@ def _median_ms(record: Record | None) -> float | None:
 
 
 def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column[CellChange]:
-    def ends(change: CellChange) -> Ends | None:
+    def ends(change: CellChange) -> Interval | None:
         found = read(change)
-        return (found.ci95.low - 1, found.ci95.high - 1) if found and found.ci95 else None
+        return Interval(low=found.ci95.low - 1, high=found.ci95.high - 1) if found and found.ci95 else None
 
     return Column(heading, lambda change: found.value - 1 if (found := read(change)) else None, "%", _signed_percent,
                   interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
-from bakeoff.records.schema import Status
+from bakeoff.records.schema import Interval, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Ends, Surface, TableOverSizes
+from bakeoff.reports.tables import Column, Surface, TableOverSizes
 from bakeoff.reports.words import listed
 
 REASON_LIMIT = 100
@@ -113,7 +113,6 @@ def _text(build: DynamicBuild, place: int) -> str:
     return latency if (cost := _cost(build, place)) is None else f"{latency}, {number_format.ratio(cost)}x"
 
 
-def _ends(build: DynamicBuild, place: int) -> Ends | None:
+def _ends(build: DynamicBuild, place: int) -> Interval | None:
     cell = build.points[place].dynamic
-    interval = cell.over_own_build.ci95 if cell and cell.over_own_build else None
-    return (interval.low, interval.high) if interval else None
+    return cell.over_own_build.ci95 if cell and cell.over_own_build else None

@@ -14,10 +14,6 @@ from bakeoff.reports.words import listed
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
     """Return every column of the table of generations. Intervals of its first two numbers stand in the contests."""
 
-    def speedup(cell: GeneratingCell) -> tuple[float, float] | None:
-        interval = cell.speedup.ci95 if cell.speedup else None
-        return (interval.low, interval.high) if interval else None
-
     def share(cell: GeneratingCell) -> float | None:
         return cell.decode.record.roofline.share if cell.decode.record.roofline else None
 
@@ -35,7 +31,8 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         Column("all", lambda cell: cell.total_ms, "ms", number_format.milliseconds, surfaces=Surface.ALL,
                csv="generation_ms"),
         Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.baseline}",
-               number_format.ratio, interval=speedup, surfaces=Surface.ALL, csv="speedup"),
+               number_format.ratio, interval=lambda cell: cell.speedup.ci95 if cell.speedup else None,
+               surfaces=Surface.ALL, csv="speedup"),
         Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count, surfaces=Surface.ALL,
                csv="pays_after_tokens"),
         Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,

@@ -15,7 +15,9 @@ from bakeoff.judging.load import (
     RequestsFailed,
     ShortWindows,
     SoakMissed,
+    SoakSummary,
 )
+from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
@@ -23,6 +25,8 @@ from bakeoff.reports.tables import Column, Raw, Surface, Table, shown_in, table_
 from bakeoff.reports.words import listed
 
 WATT_HOUR_J = 3600.0
+
+_SOAK = Part[LoadedCell, SoakSummary](lambda cell: cell.soak)
 
 EVEN_SHARE = 0.2
 """An interval whose half is a smaller share of the value is written as `±`."""
@@ -33,27 +37,25 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
     of = load.objective.percentile if load.objective else "p99"
     is_rate = load.scenario.spec.is_rate
 
-    def ends(cell: LoadedCell) -> tuple[float, float] | None:
-        return (cell.interval.low, cell.interval.high) if cell.interval else None
-
     return [
         Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
         Column("place", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
-               rate if is_rate else number_format.milliseconds, interval=ends, surfaces=Surface.ALL,
+               number_format.rate if is_rate else number_format.milliseconds, interval=lambda cell: cell.interval,
+               surfaces=Surface.ALL,
                csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
-        Column("median over the soak", lambda cell: cell.soak and cell.soak.p50_ms, "ms", number_format.milliseconds,
+        Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds,
                surfaces=Surface.ALL, csv="soak_p50_ms"),
-        Column(f"{of} over the soak", lambda cell: cell.soak and (cell.soak.objective_ms or cell.soak.p99_ms), "ms",
+        Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="soak_percentile_ms"),
-        Column("drift", lambda cell: cell.soak and cell.soak.drift, "%", lambda share: f"{100 * share:+.1f}",
+        Column("drift", _SOAK(lambda it: it.drift), "%", lambda share: f"{100 * share:+.1f}",
                surfaces=Surface.ALL, csv="soak_drift"),
-        Column("memory", lambda cell: cell.soak and cell.soak.resident_bytes, "MiB", number_format.mebibytes,
+        Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.ALL, csv="resident_bytes"),
-        Column("device memory", lambda cell: cell.soak and cell.soak.device_bytes, "MiB", number_format.mebibytes,
+        Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.ALL, csv="device_bytes"),
-        Column("energy of a million", lambda cell: cell.soak and cell.soak.joules_per_million, "Wh",
+        Column("energy of a million", _SOAK(lambda it: it.joules_per_million), "Wh",
                lambda joules: f"{joules / WATT_HOUR_J:.3g}", surfaces=Surface.ALL, csv="joules_per_million"),
         Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",
                surfaces=Surface.ALL, csv="price_per_million"),
@@ -137,11 +139,6 @@ def settings(chosen: ServingSettings) -> str:
     return ", ".join([*parts, *(f"{name} {value}" for name, value in chosen.options.items())])
 
 
-def rate(value: float) -> str:
-    """Return `410`, `41.3` or `4.13`."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
     """Say when the winner under load is not that of single calls."""
     candidates = contest.candidates
@@ -164,10 +161,8 @@ def doubt(doubt: LoadDoubt) -> str:
             value_ms, lasted_s = number_format.milliseconds(doubt.value_ms), number_format.seconds(doubt.seconds)
             was = f"{value_ms} ms over {lasted_s} s at the rate found"
             if doubt.lower and doubt.lower.objective_ms:
-                lower = (
-                    f"{number_format.milliseconds(doubt.lower.objective_ms)} ms at {rate(doubt.lower.rate)} requests/s"
-                )
-                was = f"{was}, and {lower}"
+                lower_ms = number_format.milliseconds(doubt.lower.objective_ms)
+                was = f"{was}, and {lower_ms} ms at {number_format.rate(doubt.lower.rate)} requests/s"
             return f"{doubt.label} does not hold the objective for long: it was {was}."
         case LatencyDrifted():
             return f"{doubt.label}'s time for a request changed by {100 * doubt.share:+.0f} % over the soak."
@@ -217,7 +212,7 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
 
 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
-    text = rate(value) if load.scenario.spec.is_rate else number_format.milliseconds(value)
+    text = number_format.rate(value) if load.scenario.spec.is_rate else number_format.milliseconds(value)
     return f"{text} {load.scenario.spec.unit}" if unit else text
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
-
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
+from bakeoff.judging.judgement import ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Environment, Record, Report, Status
 from bakeoff.records.text import one_line, visible
@@ -20,7 +18,6 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     dynamic,
-    floor,
     machine,
     mix,
     number_format,
@@ -156,23 +153,14 @@ def _table_over_sizes(told: TableOverSizes[Any]) -> str:
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:
-    nominal = machine.tensor_core_rates(contest)
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         f"**{escape(sentences.paragraph(contest))}**",
         _contest_table(contest),
         *map(_answer, further_answers(contest)),
         *(_doubts(contest, effect) for effect in Effect),
-        f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
-        items(floor.sentences(contest)),
-        f"Tensor cores: {escape(nominal)}." if nominal else "",
-        f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
-        *map(escape, sentences.builds_made_elsewhere(contest)),
-        escape(sentences.pays(contest)),
+        items(sentences.remarks(contest)),
         _lifetime(contest),
-        _stages(contest),
-        _processes(contest),
-        _where_it_ran(contest),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -218,82 +206,6 @@ def _written(column: Column[T], row: T, notes: bool = True) -> str:
     if column.is_text:
         return f"{text}: {note}" if note else text
     return " ".join(part for part in (text, column.interval_of(row), note and f"({note})") if part)
-
-
-def _stages(contest: ContestJudgement) -> str:
-    """Return the parts of a training step, which were timed apart, or nothing if no cell has any."""
-    rows = [
-        [escape(row.label), escape(stage.name), *map(number_format.milliseconds, (stage.median_ms, stage.mean_ms)),
-         number_format.milliseconds(stage.std_ms), str(stage.calls)]
-        for row in contest.cells
-        for stage in row.record.stages
-    ]  # fmt: skip
-    if not rows:
-        return ""
-    headings = ["backend", "part of a call", "median (ms)", "mean (ms)", "standard deviation (ms)", "calls"]
-    note = "The device is waited for after each part: together they take longer than a call."
-    timed = table(headings, rows, "llrrrr")
-    return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{timed}")
-
-
-def _processes(contest: ContestJudgement) -> str:
-    """Return the medians of each process of each cell, or nothing if no cell had two processes."""
-    rows = [
-        [
-            escape(row.label),
-            str(len(medians)),
-            number_format.percent(row.record.latency.process_spread),
-            ", ".join(number_format.milliseconds(median) for median in medians),
-        ]
-        for row in contest.cells
-        if row.record.latency and len(medians := _medians_ms(row.record)) > 1
-    ]
-    if not rows:
-        return ""
-    headings = ["backend", "processes", "slowest over fastest (%)", "median of each (ms), the cold one first"]
-    return details("Each process of each cell", table(headings, rows, "lrrl"))
-
-
-def _medians_ms(record: Record) -> list[float]:
-    return [process.median_ms for process in record.processes if process.median_ms is not None]
-
-
-def _where_it_ran(contest: ContestJudgement) -> str:
-    """Return every engine and fallback, where that was read from, and the precision in force."""
-    shared = _shared_precision(contest)
-    rows = [item for row in contest.cells for item in _where_a_row_ran(row, shared)]
-    if shared:
-        rows.append(f"- precision in force, the same for all of them: {_precision(shared)}")
-    return details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
-
-
-def _shared_precision(contest: ContestJudgement) -> Mapping[str, JsonValue]:
-    """Return the precision in force if several cells tell it and all of them tell the same."""
-    told = [row.record.precision_in_force for row in contest.cells if row.record.precision_in_force]
-    return told[0] if len(told) > 1 and all(each == told[0] for each in told) else {}
-
-
-def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> list[str]:
-    """Return an item of a list with the known facts below it, or nothing if no fact is known."""
-    placement, precision = row.record.placement, row.record.precision_in_force
-    facts: dict[str, Sequence[str]] = {}
-    if placement:
-        facts = {
-            "engines": [f"{name} {count}" for name, count in placement.engines.items()],
-            "time": number_format.time_shares(placement.time_share),
-            "elsewhere": placement.fallbacks,
-            "read from": placement.evidence,
-        }
-    known = [f"  - {name}: {'; '.join(map(escape, texts))}" for name, texts in facts.items() if texts]
-    if precision and not shared:
-        known.append(f"  - precision in force: {_precision(precision)}")
-    if not placement and not known:
-        return []
-    return [f"- **{escape(row.label)}**: {placement.extent if placement else 'does not tell where it ran'}", *known]
-
-
-def _precision(switches: Mapping[str, JsonValue]) -> str:
-    return "; ".join(escape(f"{name} {number_format.json_value(value)}") for name, value in switches.items())
 
 
 def _answer(answer: FurtherAnswer) -> str:

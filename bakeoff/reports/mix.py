@@ -9,7 +9,7 @@ from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import one_line, spell_ms
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Ends, Surface, TableOverSizes
+from bakeoff.reports.tables import Column, Surface, TableOverSizes
 from bakeoff.reports.words import first, listed, percent
 
 REASON_LIMIT = 120
@@ -65,10 +65,11 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
     ]  # fmt: skip
     columns = [
         Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds, interval=_mean_ends,
-                       surfaces=Surface.ALL),
+        Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds,
+                       interval=lambda row: row.mean_ci95_ms, surfaces=Surface.ALL),
         Column[MixRow](f"x {mix.baseline}", lambda row: row.speedup.value if row.speedup else None,
-                       write=number_format.ratio, interval=_speedup_ends, surfaces=Surface.ALL),
+                       write=number_format.ratio, interval=lambda row: row.speedup.ci95 if row.speedup else None,
+                       surfaces=Surface.ALL),
         *every,
         Column[MixRow]("built", lambda row: row.build_s, "s", number_format.seconds, surfaces=Surface.ALL),
         Column[MixRow]("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
@@ -96,12 +97,3 @@ def _text(row: MixRow, place: int) -> str:
     if latency_ms is not None:
         return number_format.milliseconds(latency_ms)
     return number_format.ending(cell.record) if cell else NONE
-
-
-def _mean_ends(row: MixRow) -> Ends | None:
-    return (row.mean_ci95_ms.low, row.mean_ci95_ms.high) if row.mean_ci95_ms else None
-
-
-def _speedup_ends(row: MixRow) -> Ends | None:
-    interval = row.speedup.ci95 if row.speedup else None
-    return (interval.low, interval.high) if interval else None

@@ -106,19 +106,19 @@ def break_even(break_even: BreakEven | None) -> str:
 def break_even_with_interval(found: BreakEven | None) -> str:
     """Return `302 [280, 330]`, or one of the texts of `break_even`."""
     ends = break_even_ends(found)
-    interval = f" [{count(ends[0])},\u00a0{count(ends[1])}]" if ends and ends[0] < ends[1] else ""
+    interval = f" [{count(ends.low)},\u00a0{count(ends.high)}]" if ends and ends.low < ends.high else ""
     return f"{break_even(found)}{interval}"
 
 
-def break_even_ends(break_even: BreakEven | None) -> tuple[int, int] | None:
+def break_even_ends(break_even: BreakEven | None) -> Interval | None:
     """Return the calls between which the break-even lies; None where none is established, or it never comes."""
     if break_even is None or not break_even.is_established or break_even.calls is None or not break_even.high:
         return None
-    return break_even.low or 0, break_even.high
+    return Interval(low=break_even.low or 0, high=break_even.high)
 
 
-def count(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
 
 
 def error(value: float | None) -> str:

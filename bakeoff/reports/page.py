@@ -36,7 +36,6 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     explanation,
-    floor,
     headline,
     machine,
     mix,
@@ -260,12 +259,7 @@ class Section:
             )
             for effect in Effect
         }
-        self.pays = sentences.pays(contest)
-        self.left_early = sentences.left_early(contest)
-        self.builds_made_elsewhere = sentences.builds_made_elsewhere(contest)
-        self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
-        self.floor_sentences = floor.sentences(contest)
-        self.tensor_cores = machine.tensor_core_rates(contest)
+        self.remarks = sentences.remarks(contest)
         self.cost_sentences, self.costs = cost_report.sentences(contest), cost_report.table(contest)
         self.answers = further_answers(contest)
 

@@ -17,7 +17,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import one_line, spell_ms
-from bakeoff.reports import doubt_sentences, headline, machine, number_format
+from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
 from bakeoff.reports.words import first, listed, percent
 
 NAME_LIMIT = 40
@@ -109,6 +109,20 @@ def _of_single_calls(contest: ContestJudgement) -> str:
 def outcome(contest: ContestJudgement) -> str:
     """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
     return f"{contest.title}: {headline.line(contest)}"
+
+
+def remarks(contest: ContestJudgement) -> list[str]:
+    """Return what stands below the table of a contest: when building pays, the floor, and how its cells were built."""
+    nominal, left = machine.tensor_core_rates(contest), left_early(contest)
+    told = [
+        pays(contest),
+        f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else "",
+        *floor.sentences(contest),
+        f"Tensor cores: {nominal}." if nominal else "",
+        f"{left}." if left else "",
+        *builds_made_elsewhere(contest),
+    ]
+    return [each for each in told if each]
 
 
 def pays(contest: ContestJudgement) -> str:

@@ -12,7 +12,7 @@ from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.reports import doubt_sentences, number_format
-from bakeoff.reports.tables import Column, Ends, Surface, Table, table_of
+from bakeoff.reports.tables import Column, Surface, Table, table_of
 from bakeoff.reports.words import first, listed
 
 
@@ -180,8 +180,8 @@ def columns_of() -> list[Column[JudgedStart]]:
     return [
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=everywhere,
                note=lambda cell: "not as required" if cell.unmet else ""),
-        Column("first answer after", lambda cell: cell.start_s, "s", number_format.seconds, interval=_ends,
-               surfaces=everywhere),
+        Column("first answer after", lambda cell: cell.start_s, "s", number_format.seconds,
+               interval=lambda cell: cell.start_ci95_s, surfaces=everywhere),
         quantity("interpreter", "interpreter_s", alone),
         quantity("imports", "imports_s"),
         quantity("load", "load_s"),
@@ -193,7 +193,3 @@ def columns_of() -> list[Column[JudgedStart]]:
         quantity("artefact", "artifact_bytes"),
         quantity("environment", "environment_bytes"),
     ]  # fmt: skip
-
-
-def _ends(cell: JudgedStart) -> Ends | None:
-    return (cell.start_ci95_s.low, cell.start_ci95_s.high) if cell.start_ci95_s else None

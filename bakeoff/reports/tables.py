@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
+from bakeoff.records.schema import Interval
 from bakeoff.reports.number_format import NONE
 
 T = TypeVar("T")
 Raw = str | int | float | bool | None
-Ends = tuple[float, float]
 
 
 class Surface(Flag):
@@ -38,7 +38,7 @@ class Column(Generic[T]):
     unit: str = ""
     write: Callable[[Any], str] = str  # writes a value, and both ends of its interval
     text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not tell enough
-    interval: Callable[[T], Ends | None] | None = None
+    interval: Callable[[T], Interval | None] | None = None
     note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
     is_bad: Callable[[T], bool] | None = None  # the text is emphasised
     is_text: bool = False  # set to the left
@@ -59,9 +59,11 @@ class Column(Generic[T]):
     def interval_of(self, row: T) -> str:
         """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
         ends = self.interval(row) if self.interval else None
-        if ends and 0 < ends[0] * WIDEST < ends[1]:
+        if ends is None or ends.low >= ends.high:
+            return ""
+        if 0 < ends.low * WIDEST < ends.high:
             return "[unknown]"
-        return f"[{self.write(ends[0])},\u00a0{self.write(ends[1])}]" if ends and ends[0] < ends[1] else ""
+        return f"[{self.write(ends.low)},\u00a0{self.write(ends.high)}]"
 
     def note_of(self, row: T) -> str:
         """Return what stands beside the value, or nothing."""
@@ -78,7 +80,8 @@ class Column(Generic[T]):
         if self.csv:
             found[self.csv] = value
         if self.csv_interval and self.interval:
-            found |= zip(self.csv_interval, self.interval(row) or (None, None), strict=True)
+            ends = self.interval(row)
+            found |= zip(self.csv_interval, (ends.low, ends.high) if ends else (None, None), strict=True)
         return found
 
 

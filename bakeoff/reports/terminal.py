@@ -28,9 +28,7 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     dynamic,
-    floor,
     further_answers,
-    machine,
     mix,
     number_format,
     sentences,
@@ -318,10 +316,6 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print(Text(one_line(contest.title), style="bold"), soft_wrap=True)
     console.print(Text(one_line(sentences.paragraph(contest))), highlight=False)
     console.print(_table(contest, console.width))
-    if contest.roofline:
-        console.print(Text(f"floor {number_format.floor(contest.roofline)}"), highlight=False)
-    if nominal := machine.tensor_core_rates(contest):
-        console.print(Text(f"tensor cores {nominal}"), highlight=False)
     for (ending, reason), labels in _endings(contest).items():
         print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
     for row in contest.cells:
@@ -332,14 +326,13 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
-    told = [sentences.left_early(contest), *sentences.builds_made_elsewhere(contest), sentences.pays(contest)]
+    told = sentences.remarks(contest)
     if contest.calls and (costs := cost_report.table(contest)):
         console.print(_texts(costs))
         told += cost_report.sentences(contest)
     for table in further_answers.short_tables(contest):
         console.print(_texts(table))
-    told += [*further_answers.sentences(contest), *floor.sentences(contest)]
-    for sentence in filter(None, told):
+    for sentence in (*told, *further_answers.sentences(contest)):
         print_wrapped(console, "= ", sentence)
     console.print()
 

@@ -12,7 +12,6 @@ from tests.reports.samples import (
     judged,
     noted,
     ok,
-    over_processes,
     product_on_cuda,
     strictly_on_cpu,
 )
@@ -47,27 +46,6 @@ def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
     markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[noted("of the winner")]), slower]))
     assert "What could change the winner's numbers:\n\n- eager: of the winner\n" in markdown
     assert fold(markdown, "Other remarks") == ["- onnx: of another cell"]
-
-
-def test_processes_fold_below_the_table_where_a_cell_had_several() -> None:
-    several = ok(cell(), over_processes(1.0, (1.0, 1.1, 0.95)))
-    (_, _, row) = fold(to_markdown(judged([several])), "Each process of each cell")
-    assert re.fullmatch(r"\| eager \| 3 \| 16 \| [\d.]+, [\d.]+, [\d.]+ \|", row)
-    assert "Each process" not in to_markdown(judged([ok(cell(), bursts(1.0))]))
-
-
-def test_where_each_cell_ran_folds_below_the_table() -> None:
-    assert fold(to_markdown(judged(strictly_on_cpu())), "Where it ran, and in what precision") == [
-        "- **eager**: full",
-        "  - engines: eager 12",
-        r'  - precision in force: cudnn\_allow\_tf32 false; layers {"i8": 3, "f32": 1}; note \*as\* asked',
-        "- **onnx**: partial",
-        r"  - engines: TensorRT\|v10 10; torch 3",
-        r"  - time: TensorRT\|v10 97 %; torch 3.4 %",
-        r"  - elsewhere: aten.gelu; sort\|x; topk",
-        "  - read from: a profile of one call; &lt;b&gt;its&lt;/b&gt; log",
-    ]
-    assert "Where it ran" not in to_markdown(judged([failed(cell("onnx"), Status.ERROR, "no")]))
 
 
 def test_floor_and_tensor_cores_stand_below_the_table_where_they_are_known() -> None:

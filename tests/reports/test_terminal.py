@@ -231,9 +231,9 @@ def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
 
 def test_floor_and_tensor_cores_have_a_line_where_they_are_known() -> None:
     text = " ".join(printed(judged(product_on_cuda()), 80).split())
-    assert "floor 1.502 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
-    assert "tensor cores 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz" in text
-    assert "floor" not in (without := printed(judged(conv_on_cpu()))) and "tensor cores" not in without
+    assert "Floor: 1.502 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
+    assert "Tensor cores: 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz" in text
+    assert "Floor" not in (without := printed(judged(conv_on_cpu()))) and "Tensor cores" not in without
 
 
 def test_an_incomplete_report_says_so() -> None:

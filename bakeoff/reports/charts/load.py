@@ -54,4 +54,5 @@ def _marks_of(cell: LoadedCell, palette: Palette) -> list[Mark]:
 
 def _tip(label: str, point: RatePoint) -> str:
     latencies = f"p50 {number_format.milliseconds(point.p50_ms)} ms, p99 {number_format.milliseconds(point.p99_ms)} ms"
-    return f"{label} at {load.rate(point.rate)} requests/s: {latencies}{'' if point.is_chosen else ', not chosen'}"
+    not_chosen = "" if point.is_chosen else ", not chosen"
+    return f"{label} at {number_format.rate(point.rate)} requests/s: {latencies}{not_chosen}"
