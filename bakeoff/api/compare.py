@@ -128,8 +128,9 @@ def compare(
         cluster: `"auto"` or the address of a Ray cluster. Its nodes have no live model, so give the model by its name.
         shard: `"2/8"`: only every 8th contest, from the second on.
         parts: Modules of a pipeline of several models, by path, such as `["unet", "vae.decoder"]`. Then `model` is the
-            pipeline, and `inputs` an example call of it, or a function that takes the pipeline and calls it. The result
-            is a `PipelineResult`.
+            pipeline, and `inputs` an example call of it, or a function that takes the pipeline and calls it. `evaluate`
+            is called with the pipeline, and what `require` says of its metrics is of the whole. The result is a
+            `PipelineResult`.
         fresh: Build everything anew.
         no_artifacts: Do not keep what backends have built. Then the winner cannot be loaded.
         artifact_limit: Size of what is kept, of all cells together, such as `"4GB"`.

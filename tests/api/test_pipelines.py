@@ -320,3 +320,31 @@ def test_parts_are_compared_and_their_winners_put_in_place(tmp_path: Path) -> No
     assert isinstance(opened, PipelineResult)
     assert opened.to_dict() == found.to_dict()
     assert opened.parts["unet"].load()(torch.ones(2, 16)).shape == (2, 16)
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_parts_and_the_whole_as_json(
+    tmp_path: Path, command_line: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "pipe.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Pipe:\n"
+        "    def __init__(self):\n"
+        "        self.first = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))).eval()\n"
+        "        self.second = nn.Linear(8, 2)\n"
+        "    def __call__(self, x):\n        return self.second(self.first(x))\n"
+        "def factory():\n    return Pipe(), torch.ones(1, 8)\n"
+        "def evaluate(predict):\n    return {'ok': [predict(torch.ones(1, 8)).isfinite().all() for _ in range(9)]}\n"
+    )
+    model = ("--model", f"{tmp_path / 'pipe.py'}:factory", "--parts", "first")
+    how = ("--backends", "eager,onnx", "--devices", "cpu", "--processes", "1", "--min-time", "0.1")
+    status, out, err = command_line(*model, *how, "--require", "ok>0.1", "--json", "--out", str(tmp_path / "run"))
+    assert status == 0, err
+    answer = json.loads(out)
+    assert set(answer["parts"]) == {"first"}
+    assert set(answer["parts"]["first"]["contests"][0]["metrics"]) == set()
+    assert answer["contests"][0]["metrics"]["original"]["ok"]["samples"] == 9
+    assert "first: its winner is in place" in err or "first: stays as it is" in err
+    status, _, err = command_line(*model, "--dry-run")
+    assert status == 2
+    assert "--dry-run knows no --parts" in err

@@ -190,10 +190,11 @@ def test_each_request_is_whole_where_there_are_stages(label: str, settings: Serv
     (tmp_path / "net.py").write_text(WHOLE)
     (tmp_path / "words.txt").write_text("a b c")
     with server(tmp_path, label, model=f"{tmp_path / 'net.py'}:factory") as serving:
-        window = take(serving, settings).window
+        window = take(serving, settings, rate=20_000.0).window
     assert window is not None
     assert window.stages == ["before", "after"]
     assert window.failed == 0, window.failure
+    assert window.seconds < 2.0, "the rate that was asked for is the model's, and a tenth of a second"
     assert window.rate < settings.instances * 1000 / 6, "an instance answers at most one request in 6 ms"
 
 

@@ -86,8 +86,11 @@ class Instances:
     def put(self, request: Request) -> None:
         self._queue.put(request)
 
-    def warm_up(self, seconds: float) -> None:
-        """Have all instances answer requests for a while. A process that was stopped has cold caches."""
+    def warm_up(self, seconds: float) -> float:
+        """Have all instances answer requests for a while, and return how many they answered in a second.
+
+        A process that was stopped has cold caches.
+        """
         done: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def count(numbers: Sequence[int]) -> None:
@@ -95,17 +98,19 @@ class Instances:
                 done.put(number)
 
         self.begin(count)
-        end_s = time.perf_counter() + seconds
-        waiting = 0
+        begun_s = time.perf_counter()
+        answered = waiting = 0
         for number in range(2 * self._batch * len(self._threads)):
             self.put(Request(number, number, time.perf_counter_ns()))
             waiting += 1
         while waiting:
             done.get()
             waiting -= 1
-            if time.perf_counter() < end_s:
+            answered += 1
+            if time.perf_counter() < begun_s + seconds:
                 self.put(Request(waiting, waiting, time.perf_counter_ns()))
                 waiting += 1
+        return answered / (time.perf_counter() - begun_s)
 
     def close(self) -> None:
         """End all threads that can be ended. One that hangs in a call stays, and goes with the process."""

@@ -106,7 +106,10 @@ class LoadServer:
     def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:
         worker = self._worker
         instances.shed_after_ns = None if order.shed_after_ms is None else int(1e6 * order.shed_after_ms)
-        instances.warm_up(WARM_UP_S)
+        answered_rate = instances.warm_up(WARM_UP_S)
+        if instances.stages and order.scenario.spec.requests_wait_for_all:
+            # the rate was guessed from the model alone, and so many requests as it means would take much longer
+            order = order.model_copy(update={"rate": min(order.rate, answered_rate)})
         counter, watch = energy.counter_for(worker.cell.device), conditions.Watch(worker.cell.device)
         folder = worker.workspace / "loadgen"
         joules = counter.joules()
