@@ -41,7 +41,7 @@ WINNERS = "winners"
 """The folder in a pipeline's own that holds the winners of all parts."""
 
 FEWEST_ROUNDS = 8
-MOST_ROUNDS = 40
+MOST_ROUNDS = 200
 ROUNDS_S = 20.0
 """The pipeline is called in turn as it was and with the winners, for so long and for at least so many rounds."""
 

@@ -316,8 +316,9 @@ def spec_of(module: str, places: Sequence[str]) -> ModuleSpec | None:
 
 
 def _spec_by_other_finders(name: str) -> ModuleSpec | None:
-    """Ask the finders that editable installs add, too."""
-    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not PathFinder)
+    """Ask the finders that editable installs add, too. A worker does not have this process's finders of files."""
+    others = (finder for finder in sys.meta_path if finder is not PathFinder and not isinstance(finder, _UserFile))
+    finders = (getattr(finder, "find_spec", None) for finder in others)
     specs = (find(name, None) for find in finders if find)
     return next((spec for spec in specs if spec is not None), None)
 

@@ -54,7 +54,7 @@ from bakeoff.records.doubts import (
     WarmUpNoise,
     WarmUpTrend,
 )
-from bakeoff.records.schema import Extent, Status
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
 from bakeoff.reports import number_format
 from bakeoff.reports.words import first, listed, percent
 
@@ -87,6 +87,11 @@ def doubt(doubt: Doubt) -> str:
     match doubt:
         case OfRecords():
             return f"{', '.join(doubt.labels)}: {doubt_of_record(doubt.doubt)}"
+        case Undecided() | NarrowLead() if doubt.best in (ORIGINAL, WITH_WINNERS):
+            return (
+                "calls of the whole pipeline, in one process, differ too much to tell whether it is faster with the "
+                "winners. Use a quieter machine, or an example call in which the parts take more of the time"
+            )
         case Undecided():
             processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (

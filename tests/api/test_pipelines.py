@@ -244,6 +244,8 @@ def test_a_small_gain_of_one_process_is_not_called(tmp_path: Path) -> None:
     assert found.whole is not None
     assert found.whole.relation is Relation.UNDECIDED
     assert not found.whole.loses
+    assert "calls of the whole pipeline, in one process, differ too much" in found.doubts[0]
+    assert "--processes" not in " ".join(found.doubts)
 
 
 def test_a_replaced_part_keeps_everything_but_its_code() -> None:
@@ -328,9 +330,12 @@ def test_the_command_prints_the_parts_and_the_whole_as_json(
 ) -> None:
     (tmp_path / "pipe.py").write_text(
         "import torch\nfrom torch import nn\n"
+        "class Deep(nn.Sequential):\n"
+        "    def forward(self, x):\n        return super().forward(shifted(x))\n"
+        "def shifted(x):\n    return x + 1\n"
         "class Pipe:\n"
         "    def __init__(self):\n"
-        "        self.first = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))).eval()\n"
+        "        self.first = Deep(*(nn.Linear(8, 8) for _ in range(40))).eval()\n"
         "        self.second = nn.Linear(8, 2)\n"
         "    def __call__(self, x):\n        return self.second(self.first(x))\n"
         "def factory():\n    return Pipe(), torch.ones(1, 8)\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ import torch
 from torch import nn
 
 import bakeoff
+from bakeoff.commands.inspection import pipeline_of
+from bakeoff.models import live_model
 from bakeoff.records.errors import UsageError
 
 
@@ -118,3 +122,23 @@ def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[...,
     status, _, err = command_line("inspect", "mlp")
     assert status == 2
     assert "mlp is one model" in err
+
+
+def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Tower(torch.nn.Module):\n    def forward(self, x):\n        return twice(x)\n"
+        "def twice(x):\n    return 2 * x\n"
+        "class Pipe:\n    def __init__(self):\n        self.tower = Tower()\n"
+        "def factory():\n    return Pipe(), torch.ones(1)\n"
+    )
+    pipeline, example, _ = pipeline_of(f"{tmp_path / 'own.py'}:factory", {})
+    (tmp_path / "travels").mkdir()
+    live_model.save(pipeline.tower, example, tmp_path / "travels", "tower")
+    read = (
+        "from pathlib import Path; from bakeoff.models import live_model as m; import torch\n"
+        f"tower, example = m._read(Path({str(tmp_path / 'travels')!r}), m.PROGRAM, m.WEIGHTS)\n"
+        "print(tower(example).item())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=False)
+    assert ended.stdout.strip() == "2.0", ended.stderr
