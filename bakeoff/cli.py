@@ -772,17 +772,37 @@ def blame_cell(
     script: Annotated[
         Path | None, typer.Option(help="File for a script with the part that fails alone, for its library's makers")
     ] = None,
+    keep_fp32: Annotated[
+        bool,
+        typer.Option("--keep-fp32", help="Which modules must stay in fp32, of a cell in fp16, bf16 or int8"),
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="With --keep-fp32: the largest relative error [what the run requires]"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the result as Markdown")] = None,
 ) -> int:
     """Say where a cell loses precision, or what of the model fails: the smallest part that does so alone.
 
-    Exit status 1 if a part is named.
+    Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
     """
     from bakeoff.explaining import blaming
     from bakeoff.records.blame import Found
     from bakeoff.reports import blame as shown
     from bakeoff.shipping import reproduce
 
+    if keep_fp32:
+        if script:
+            raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
+        with _search_progress() as tell_progress:
+            kept = blaming.kept_modules(run, label, tolerance, tell_progress)
+        write(out, lambda: shown.kept_to_markdown(kept))
+        if as_json:
+            return print_json(kept, 0 if kept.holds else 1)
+        print_markdown(shown.kept_to_markdown(kept))
+        return 0 if kept.holds else 1
+    if tolerance is not None:
+        raise UsageError("--tolerance is of --keep-fp32")
     with _search_progress() as tell_progress:
         blame, record = blaming.blame_cell(run, label, tell_progress)
     if script and blame.script is None:

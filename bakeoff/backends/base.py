@@ -173,6 +173,8 @@ class BuildContext:
     """How the build will serve requests from several threads. None for single calls."""
     open_axes: tuple[OpenAxis, ...] = ()
     """The axes of the inputs that the build leaves open: it then serves every size in their ranges."""
+    kept_in_float32: tuple[str, ...] = ()
+    """Paths of modules that int8 leaves in float32, with all that is inside of them."""
     for_profile: bool = False
     """True if the build will be profiled and is not measured: its kernels then keep the names of the user's modules."""
 

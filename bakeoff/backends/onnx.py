@@ -207,7 +207,11 @@ class Onnx(Backend):
                 exported = export_onnx(module, inputs, context.workspace, _opset(cell), context.open_axes)
                 if cell.precision is Precision.INT8:
                     exported = onnx_quantising.static_onnx(
-                        exported, context.calibration, context.workspace, symmetric=provider.startswith("tensorrt")
+                        exported,
+                        context.calibration,
+                        context.workspace,
+                        symmetric=provider.startswith("tensorrt"),
+                        kept=context.kept_in_float32,
                     )
                 elif cell.precision.is_weight_only:
                     weight_only.onnx_weights(exported, cell.precision, self.mode(cell.mode).options)

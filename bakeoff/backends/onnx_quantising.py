@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,13 @@ MAX_PROTOBUF_BYTES = 1_500_000_000
 ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
 
 
-def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path, symmetric: bool = False) -> OnnxModel:
+def static_onnx(
+    exported: OnnxModel,
+    calibration: Iterable[Inputs],
+    folder: Path,
+    symmetric: bool = False,
+    kept: Sequence[str] = (),
+) -> OnnxModel:
     """Quantise `exported` with ONNX Runtime's quantize_static into `folder`/int8.onnx, with Q/DQ pairs around layers.
 
     Layers are Conv, and Gemm and MatMul with a constant weight. Weights are int8, symmetric, with one scale per output
@@ -35,6 +41,8 @@ def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path
     `symmetric=True` is for TensorRT. Activations are signed with zero point 0, which is all it takes. Q/DQ pairs stand
     at the layers' inputs only. Biases are float32, since its parser refuses to dequantise int32 (onnx-tensorrt issue
     850).
+
+    Layers of modules at the paths in `kept` stay in float32.
 
     If `exported` lies in `folder`, it is removed, so that only what would be deployed stays there. Raise Unsupported if
     the model has no layer to quantise.
@@ -53,6 +61,7 @@ def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path
     constants = {tensor.name for tensor in graph.initializer}
     candidates = [node for node in graph.node if node.op_type in ONNX_LAYERS]
     activations_only = [node.name for node in candidates if node.input[1] not in constants]
+    left = _nodes_of(kept, exported.path, prepared, candidates)
     if len(activations_only) == len(candidates):
         raise Unsupported("there is nothing to quantise: the model has no linear layer and no convolution")
     extra: dict[str, Any] = {"WeightSymmetric": True, "ActivationSymmetric": symmetric}
@@ -64,7 +73,7 @@ def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path
         _reader(exported.input_names, calibration),
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=list(ONNX_LAYERS),
-        nodes_to_exclude=activations_only,
+        nodes_to_exclude=[*activations_only, *left],
         per_channel=True,
         reduce_range=not symmetric and not _has_vnni(),
         activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
@@ -77,6 +86,21 @@ def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path
         for file in folder.glob(f"{path.name}*") if path.parent == folder else ():
             file.unlink()
     return OnnxModel(path=quantised, input_names=exported.input_names, output_names=exported.output_names)
+
+
+def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates: Sequence[Any]) -> list[str]:
+    """Return the names of layers that compute for one of these modules, or for one inside of it."""
+    if not modules:
+        return []
+    from bakeoff.backends.onnx_profiling import nodes_at, owners_of
+
+    owners = owners_of(nodes_at(exported), nodes_at(prepared))
+    inside = tuple(f"{module}." for module in modules)
+    return [
+        node.name
+        for node in candidates
+        if node.name in owners and any(path in modules or path.startswith(inside) for path in owners[node.name].modules)
+    ]
 
 
 def require_onnx_quantiser() -> None:

@@ -194,7 +194,9 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
         quantised = exported_before(context.workspace)
         if quantised is None:
             in_float = export_onnx(module, inputs, context.workspace)
-            quantised = onnx_quantising.static_onnx(in_float, context.calibration, context.workspace)
+            quantised = onnx_quantising.static_onnx(
+                in_float, context.calibration, context.workspace, kept=context.kept_in_float32
+            )
         return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
     path, precision = context.workspace / "model.xml", context.cell.precision
     if path.exists():

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -154,17 +154,19 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
             return torchao_weights(module, inputs, context.cell)
         if not context.calibration:
             raise BakeoffError("int8 needs the model's input sets for calibration, and got none")
-        if context.cell.device.is_cuda:
-            return torch_int8_cuda(module, inputs, context.calibration, lower)
-        return torch_int8_cpu(module, inputs, context.calibration, lower)
+        quantise = torch_int8_cuda if context.cell.device.is_cuda else torch_int8_cpu
+        return quantise(module, inputs, context.calibration, lower, context.kept_in_float32)
 
 
-def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool) -> Prepared:
+def torch_int8_cpu(
+    module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool, kept: Sequence[str] = ()
+) -> Prepared:
     """Quantise linear layers and 1-d and 2-d convolutions with torchao's PT2E and its X86InductorQuantizer.
 
     Inputs are unsigned and asymmetric, with ranges from torchao's HistogramObserver over `calibration`, the default of
-    that quantizer. The kernels are oneDNN's. Without `lower` the result holds explicit quantise and dequantise
-    operators, which torch.compile (with freezing) and AOTInductor fuse into those kernels.
+    that quantizer. Modules at the paths in `kept` stay in float32. The kernels are oneDNN's. Without `lower` the result
+    holds explicit quantise and dequantise operators, which torch.compile (with freezing) and AOTInductor fuse into
+    those kernels.
     """
     import torch
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -184,6 +186,8 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
             quantizer.set_module_type_qconfig if isinstance(kind, type) else quantizer.set_function_type_qconfig
         )
         set_config(kind, config)
+    for path in kept:
+        quantizer.set_module_name_qconfig(f"module.{path}", None)  # in `FlatModule`
     # export and calibration take neither inference tensors nor gradients
     with torch.inference_mode(False), torch.no_grad():
         example = _own_tensors(inputs)
@@ -196,16 +200,22 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
             observed(*_own_tensors(one))
         converted = convert_pt2e(observed)
         layers = list(_layers_of_graph(converted))
-        counted = counted_layers(layers, Precision.INT8)
+        counted = counted_layers(layers, Precision.INT8, may_be_few=bool(kept))
         if lower:
             converted = _lowered(converted, example, sum(layer.quantised for layer in layers))
     return Prepared(converted, Inputs(example), counted, needs_freezing=not lower)
 
 
 def torch_int8_cuda(
-    module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool = False
+    module: torch.nn.Module,
+    inputs: Inputs,
+    calibration: Iterable[Inputs],
+    lower: bool = False,
+    kept: Sequence[str] = (),
 ) -> Prepared:
     """Apply torchao's Int8StaticActivationInt8WeightConfig to every nn.Linear that cuBLAS has an int8 product for.
+
+    Modules at the paths in `kept` stay in float32.
 
     Inputs are symmetric, and their range is the largest absolute value over `calibration`. torchao has no int8
     convolution for CUDA. Its recommended Inductor settings are not applied, because a mode has the options that its
@@ -217,7 +227,10 @@ def torch_int8_cuda(
 
     with torch.inference_mode(False), torch.no_grad():
         flat = _flat_copy(module, inputs)
-        fed = _observe(flat, [part for part in flat.modules() if _is_linear(part)], calibration)
+        copied = getattr(flat, "module", flat) if type(flat) is not type(module) else flat
+        left = {id(part) for path in kept for part in copied.get_submodule(path).modules()}
+        linear = [part for part in flat.modules() if _is_linear(part) and id(part) not in left]
+        fed = _observe(flat, linear, calibration)
         for part, seen in fed.items():
             if seen.rows < MIN_INT8_ROWS or any(size % INT8_MULTIPLE for size in part.weight.shape):
                 continue
@@ -230,7 +243,10 @@ def torch_int8_cuda(
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
         counted = counted_layers(
-            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
+            _layers_of_module(flat),
+            Precision.INT8,
+            hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call",
+            may_be_few=bool(kept),
         )
         if lower:
             flat = _on_int_mm(flat)
@@ -297,15 +313,18 @@ class Layer:
     quantised: bool
 
 
-def counted_layers(layers: Iterable[Layer], precision: Precision, hint: str = "", library: str = "torchao") -> Settings:
-    """Count the layers of each kind and precision. Raise Unsupported if too few of the weights are quantised."""
+def counted_layers(
+    layers: Iterable[Layer], precision: Precision, hint: str = "", library: str = "torchao", may_be_few: bool = False
+) -> Settings:
+    """Count the layers of each kind and precision. Raise Unsupported if too few of the weights are quantised, unless
+    there `may_be_few`."""
     layers = list(layers)
     total = sum(layer.weights for layer in layers)
     quantised = sum(layer.weights for layer in layers if layer.quantised)
     if not total:
         raise Unsupported("there is nothing to quantise: the model has no linear layer and no convolution")
     left = Counter(layer.kind for layer in layers if not layer.quantised)
-    if quantised < MIN_QUANTISED_SHARE * total:
+    if quantised < MIN_QUANTISED_SHARE * total and not may_be_few:
         kinds = ", ".join(f"{count} {kind}" for kind, count in left.items())
         share = f"{100 * quantised / total:.0f} %"
         reason = f"{library} brings {share} of the layers' weights to {precision} here; {kinds} would stay"

@@ -101,7 +101,9 @@ class TensorRT(AheadOfTime):
             if context.cell.precision is Precision.INT8:
                 from bakeoff.backends.onnx_quantising import static_onnx
 
-                exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
+                exported = static_onnx(
+                    exported, context.calibration, context.workspace, symmetric=True, kept=context.kept_in_float32
+                )
         with context.phase("compile"):
             write_engine(exported, context, [tuple(tensor.shape) for tensor in inputs.tensors()])
 

@@ -10,15 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from bakeoff import models
 from bakeoff.backends.reasons import failure_of
 from bakeoff.explaining.profiles import asked_of_worker
 from bakeoff.judging.stored_report import report_at
-from bakeoff.measuring.messages import BlameCell, Blamed
+from bakeoff.measuring.messages import BlameCell, Blamed, Evaluation, KeepModules, KeptModules
 from bakeoff.planning.request import Request
-from bakeoff.records.blame import Blame, Script, Trial
+from bakeoff.records.blame import Blame, KeptSet, Script, Trial
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
+from bakeoff.records.store import Store
 from bakeoff.shipping import script_parts
 from bakeoff.shipping.reproduce import script_of_part
 
@@ -58,6 +61,60 @@ def blame_cell(path: Path, label: str, tell: Callable[[str], None]) -> Blamable:
         script = script_that_fails(report, record, blame, python, tell)
         blame = blame.model_copy(update={"script": script, "sources": []})
     return Blamable(blame, record)
+
+
+def kept_modules(path: Path, label: str, tolerance: float | None, tell: Callable[[str], None]) -> KeptSet:
+    """Find which modules of a cell in fewer bits must stay in float32 so that it holds a tolerance, and measure that.
+
+    Without a tolerance it is what the run required of the error, or of a metric of the user's own. Raises UsageError
+    for a cell or a run that this makes no sense for, and BakeoffError where the search fails.
+    """
+    report = report_at(path)
+    record = script_parts.find_record(report, label)
+    check_blamed(record)
+    check_kept(record)
+    request = Request(**report.request)
+    required = [each for each in request.require.each if each.is_of_metric]
+    if tolerance is None:
+        tolerance = next((each.limit for each in request.require.each if each.name == RELATIVE_ERROR), None)
+    if tolerance is None and not required:
+        raise UsageError("--keep-fp32 needs --tolerance NUMBER: the run required neither relative_rmse nor a metric")
+    evaluation = None
+    if tolerance is None:
+        function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
+        sample = Store(path if path.is_dir() else path.parent).sample(record.cell.reference_id).resolve()
+        evaluation = Evaluation(function=function, sample=sample)
+        asked = ", ".join(f"{each.name}{each.comparison}{each.limit_text}" for each in required)
+    else:
+        asked = f"a relative error of at most {tolerance:g}"
+    return asked_of_worker(
+        path,
+        request,
+        record,
+        lambda facts: KeepModules(
+            **facts, requirement=asked, tolerance=tolerance, record=record, evaluation=evaluation
+        ),
+        KeptModules,
+        tell,
+        SEARCH_LIMIT_S,
+    ).kept
+
+
+RELATIVE_ERROR = "relative_rmse"
+
+
+def check_kept(record: Record) -> None:
+    """Raise UsageError, with the reason, for a cell of which no module can be kept in float32."""
+    cell = record.cell
+    reason = ""
+    if record.status not in (Status.OK, Status.INCORRECT):
+        reason = f"it is {record.status}"
+    elif cell.precision not in (Precision.FP16, Precision.BF16, Precision.INT8):
+        reason = f"modules are kept in cells of fp16, bf16 and int8, and this is {cell.precision}"
+    elif cell.backend == "openvino" and cell.precision is not Precision.INT8:
+        reason = f"OpenVINO computes a whole model in {cell.precision}, whatever its graph says"
+    if reason:
+        raise UsageError(f"{cell.id}: no module can be kept in fp32: {reason}")
 
 
 def check_blamed(record: Record) -> None:

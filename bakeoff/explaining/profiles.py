@@ -18,7 +18,7 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import Blamed, Failed, Job, ProfileCell, Profiled
+from bakeoff.measuring.messages import Blamed, Failed, Job, KeptModules, ProfileCell, Profiled
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -119,7 +119,7 @@ def replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
     os.environ.update(new)
 
 
-Answer = TypeVar("Answer", Profiled, Blamed)
+Answer = TypeVar("Answer", Profiled, Blamed, KeptModules)
 
 
 def asked_of_worker(

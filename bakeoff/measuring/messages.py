@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.blame import Blame
+from bakeoff.records.blame import Blame, KeptSet
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
@@ -37,6 +37,7 @@ from bakeoff.records.schema import (
     Memory,
     Phase,
     Placement,
+    Record,
     Stage,
     Status,
     Throughput,
@@ -100,6 +101,15 @@ class BlameCell(CellJob):
 
     kind: Literal["blame"] = "blame"
     looks_for_failure: bool
+
+
+class KeepModules(CellJob):
+    """Find which modules must stay in float32 so that one cell holds a tolerance. It is answered by `KeptModules`."""
+
+    kind: Literal["keep"] = "keep"
+    requirement: str  # in words, or of the user's own metrics as `--require` takes it
+    tolerance: float | None  # of the error relative to the output; None: what the metrics require
+    record: Record | None = None  # of the cell, with the metrics of the reference
 
 
 class ComputeReference(Frozen):
@@ -183,6 +193,7 @@ Job = Annotated[
     | MeasurePackagedCell
     | ProfileCell
     | BlameCell
+    | KeepModules
     | ComputeReference
     | EvaluateReference
     | FindOpenAxes
@@ -389,6 +400,13 @@ class Blamed(Frozen):
     blame: Blame
 
 
+class KeptModules(Frozen):
+    """Which modules must stay in float32."""
+
+    kind: Literal["kept_modules"] = "kept_modules"
+    kept: KeptSet
+
+
 class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
@@ -455,6 +473,7 @@ Event = Annotated[
     | KernelsTraced
     | Profiled
     | Blamed
+    | KeptModules
     | ReferenceComputed
     | AxesFound
     | CeilingsMeasured

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from bakeoff.records.blame import EVEN_SHARE, Blame, Found, Trial, largest_local
+from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
 from bakeoff.records.text import one_line
 from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, table
-from bakeoff.reports.number_format import NONE, error, percent, ratio
+from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 
 MAX_ROWS = 12
 """A terminal shows so many parts, those furthest beyond their limits. A file shows all of them."""
@@ -135,3 +135,73 @@ def growth_table(blame: Blame) -> str:
 def figure(blame: Blame) -> str | None:
     """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
     return svg_of_growth(blame, growth_sentence(blame).partition(". ")[0])
+
+
+def kept_to_markdown(kept: KeptSet) -> str:
+    """Return which modules stay in float32, what that costs, and the order in which modules were tried."""
+    sections = [escape(kept_conclusion(kept)), variants_table(kept)]
+    if kept.tried:
+        sections += [
+            escape(
+                f"Modules in the order in which they were tried, those first that cause most error alone. Errors are "
+                f"those of {kept.searched_in}; the variants above are the backend's."
+            ),
+            tried_table(kept),
+        ]
+    effort = f"It made {kept.builds} builds in {kept.seconds:.0f} s."
+    return "\n\n".join([*sections, effort]) + "\n"
+
+
+def kept_conclusion(kept: KeptSet) -> str:
+    """Say which modules must stay in float32, or why there is no such set."""
+    by_name = {variant.name: variant for variant in kept.variants}
+    plain, everything = kept.variants[0], kept.variants[-1]
+    head = f"{kept.label} in {kept.precision}"
+    if plain.holds:
+        return f"{head} holds {kept.requirement} as it is: no module need stay in fp32."
+    if not everything.holds:
+        why = everything.failure or f"its error in fp32 is {error(everything.error)}"
+        return f"{head} does not hold {kept.requirement}, and not with all of it in fp32 either: {why}."
+    chosen = by_name.get("with the set in fp32")
+    if not kept.holds or chosen is None:
+        why = f": {chosen.failure}" if chosen and chosen.failure else ""
+        return f"{head} holds {kept.requirement} with all of the model in fp32, and with no smaller set{why}."
+    names = ", ".join(kept.kept) or THE_MODEL
+    return (
+        f"{head} holds {kept.requirement} with {len(kept.kept)} module(s) in fp32: {names}. They have "
+        f"{percent(kept.share_of_weights)} % of the weights."
+    )
+
+
+def variants_table(kept: KeptSet) -> str:
+    rows = [
+        [
+            escape(variant.name),
+            error(variant.error),
+            escape(one_line(variant.failure, 80)) if variant.failure else "yes" if variant.holds else "no",
+            milliseconds(variant.latency_ms),
+            "" if variant.ratio is None else f"{ratio(variant.ratio)} {ends(variant)}".rstrip(),
+        ]
+        for variant in kept.variants
+    ]
+    return table(["the model", "error", "holds", "latency (ms)", "latency / as it is [95 %]"], rows, "lrlrr")
+
+
+def ends(variant: Variant) -> str:
+    """Return the interval of a ratio as `[1.02, 1.10]`, or nothing."""
+    return "[{}, {}]".format(*map(ratio, variant.ratio_ci95)) if variant.ratio_ci95 else ""
+
+
+def tried_table(kept: KeptSet) -> str:
+    rows = [
+        [
+            escape(each.name),
+            escape(each.kind),
+            error(each.alone),
+            error(each.left),
+            "yes" if each.is_kept else escape(each.note) or "no",
+        ]
+        for each in kept.tried
+    ]
+    headings = ["module", "kind", f"error of it alone in {kept.precision}", "error left with it in fp32, too", "stays"]
+    return table(headings, rows, "llrrl")

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from bakeoff.commands import answers as commands
 from bakeoff.commands.listing import ListAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
-from bakeoff.records.blame import Blame
+from bakeoff.records.blame import Blame, KeptSet
 from bakeoff.reports import command_answers as answers
 from bakeoff.reports.json_answer import Answer
 from bakeoff.reports.starts import StartsAnswer
@@ -31,6 +31,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "publish": answers.PublishAnswer,
     "explain": answers.ExplanationAnswer,
     "blame": Blame,
+    "blame --keep-fp32": KeptSet,
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
     "run --dry-run": commands.PreviewAnswer,

@@ -8,6 +8,7 @@ each other as one model: one build tells the error of each. A build that fails i
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,13 +60,18 @@ Answer = list[torch.Tensor] | Exception
 def find_blame(worker: WorkerContext, looks_for_failure: bool) -> Blame:
     """Return the smallest part of the worker's cell that is beyond its limit, or that fails alone."""
     worker = replace(worker, phases=AnnouncedPhases(worker.connection))
-    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
-        trust_vector_instructions(checks.answers)
+    trust_checks(worker)
     module, sets = worker.model()
     exact, exact_sets = exact_model(worker)
     with worker.clock.on_stream(), torch.no_grad():
         whole = Part("", type(module).__name__, module, exact, exact_sets[0])
         return Search(Builder(worker, sets), whole, looks_for_failure).result()
+
+
+def trust_checks(worker: WorkerContext) -> None:
+    """Take over what is known of the machine's compiler, which torch would find out anew."""
+    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
+        trust_vector_instructions(checks.answers)
 
 
 def exact_model(worker: WorkerContext) -> tuple[torch.nn.Module, tuple[Inputs, ...]]:
@@ -109,7 +115,10 @@ class Builder:
                 compiled.bind(own)
                 compiled.run()
                 self.worker.clock.synchronise()
-            return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+            outputs = [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+        if "torch._dynamo" in sys.modules:  # after some models it would leave the next one to eager
+            torch._dynamo.reset()
+        return outputs
 
 
 class Search:

@@ -33,6 +33,8 @@ from bakeoff.measuring.messages import (
     FindOpenAxes,
     HeadersMade,
     Job,
+    KeepModules,
+    KeptModules,
     MeasureCeilings,
     MeasureCell,
     MeasurePackagedCell,
@@ -124,6 +126,11 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
 
             worker = WorkerContext.begin(connection, job, assignment.workspace)
             messages.send(connection, Blamed(blame=find_blame(worker, job.looks_for_failure)))
+        case KeepModules():
+            from bakeoff.measuring.worker.keeping import find_kept
+
+            worker = WorkerContext.begin(connection, job, assignment.workspace)
+            messages.send(connection, KeptModules(kept=find_kept(worker, job)))
         case ComputeReference():
             computed = reference.compute(
                 job,

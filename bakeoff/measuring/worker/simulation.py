@@ -7,7 +7,7 @@ result as a kernel that accumulates exactly, up to the rounding of that product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,16 @@ SMALLEST = 1e-12
 
 
 @contextmanager
-def emulate_quantisation(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
+def emulate_quantisation(
+    precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs], kept: Collection[int] = ()
+) -> Iterator[None]:
     """Make eager calls of `module` in the block compute as if its layers were quantised.
 
     Layers are linear layers, convolutions and products with a parameter. int8 rounds weights per output channel and
     inputs per tensor, both symmetrically; a first run over `sets` fixes the range of inputs. fp8 rounds weights per
     output channel and inputs per row to e4m3, except in convolutions. Weight-only precisions round the weights of
     linear layers, to 8 bits per output channel or to 4 bits per group. Products are computed in the module's type.
+    Layers whose weights are among `kept`, by their `id`, are not rounded.
     """
     import torch
 
@@ -49,12 +52,13 @@ def emulate_quantisation(precision: Precision, module: torch.nn.Module, sets: It
                 lambda weight, channel: _to_e4m3(weight, _peak(weight, channel)),
                 lambda fed, _: _to_e4m3(fed, fed.abs().amax(-1, keepdim=True)),
                 convolutions=False,
+                kept=kept,
             ):
                 yield
             return
         if precision.is_weight_only:
             to_few_bits = _to_int4 if precision.has_4_bit_weights else _to_int8_per_channel
-            with _replaced(to_few_bits, lambda fed, _: fed, convolutions=False):
+            with _replaced(to_few_bits, lambda fed, _: fed, convolutions=False, kept=kept):
                 yield
             return
         peaks: dict[int, torch.Tensor] = {}
@@ -70,6 +74,7 @@ def emulate_quantisation(precision: Precision, module: torch.nn.Module, sets: It
         with _replaced(
             lambda weight, channel: _to_int8(weight, _peak(weight, channel)),
             lambda fed, weight: _to_int8(fed, peaks[id(weight)]),
+            kept=kept,
         ):
             yield
     finally:
@@ -80,8 +85,10 @@ def _replaced(
     of_weight: Callable[[torch.Tensor, int], torch.Tensor],
     of_fed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     convolutions: bool = True,
+    kept: Collection[int] = (),
 ) -> Any:
-    """Return a context in which layers multiply `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`."""
+    """Return a context in which layers multiply `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`, but
+    those whose weights are `kept`."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -101,11 +108,14 @@ def _replaced(
     if convolutions:
         layers |= dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), (0, 1, 0))
 
+    def is_rounded(weight: Any) -> bool:
+        return isinstance(weight, torch.nn.Parameter) and id(weight) not in kept
+
     class Replaced(TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function in layers:
                 fed, weight, channel = layers[function]
-                if len(args) > weight and isinstance(args[weight], torch.nn.Parameter):
+                if len(args) > weight and is_rounded(args[weight]):
                     given = list(args)
                     given[fed] = of_fed(args[fed], args[weight])
                     given[weight] = of_weight(args[weight], channel)

@@ -1,0 +1,420 @@
+"""Finds which modules must stay in float32, so that a cell in a narrower precision holds a tolerance.
+
+The search calls eager, in which a trial costs one call of the model. Modules are ordered by the error that each causes
+if it alone is in the cell's precision, as in HAWQ (Dong et al., 2019) and in sensitivity analyses of quantisation. They
+are taken in that order until the tolerance holds. Then each is left out again if it holds without, and replaced by the
+modules inside of it as far as these are enough. The cell's backend builds what was found, and tells whether it holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from bakeoff.backends.base import Compiled
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.intervals import median_interval
+from bakeoff.measuring.messages import KeepModules
+from bakeoff.measuring.worker import evaluating, precision, sampling
+from bakeoff.measuring.worker import parts as of_model
+from bakeoff.measuring.worker.blaming import (
+    Builder,
+    exact_model,
+    relative_error,
+    trust_checks,
+)
+from bakeoff.measuring.worker.parts import Part, copied, floats
+from bakeoff.measuring.worker.profiling import AnnouncedPhases
+from bakeoff.measuring.worker.simulation import emulate_quantisation
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain
+from bakeoff.models.base import Inputs
+from bakeoff.records.blame import Kept, KeptSet, Variant
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.metrics import Metrics
+from bakeoff.records.precision import Precision
+
+MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
+"""The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
+
+ROUNDS = 20
+BURST_S = 0.05
+MIN_BURST_CALLS = 3
+WARM_UP_S = 0.3
+"""The contest of the variants: in each round every one is called for a burst, in random order."""
+
+AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
+
+
+def find_kept(worker: WorkerContext, job: KeepModules) -> KeptSet:
+    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it."""
+    worker = replace(worker, phases=AnnouncedPhases(worker.connection))
+    trust_checks(worker)
+    module, sets = worker.model()
+    exact, exact_sets = exact_model(worker)
+    with worker.clock.on_stream(), torch.no_grad():
+        return Keeping(worker, job, module, exact, sets, exact_sets).result()
+
+
+class Keeping:
+    """The search in one cell's model."""
+
+    def __init__(
+        self,
+        worker: WorkerContext,
+        job: KeepModules,
+        module: torch.nn.Module,
+        exact: torch.nn.Module,
+        sets: tuple[Inputs, ...],
+        exact_sets: tuple[Inputs, ...],
+    ) -> None:
+        self._worker, self._job, self._module, self._exact = worker, job, module, exact
+        self._sets = sets
+        self._float32_sets = tuple(one.map(to_float32) for one in exact_sets)
+        self._answers = [floats(of_model.run_exactly(exact, one)) for one in exact_sets]
+        self._whole = Part("", type(module).__name__, module, exact, exact_sets[0])
+        self._builder = Builder(worker, sets)
+        self._quantised = worker.cell.precision.is_quantised
+        self._dtype = precision.dtype_of(worker.cell.precision)
+        self._tried: dict[str, Kept] = {}
+        self._begun_s = time.monotonic()
+
+    def result(self) -> KeptSet:
+        """Search, build what was found, and measure it beside the model as it is and all of it in float32."""
+        kept: list[str] = []
+        with contextlib.ExitStack() as alive:
+            plain, as_it_is = self._variant(alive, AS_IT_IS, [])
+            variants = [as_it_is]
+            built = {AS_IT_IS: plain}
+            if not as_it_is.holds:
+                built[ALL], everything = self._variant(alive, ALL, [""])
+                if everything.holds:
+                    kept = self._search()
+                    built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
+                    while not chosen.holds and (more := self._next(kept)):
+                        kept = [*kept, more]
+                        built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
+                    variants.append(chosen)
+                variants.append(everything)
+            else:
+                built[ALL], everything = self._variant(alive, ALL, [""])
+                variants.append(everything)
+            latencies = self._contest({name: each for name, each in built.items() if each is not None})
+        variants = [with_latency(each, latencies) for each in variants]
+        cell = self._worker.cell
+        return KeptSet(
+            label=cell.label,
+            cell_id=cell.id,
+            precision=cell.precision,
+            requirement=self._job.requirement,
+            kept=kept,
+            share_of_weights=self._share_of(kept),
+            holds=variants[min(1, len(variants) - 2)].holds,
+            tried=[each.model_copy(update={"is_kept": path in kept}) for path, each in self._tried.items()],
+            variants=variants,
+            searched_in="eager with rounded operands" if self._quantised else "eager",
+            builds=self._builder.builds,
+            seconds=time.monotonic() - self._begun_s,
+        )
+
+    # --- the search, in eager
+
+    def _search(self) -> list[str]:
+        """Return paths of modules with which eager holds the tolerance: none can be left out, and none is larger than
+        what was tried inside of it."""
+        calls = of_model.along_depth(self._whole, MIN_CANDIDATES, MAX_CANDIDATES)
+        candidates = list(dict.fromkeys(call.path for call in calls)) or [""]
+        alone = {path: self._error([other for other in candidates if other != path]) for path in candidates}
+        ordered = sorted(candidates, key=lambda path: -sortable(alone[path]))
+        kept: list[str] = []
+        for path in ordered:
+            kept.append(path)
+            left = self._error(kept)
+            self._note(path, alone[path], left)
+            if self._holds_in_eager(kept, left):
+                break
+        else:
+            return self._with_own_code(kept)
+        kept = self._without_needless(kept)
+        place = 0
+        while place < len(kept):
+            smaller = self._inside(kept[place], kept[:place] + kept[place + 1 :])
+            if smaller:
+                note = "its parts are enough"
+                self._tried[kept[place]] = self._tried[kept[place]].model_copy(update={"note": note})
+                kept[place : place + 1] = smaller
+            else:
+                place += 1
+        return kept
+
+    def _with_own_code(self, kept: list[str]) -> list[str]:
+        """Return larger modules, whose own code is kept, too: in the end the whole model."""
+        parents = list(dict.fromkeys(path.rpartition(".")[0] for path in kept))
+        while parents != [""]:
+            if self._holds_in_eager(parents, self._error(parents)):
+                return self._without_needless(parents)
+            parents = list(dict.fromkeys(path.rpartition(".")[0] for path in parents))
+        return [""]
+
+    def _without_needless(self, kept: list[str]) -> list[str]:
+        """Leave out again what the tolerance holds without, beginning with what was taken last."""
+        for path in list(reversed(kept)):
+            fewer = [each for each in kept if each != path]
+            if fewer and self._holds_in_eager(fewer, self._error(fewer)):
+                kept = fewer
+                if path in self._tried:
+                    note = "left out again: it holds without"
+                    self._tried[path] = self._tried[path].model_copy(update={"note": note})
+        return kept
+
+    def _inside(self, path: str, others: list[str]) -> list[str]:
+        """Return modules inside of a kept one that are enough in its place, or nothing."""
+        inside = self._children(path)
+        if not inside or not self._holds_in_eager([*others, *inside], self._error([*others, *inside])):
+            return []
+        alone = {each: self._error([*others, *(other for other in inside if other != each)]) for each in inside}
+        inside.sort(key=lambda each: -sortable(alone[each]))
+        for each in inside:
+            self._note(each, alone[each], None)
+        whole = self._without_needless([*others, *inside])
+        return [each for each in whole if each in inside]
+
+    def _children(self, path: str) -> list[str]:
+        """Return the paths of the modules that calls of a module call."""
+        calls = of_model.calls_in(self._whole, keeps=lambda _: False)
+        below = [child.path for call in [calls, *calls.within()] if call.path == path for child in call.children]
+        return list(dict.fromkeys(below))
+
+    def _next(self, kept: Sequence[str]) -> str | None:
+        """Return the module to keep next where the backend's build does not hold what eager does."""
+        is_inside = tuple(f"{path}." for path in kept)
+        rest = [each for path, each in self._tried.items() if path not in kept and not path.startswith(is_inside)]
+        return max(rest, key=lambda each: sortable(each.alone)).name if rest else None
+
+    def _error(self, kept: Sequence[str]) -> float | None:
+        """Return the error of eager over all input sets with these modules in float32, or None if that fails."""
+        try:
+            with self._kept_in_eager(kept):
+                return worst(
+                    relative_error(self._eager(one), exact)
+                    for one, exact in zip(self._sets, self._answers, strict=True)
+                )
+        except Exception:  # the model's own code may not take other types
+            return None
+
+    def _eager(self, inputs: Inputs) -> list[torch.Tensor]:
+        own = copied(inputs)
+        with torch.inference_mode():
+            return floats(self._module(*own.args, **own.kwargs))
+
+    @contextlib.contextmanager
+    def _kept_in_eager(self, kept: Sequence[str]) -> Iterator[None]:
+        if not self._quantised:
+            with InFloat32(self._module, self._exact, kept, self._dtype):
+                yield
+            return
+        weights = {
+            id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()
+        }  # the others are rounded
+        calibration = self._worker.context(self._sets).calibration
+        with (
+            torch.inference_mode(),
+            emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights),
+        ):
+            yield
+
+    def _holds_in_eager(self, kept: Sequence[str], error: float | None) -> bool:
+        """Return True if eager holds the requirement with these modules in float32."""
+        if self._job.tolerance is not None:
+            return error is not None and error <= self._job.tolerance
+        with self._kept_in_eager(kept):
+            return self._meets(self._eager)
+
+    def _meets(self, call: Callable[[Inputs], list[torch.Tensor]]) -> bool:
+        """Return True if the user's own metrics meet what the run requires. Raises BakeoffError where they fail."""
+        job, worker = self._job, self._worker
+        assert job.evaluation is not None and job.record is not None
+        evaluation = job.evaluation
+        with evaluating.folder_of_user(worker.started_in):
+            metrics: Metrics = evaluating.evaluated(
+                worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, self._sets)
+            )
+        if metrics.failure:
+            raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
+        return not Requirements.parse(job.requirement).unmet(job.record.model_copy(update={"metrics": metrics}))
+
+    def _note(self, path: str, alone: float | None, left: float | None) -> None:
+        note = "" if alone is not None else "the model fails with the others in fp32"
+        self._tried[path] = self._kept(path).model_copy(update={"alone": alone, "left": left, "note": note})
+        with self._worker.phases.announced(f"keep {path}: {len(self._tried)} modules tried in eager"):
+            pass
+
+    def _kept(self, path: str) -> Kept:
+        return Kept(name=path, kind=type(self._module.get_submodule(path)).__name__, alone=None)
+
+    def _share_of(self, kept: Sequence[str]) -> float:
+        """Return the share of the model's weights that is in these modules."""
+        sizes = {id(weight): weight.numel() for weight in self._module.parameters()}
+        inside = {id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()}
+        return sum(sizes[each] for each in inside) / max(1, sum(sizes.values()))
+
+    # --- what the backend builds
+
+    def _variant(
+        self, alive: contextlib.ExitStack, name: str, kept: Sequence[str]
+    ) -> tuple[tuple[Compiled, tuple[Inputs, ...]] | None, Variant]:
+        """Build the model with these modules in float32, and compare it. The build lives as long as `alive`."""
+        with self._worker.phases.announced(f"build {self._builder.builds + 1}: the model {name}"):
+            pass
+        try:
+            compiled = alive.enter_context(self._build(kept))
+            sets = self._float32_sets if kept == [""] else self._sets
+
+            def call(inputs: Inputs) -> list[torch.Tensor]:
+                given = inputs.map(to_float32) if kept == [""] else inputs
+                compiled.bind(copied(given))
+                compiled.run()
+                self._worker.clock.synchronise()
+                return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+
+            call(sets[0])  # some builds are final with the second call only
+            error = worst(
+                relative_error(call(one), exact) for one, exact in zip(self._sets, self._answers, strict=True)
+            )
+            tolerance = self._job.tolerance
+            holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call)
+        except Exception as failed:
+            return None, Variant(name=name, failure=explain(failed)[1].sentence)
+        return (compiled, sets), Variant(name=name, error=error, holds=holds)
+
+    @contextlib.contextmanager
+    def _build(self, kept: Sequence[str]) -> Iterator[Compiled]:
+        calibration = self._worker.context(self._sets).calibration
+        if kept == [""]:
+            cell = self._worker.cell.model_copy(update={"precision": Precision.FP32})
+            model = copy.deepcopy(self._exact).float()
+            with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
+                yield compiled
+        elif self._quantised:
+            kept_in_float32 = tuple(kept)
+            with self._builder.built(
+                self._module, self._sets[0], calibration, kept_in_float32=kept_in_float32
+            ) as compiled:
+                yield compiled
+        else:
+            with (
+                InFloat32(self._module, self._exact, kept, self._dtype),
+                self._builder.built(self._module, self._sets[0], calibration) as compiled,
+            ):
+                yield compiled
+
+    def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[float]]:
+        """Return the median latency in ms of each variant in each round."""
+        clock = self._worker.clock
+        latencies: dict[str, list[float]] = {name: [] for name in built}
+        with self._worker.phases.announced(f"build {self._builder.builds}: {len(built)} variants are measured"):
+            for compiled, sets in built.values():
+                sampling.burst(compiled, sets, clock, WARM_UP_S, MIN_BURST_CALLS)
+            for _ in range(ROUNDS):
+                for name in random.sample(list(built), len(built)):
+                    compiled, sets = built[name]
+                    calls_ns = sampling.burst(compiled, sets, clock, BURST_S, MIN_BURST_CALLS)
+                    latencies[name].append(statistics.median(calls_ns) / 1e6)
+        return latencies
+
+
+class InFloat32(contextlib.AbstractContextManager["InFloat32"]):
+    """Inside this block some modules of a model in 16 bits compute in float32, with their own weights.
+
+    Their inputs are cast before each call, and their outputs after it. The module tree stays as it is.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, exact: torch.nn.Module, paths: Sequence[str], dtype: torch.dtype
+    ) -> None:
+        """`exact` is the same model with its own weights, and `dtype` the type of what is not kept."""
+        self._module, self._exact, self._paths, self._dtype = module, exact, paths, dtype
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> InFloat32:
+        for path in self._paths:
+            kept = self._module.get_submodule(path)
+            for name, child in kept.named_modules():
+                self._widen(child, self._exact.get_submodule(f"{path}.{name}".strip(".")))
+            before = kept.register_forward_pre_hook(cast_inputs, with_kwargs=True)
+            after = kept.register_forward_hook(self._cast_back)
+            self._undo.callback(before.remove)
+            self._undo.callback(after.remove)
+        return self
+
+    def _cast_back(self, module: torch.nn.Module, args: Any, outputs: Any) -> Any:
+        """Cast what a module in float32 returns to the type of its surroundings."""
+        return pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to(self._dtype) if tensor.dtype is torch.float32 else tensor, outputs
+        )
+
+    def _widen(self, child: torch.nn.Module, exact: torch.nn.Module) -> None:
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (child._parameters, exact._parameters),
+            (child._buffers, exact._buffers),
+        ]
+        for tensors, own in pairs:
+            for key, tensor in list(tensors.items()):
+                value = own.get(key)
+                if tensor is not None and value is not None and tensor.is_floating_point():
+                    wide = to_float32(value.detach())
+                    is_weight = isinstance(tensor, torch.nn.Parameter)
+                    self._undo.callback(tensors.__setitem__, key, tensor)
+                    tensors[key] = torch.nn.Parameter(wide, requires_grad=False) if is_weight else wide
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+
+def cast_inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """Cast what a module in float32 gets."""
+    return pytree.tree_map_only(torch.Tensor, to_float32, (args, kwargs))
+
+
+def is_narrow(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def to_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if is_narrow(tensor) or tensor.dtype is torch.float64 else tensor
+
+
+def sortable(error: float | None) -> float:
+    """Return an error as a number to sort by. One that is not finite is the largest, and none at all the smallest."""
+    if error is None:
+        return -1.0
+    return error if error == error else float("inf")
+
+
+def worst(errors: Iterator[float | None]) -> float | None:
+    known = [error for error in errors if error is not None]
+    return max(known, key=sortable, default=None)
+
+
+def with_latency(variant: Variant, latencies: dict[str, list[float]]) -> Variant:
+    """Return a variant with its median latency, and the ratio to the model as it is."""
+    own, plain = latencies.get(variant.name), latencies.get(AS_IT_IS)
+    if not own:
+        return variant
+    update: dict[str, object] = {"latency_ms": statistics.median(own), "rounds": len(own)}
+    if plain and own is not plain:
+        ratios = [mine / theirs for mine, theirs in zip(own, plain, strict=True)]
+        interval = median_interval(ratios)
+        update |= {
+            "ratio": statistics.median(ratios),
+            "ratio_ci95": (interval.low, interval.high) if interval else None,
+        }
+    return variant.model_copy(update=update)
