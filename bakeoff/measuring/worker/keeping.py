@@ -85,30 +85,28 @@ class Keeping:
         self._quantised = worker.cell.precision.is_quantised
         self._dtype = precision.dtype_of(worker.cell.precision)
         self._tried: dict[str, Kept] = {}
+        self._ordered: list[str] = []  # the modules that the search begins with, the worst first
         self._begun_s = time.monotonic()
 
     def result(self) -> KeptSet:
         """Search, build what was found, and measure it beside the model as it is and all of it in float32."""
         kept: list[str] = []
         with contextlib.ExitStack() as alive:
-            plain, as_it_is = self._variant(alive, AS_IT_IS, [])
-            variants = [as_it_is]
-            built = {AS_IT_IS: plain}
-            if not as_it_is.holds:
-                built[ALL], everything = self._variant(alive, ALL, [""])
-                if everything.holds:
-                    kept = self._search()
+            built = {}
+            built[AS_IT_IS], as_it_is = self._variant(alive, AS_IT_IS, [])
+            built[ALL], everything = self._variant(alive, ALL, [""])
+            variants = [as_it_is, everything]
+            if everything.holds and not as_it_is.holds:
+                kept, count = self._search(), 1
+                built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
+                while not chosen.holds and (more := self._with_more(kept, count)) != kept:
+                    kept, count = more, 2 * count
                     built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
-                    while not chosen.holds and (more := self._next(kept)):
-                        kept = [*kept, more]
-                        built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
-                    variants.append(chosen)
-                variants.append(everything)
-            else:
-                built[ALL], everything = self._variant(alive, ALL, [""])
-                variants.append(everything)
+                variants.insert(1, chosen)
             latencies = self._contest({name: each for name, each in built.items() if each is not None})
         variants = [with_latency(each, latencies) for each in variants]
+        holds = any(each.holds for each in variants[:-1])
+        kept = kept if holds else []
         cell = self._worker.cell
         return KeptSet(
             label=cell.label,
@@ -117,7 +115,7 @@ class Keeping:
             requirement=self._job.requirement,
             kept=kept,
             share_of_weights=self._share_of(kept),
-            holds=variants[min(1, len(variants) - 2)].holds,
+            holds=holds,
             tried=[each.model_copy(update={"is_kept": path in kept}) for path, each in self._tried.items()],
             variants=variants,
             searched_in="eager with rounded operands" if self._quantised else "eager",
@@ -133,9 +131,9 @@ class Keeping:
         calls = of_model.along_depth(self._whole, MIN_CANDIDATES, MAX_CANDIDATES)
         candidates = list(dict.fromkeys(call.path for call in calls)) or [""]
         alone = {path: self._error([other for other in candidates if other != path]) for path in candidates}
-        ordered = sorted(candidates, key=lambda path: -sortable(alone[path]))
+        self._ordered = sorted(candidates, key=lambda path: -sortable(alone[path]))
         kept: list[str] = []
-        for path in ordered:
+        for path in self._ordered:
             kept.append(path)
             left = self._error(kept)
             self._note(path, alone[path], left)
@@ -193,11 +191,13 @@ class Keeping:
         below = [child.path for call in [calls, *calls.within()] if call.path == path for child in call.children]
         return list(dict.fromkeys(below))
 
-    def _next(self, kept: Sequence[str]) -> str | None:
-        """Return the module to keep next where the backend's build does not hold what eager does."""
-        is_inside = tuple(f"{path}." for path in kept)
-        rest = [each for path, each in self._tried.items() if path not in kept and not path.startswith(is_inside)]
-        return max(rest, key=lambda each: sortable(each.alone)).name if rest else None
+    def _with_more(self, kept: Sequence[str], count: int) -> list[str]:
+        """Return the modules with further ones of which each causes most error alone, where the backend's build does
+        not hold what eager does. Nothing more is the same list again."""
+        inside = tuple(f"{path}." for path in kept)
+        rest = [path for path in self._ordered if path not in kept and not path.startswith(inside)]
+        larger = [*kept, *rest[:count]]
+        return [path for path in larger if not any(path.startswith(f"{other}.") for other in larger)]
 
     def _error(self, kept: Sequence[str]) -> float | None:
         """Return the error of eager over all input sets with these modules in float32, or None if that fails."""
@@ -236,16 +236,16 @@ class Keeping:
         if self._job.tolerance is not None:
             return error is not None and error <= self._job.tolerance
         with self._kept_in_eager(kept):
-            return self._meets(self._eager)
+            return self._meets(self._eager, self._sets)
 
-    def _meets(self, call: Callable[[Inputs], list[torch.Tensor]]) -> bool:
+    def _meets(self, call: Callable[[Inputs], list[torch.Tensor]], sets: tuple[Inputs, ...]) -> bool:
         """Return True if the user's own metrics meet what the run requires. Raises BakeoffError where they fail."""
         job, worker = self._job, self._worker
         assert job.evaluation is not None and job.record is not None
         evaluation = job.evaluation
         with evaluating.folder_of_user(worker.started_in):
             metrics: Metrics = evaluating.evaluated(
-                worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, self._sets)
+                worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, sets)
             )
         if metrics.failure:
             raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
@@ -279,18 +279,15 @@ class Keeping:
             sets = self._float32_sets if kept == [""] else self._sets
 
             def call(inputs: Inputs) -> list[torch.Tensor]:
-                given = inputs.map(to_float32) if kept == [""] else inputs
-                compiled.bind(copied(given))
+                compiled.bind(copied(inputs))
                 compiled.run()
                 self._worker.clock.synchronise()
                 return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
 
             call(sets[0])  # some builds are final with the second call only
-            error = worst(
-                relative_error(call(one), exact) for one, exact in zip(self._sets, self._answers, strict=True)
-            )
+            error = worst(relative_error(call(one), exact) for one, exact in zip(sets, self._answers, strict=True))
             tolerance = self._job.tolerance
-            holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call)
+            holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call, sets)
         except Exception as failed:
             return None, Variant(name=name, failure=explain(failed)[1].sentence)
         return (compiled, sets), Variant(name=name, error=error, holds=holds)

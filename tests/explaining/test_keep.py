@@ -1,0 +1,140 @@
+"""`bakeoff blame --keep-fp32` names the modules that must stay in float32, and measures the model with them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bakeoff import backends
+from bakeoff.backends.base import Backend, BuildContext
+from bakeoff.measuring.worker import keeping
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.keeping import InFloat32, Keeping
+from bakeoff.measuring.worker.parts import in_float64
+from bakeoff.measuring.worker.precision import dtype_of
+from bakeoff.models.base import Inputs
+from bakeoff.records.blame import KeptSet
+from bakeoff.records.device import CPU
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from bakeoff.reports.blame import kept_conclusion, kept_to_markdown
+from tests.explaining.test_blame import phase
+
+
+class Residual(nn.Module):
+    """Leaves the range of float16 inside, if it is steep."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.up, self.down, self.scale = nn.Linear(32, 64), nn.Linear(64, 32), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(torch.relu(self.up(x)) * self.scale)
+        return x + y / self.scale
+
+
+def stack(steep: int = -1) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Residual(1e6 if place == steep else 1.0) for place in range(4)), nn.Linear(32, 8))
+
+
+@dataclass
+class Worker:
+    """The surroundings that a worker gives, in this process."""
+
+    cell: Cell
+    backend: Backend
+    workspace: Path
+    running: Any = torch.inference_mode
+    clock: Any = None
+    phases: Any = None
+
+    def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
+        return BuildContext(self.cell, phase, self.workspace, 1, sets)
+
+
+def kept_of(
+    model: nn.Module,
+    backend: str,
+    precision: Precision,
+    tolerance: float,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> KeptSet:
+    monkeypatch.setattr(keeping, "ROUNDS", 2)
+    monkeypatch.setattr(keeping, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(keeping, "BURST_S", 0.0)
+    cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)
+    worker: Any = Worker(cell, backends.create(backend), folder)
+    worker.clock, worker.phases = Clock(CPU), SimpleNamespace(announced=phase)
+    inputs = [Inputs((torch.randn(8, 32),)) for _ in range(2)]
+    job: Any = SimpleNamespace(tolerance=tolerance, requirement="a tolerance", evaluation=None, record=None)
+    exact_sets = tuple(one.map(in_float64) for one in inputs)
+    sets = tuple(one.map(lambda tensor: tensor.to(dtype)) for one in inputs)
+    module = copy.deepcopy(model.eval()).to(dtype)
+    with torch.no_grad():
+        return Keeping(worker, job, module, model.double(), sets, exact_sets).result()
+
+
+def test_the_module_that_overflows_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path, monkeypatch)
+    assert kept.holds and kept.kept == ["2"]
+    plain, chosen, everything = kept.variants
+    assert plain.error != plain.error and not plain.holds
+    assert (chosen.error or 1) < 2e-3 and (everything.error or 1) < 1e-6
+    assert all(variant.latency_ms and variant.rounds == 2 for variant in kept.variants)
+    assert chosen.ratio is not None
+    assert kept_conclusion(kept) == (
+        "eager in fp16 holds a tolerance with 1 module(s) in fp32: 2. They have 25 % of the weights."
+    )
+    assert "| with the set in fp32 |" in kept_to_markdown(kept)
+
+
+def test_smaller_modules_take_the_place_of_a_larger_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), Residual(1e6), nn.Linear(32, 32)))
+    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path, monkeypatch)
+    assert kept.kept == ["1.1"] and kept.holds
+
+
+def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path, monkeypatch)
+    assert kept.holds and not kept.kept and not kept.tried
+    assert kept_conclusion(kept).endswith("as it is: no module need stay in fp32.")
+
+
+def test_a_tolerance_that_float32_misses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = kept_of(stack(), "eager", Precision.BF16, 1e-12, tmp_path, monkeypatch)
+    assert not kept.holds and not kept.kept
+    assert "not with all of it in fp32 either" in kept_conclusion(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "onnx"])
+def test_a_layer_is_left_out_of_quantising(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stack()
+    with torch.no_grad():  # one value of the middle layer sets the range of all others
+        middle: Any = model[2]
+        middle.up.bias[0], middle.down.weight[:, 0] = 300.0, middle.down.weight[:, 0] * 0.01
+    kept = kept_of(model, backend, Precision.INT8, 2.5e-2, tmp_path, monkeypatch)
+    assert kept.holds and kept.kept == ["2.down"]
+    assert (kept.variants[0].error or 0) > 0.05 > 0.025 > (kept.variants[1].error or 1)
+
+
+def test_a_model_is_as_before_once_nothing_is_kept() -> None:
+    model = stack()
+    exact, half = copy.deepcopy(model).double(), model.half()
+    before, x = dict(half.state_dict()), torch.randn(8, 32).half()
+    with torch.inference_mode():
+        plain = half(x)
+        with InFloat32(half, exact, ["2"], torch.float16):
+            inside: Any = half[2]
+            assert inside.up.weight.dtype is torch.float32 and half(x).dtype is torch.float16
+        assert torch.equal(half(x), plain)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
