@@ -68,7 +68,7 @@ def kept_of(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> KeptSet:
-    monkeypatch.setattr(keeping, "ROUNDS", 2)
+    monkeypatch.setattr(keeping, "MAX_ROUNDS", 2)
     monkeypatch.setattr(keeping, "WARM_UP_S", 0.0)
     monkeypatch.setattr(keeping, "BURST_S", 0.0)
     cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)

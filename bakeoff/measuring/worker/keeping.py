@@ -45,11 +45,13 @@ from bakeoff.records.precision import Precision
 MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
 """The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
 
-ROUNDS = 20
+MAX_ROUNDS, MIN_ROUNDS = 20, 6
+CONTEST_S = 20.0
 BURST_S = 0.05
 MIN_BURST_CALLS = 3
 WARM_UP_S = 0.3
-"""The contest of the variants: in each round every one is called for a burst, in random order."""
+"""The contest of the variants: in each round every one is called for a burst, in random order. After `CONTEST_S` it has
+as few rounds as the interval of a median needs."""
 
 AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
 
@@ -317,10 +319,15 @@ class Keeping:
         """Return the median latency in ms of each variant in each round."""
         clock = self._worker.clock
         latencies: dict[str, list[float]] = {name: [] for name in built}
-        with self._worker.phases.announced(f"build {self._builder.builds}: {len(built)} variants are measured"):
+        with self._worker.phases.announced(
+            f"build {self._builder.builds} was the last: {len(built)} variants are measured in turns"
+        ):
             for compiled, sets in built.values():
                 sampling.burst(compiled, sets, clock, WARM_UP_S, MIN_BURST_CALLS)
-            for _ in range(ROUNDS):
+            begun_ns = clock.now_ns()
+            for number in range(MAX_ROUNDS):
+                if number >= MIN_ROUNDS and clock.now_ns() - begun_ns > CONTEST_S * 1e9:
+                    break
                 for name in random.sample(list(built), len(built)):
                     compiled, sets = built[name]
                     calls_ns = sampling.burst(compiled, sets, clock, BURST_S, MIN_BURST_CALLS)
