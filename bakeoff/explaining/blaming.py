@@ -89,7 +89,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Callable
         asked = f"a relative error of at most {tolerance:g}"
     return asked_of_worker(
         path,
-        request,
+        report,
         record,
         lambda facts: KeepModules(
             **facts, requirement=asked, tolerance=tolerance, record=record, evaluation=evaluation

@@ -104,6 +104,13 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         worst = sorted(trials[1:], key=lambda trial: (-trial.excess, not trial.fails))[: max_rows - 1]
         kept = {id(trial) for trial in worst} | {id(trials[0])}
         trials = [trial for trial in trials if id(trial) in kept]
+    more = len(blame.trials) - len(trials)
+    note = f"\n\n{more} more parts were tried. They are nearer to their limits: --out FILE has them." if more else ""
+    if blame.looks_for_failure:
+        outcomes = [[trial.name or THE_MODEL, trial.kind, outcome(trial)] for trial in trials]
+        return (
+            table(["part, built apart", "kind", "outcome"], [list(map(escape, row)) for row in outcomes], "lll") + note
+        )
     rows = [
         [
             trial.name or THE_MODEL,
@@ -116,11 +123,12 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         for trial in trials
     ]
     headings = ["part, built apart", "kind", "error", "eager's", "limit", "error / limit"]
-    more = len(blame.trials) - len(trials)
-    note = (
-        f"\n{more} more parts were tried, all nearer to or within their limits: --out FILE has them.\n" if more else ""
-    )
     return table(headings, [list(map(escape, row)) for row in rows], "llrrrr") + note
+
+
+def outcome(trial: Trial) -> str:
+    """Say how the build of a part ended."""
+    return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 
 def growth_table(blame: Blame) -> str:

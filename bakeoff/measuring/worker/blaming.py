@@ -202,9 +202,11 @@ class Search:
                 judged.append(self._judge_eager(part))
             except EagerFails as error:
                 trials[id(part)] = Trial(name=part.name, kind=part.kind, failure=str(error), eager_fails=True)
-        for each, answer in self._built_beside(judged):
+        answers = self._built_beside(judged)
+        for each, answer in answers:
             trials[id(each.part)] = self._trial(each, answer)
-        self._trials += trials.values()
+        built = {id(each.part) for each, _ in answers} | (trials.keys() - {id(each.part) for each in judged})
+        self._trials += [trial for part, trial in trials.items() if part in built]
         return list(trials.values())
 
     def _judge_eager(self, part: Part) -> Judged:

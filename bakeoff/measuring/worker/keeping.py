@@ -45,6 +45,9 @@ from bakeoff.records.precision import Precision
 MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
 """The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
 
+STEPWISE_S = 180.0
+"""After so long modules are added to what the backend builds by twos, fours and so on."""
+
 MAX_ROUNDS, MIN_ROUNDS = 20, 6
 CONTEST_S = 20.0
 BURST_S = 0.05
@@ -102,7 +105,8 @@ class Keeping:
                 kept, count = self._search(), 1
                 built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
                 while not chosen.holds and (more := self._with_more(kept, count)) != kept:
-                    kept, count = more, 2 * count
+                    is_cheap = time.monotonic() - self._begun_s < STEPWISE_S
+                    kept, count = more, 1 if is_cheap else 2 * count
                     built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
                 variants.insert(1, chosen)
             latencies = self._contest({name: each for name, each in built.items() if each is not None})
@@ -245,7 +249,7 @@ class Keeping:
         job, worker = self._job, self._worker
         assert job.evaluation is not None and job.record is not None
         evaluation = job.evaluation
-        with evaluating.folder_of_user(worker.started_in):
+        with contextlib.chdir(worker.started_in):
             metrics: Metrics = evaluating.evaluated(
                 worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, sets)
             )
