@@ -86,8 +86,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
 def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
     """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
-        progress.note("starting what was built in fresh processes")
-        add_starts(store, request.require, lambda _: progress.tick(), ends_s)
+        add_starts(store, request.require, progress.note, ends_s)
 
 
 def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:

@@ -111,8 +111,10 @@ def measure_run(
     )
 
 
-def add_starts(store: Store, requirements: Requirements, progress: Callable[[str], None], ends_s: float) -> None:
+def add_starts(store: Store, requirements: Requirements, note: Callable[[str], None], ends_s: float) -> None:
     """Start the contenders of each contest of a run, until `ends_s`, and keep that in their records.
+
+    `note` is told which cells are started.
 
     They are the best two and eager, or all that may win where the requirements judge starts. A contest that has starts
     is left alone. An interruption ends it, and the contest that was under way has none.
@@ -129,8 +131,11 @@ def add_starts(store: Store, requirements: Requirements, progress: Callable[[str
                 continue
             records = [cell.record for cell in cells]
             chosen = records if requirements.judge_starts else _contenders(records)
+            labels = ", ".join(record.cell.label for record in chosen)
+            note(f"starting {labels} of {contest.title} in {LEAST_STARTS} fresh processes each")
             kept = store.records([record.cell.id for record in chosen])  # without latencies that are fitted
-            for record, cell in zip(kept, _start(report, store.root, kept, progress, ends_s=ends_s), strict=True):
+            started = _start(report, store.root, kept, lambda _: None, ends_s=ends_s)
+            for record, cell in zip(kept, started, strict=True):
                 store.save(record.model_copy(update={"starts": [cell]}))
 
 

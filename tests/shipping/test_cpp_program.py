@@ -120,6 +120,7 @@ def test_a_program_without_torch_builds_and_finds_its_build_right(label: str, ru
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_program_of_aotinductor_builds_and_finds_its_package_right(tmp_path: Path) -> None:
     report_file.write_json(measure(tmp_path / "run", "aotinductor", set=SMALL), tmp_path / "run")
     check(built("aotinductor", tmp_path / "run", tmp_path / "program"), tmp_path / "program")
