@@ -46,8 +46,9 @@ def to_markdown(judged: StartsJudgement, starts: Starts, has_figure: bool = Fals
 
 
 def _distributions(cell: StartedCell) -> str:
-    """Return what is installed for a cell, in a fold."""
+    """Return what is installed for a cell, or the libraries that its program loads, in a fold."""
     if not cell.distributions:
         return ""
+    kind = "library" if cell.is_program else "distribution"
     rows = [[escape(name), number_format.mebibytes(size)] for name, size in cell.distributions.items()]
-    return details(f"What {cell.label} needs installed", table(["distribution", "MiB"], rows, "lr"))
+    return details(f"What {cell.label} needs installed", table([kind, "MiB"], rows, "lr"))
