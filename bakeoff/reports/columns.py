@@ -12,6 +12,7 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.ranking import BASELINE
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
     Accuracy,
     Cell,
@@ -50,6 +51,7 @@ _ROOFLINE = Part[CellJudgement, Roofline](lambda row: row.record.roofline)
 _DEVICE_TIME = Part[CellJudgement, DeviceTime](lambda row: row.record.device_time)
 _KERNEL_TIMES = Part[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
 _ENERGY = Part[CellJudgement, Energy](lambda row: row.record.energy)
+_EVALUATED = Part[CellJudgement, Metrics](lambda row: row.record.metrics)
 _WARM_UP = Part[CellJudgement, WarmUp](lambda row: row.record.warm_up)
 _WARM_START = Part[CellJudgement, Process](lambda row: row.record.warm_start)
 _MEMORY = Part[CellJudgement, Memory](lambda row: row.record.memory)
@@ -405,11 +407,13 @@ def _accuracy() -> list[Column[CellJudgement]]:
 
 
 def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
-    """Return two columns for each metric of the user's own: its value, and how much that changed from the reference."""
+    """Return columns for each metric of the user's own: its value, and how much that changed from the reference."""
     names = dict.fromkeys(name for contest in contests for row in contest.cells for name in row.metrics)
     if not names:
         return [_why_without_metrics("metric")] if any(map(_metrics_failure, _rows(contests))) else []
-    return [column for name in names for column in _of_metric(name)]
+    took = Column("evaluate took", _EVALUATED(lambda it: it.seconds), "s", number_format.seconds, details="Metrics",
+                  csv="evaluate_s")  # fmt: skip
+    return [*(column for name in names for column in _of_metric(name)), took]
 
 
 def _rows(contests: Sequence[ContestJudgement]) -> list[CellJudgement]:

@@ -275,7 +275,7 @@ def test_a_long_reason_is_cut_in_the_table() -> None:
 def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> Record:
     """A record with a metric of the user's own, or with the reason why it has none."""
     failure = Failure(kind="UsageError", text="evaluate returned nan as top1")
-    ours = Metrics(values={"top1": Metric.of_scores(top1)}) if top1 else Metrics(failure=failure)
+    ours = Metrics(values={"top1": Metric.of_scores(top1)}, seconds=1.5) if top1 else Metrics(failure=failure)
     theirs = Metrics(values={"top1": Metric.of_scores(reference)})
     record = ok(cell(label), bursts(ms))
     return record.model_copy(update={"metrics": ours, "reference_metrics": theirs})
@@ -293,6 +293,7 @@ def test_a_metric_of_ones_own_is_a_column_with_its_change_and_interval() -> None
     assert "evaluate returned nan as top1" in by_backend["inductor"]["top1"]
     [onnx] = [row for row in csv.DictReader(io.StringIO(to_csv(judgement))) if row["backend"] == "onnx"]
     assert (float(onnx["metric_top1"]), float(onnx["metric_top1_reference"])) == (0.7, 0.9)
+    assert float(onnx["evaluate_s"]) == 1.5
     assert float(onnx["metric_top1_change"]) == pytest.approx(-0.2)
     assert float(onnx["metric_top1_change_ci95_low"]) < -0.2 < float(onnx["metric_top1_change_ci95_high"]) < 0
     console = Console(width=160, file=StringIO())
