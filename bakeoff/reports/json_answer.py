@@ -8,10 +8,12 @@ from pydantic import Field
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
+from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.headline import question_of_precisions
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
+from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
@@ -44,6 +46,9 @@ class MetricAnswer(Frozen):
     change_ci95: Interval | None  # None: `evaluate` returns a plain number
     samples: int
     mcnemar_p: float | None  # of scores that are right or wrong
+    further_samples: int | None = None
+    """About so many more samples would tell whether a requirement is met that is open. None: nothing is open, or no
+    number of samples would."""
 
 
 class StepAnswer(Frozen):
@@ -245,17 +250,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
         metrics={
-            cell.label: {
-                name: MetricAnswer(
-                    value=each.value,
-                    reference=each.reference,
-                    change=each.change,
-                    change_ci95=each.change_ci95,
-                    samples=each.samples,
-                    mcnemar_p=each.chance,
-                )
-                for name, each in cell.metrics.items()
-            }
+            cell.label: {name: _metric_answer(contest, cell.label, each) for name, each in cell.metrics.items()}
             for cell in contest.cells
             if cell.metrics
         },
@@ -264,6 +259,19 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         generation=_generation_answer(contest.generation) if contest.generation else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
         starts=starts.contest_answer(contest.starts) if contest.starts else None,
+    )
+
+
+def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgement) -> MetricAnswer:
+    is_open = (doubt for doubt in contest.doubts if isinstance(doubt, RequirementOpen) and label in doubt.labels)
+    return MetricAnswer(
+        value=metric.value,
+        reference=metric.reference,
+        change=metric.change,
+        change_ci95=metric.change_ci95,
+        samples=metric.samples,
+        mcnemar_p=metric.chance,
+        further_samples=next((doubt.further for doubt in is_open if doubt.quantity == metric.name), None),
     )
 
 

@@ -115,6 +115,7 @@ def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_d
     }
     for name, text in outputs.items():
         assert said in re.sub(r"\s+", " ", text), name
+    assert answer_of(judgement, tmp_path).contests[0].metrics["onnx"]["top1"].further_samples == 428
 
 
 def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends() -> None:
