@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Record, Report, Stage, Status
 from bakeoff.reports import charts, writer
+from bakeoff.reports.charts.chart import Dots
 from bakeoff.reports.charts.paint import save_svg
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
 from bakeoff.reports.csv_files import sweep_tables
@@ -158,6 +161,23 @@ def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_fo
     svg = save_svg(compiled_language_models(judged_of(MODELS).contests), "", tmp_path / "models.svg")
     texts = "".join(ElementTree.parse(svg).getroot().itertext())
     assert all(text in texts for text in ("inference, cuda", "train_step, cuda", "context 128", "small", "large"))
+
+
+def test_several_precisions_of_one_contest_have_a_panel_each(tmp_path: Path) -> None:
+    """Each is over eager in its own precision."""
+    both = (Precision.FP32, Precision.BF16)
+    made = [
+        record.model_copy(
+            update={"cell": record.cell.model_copy(update={"precision": precision, "compared": both})}
+        )
+        for precision, times in ((Precision.FP32, 4.0), (Precision.BF16, 1.0))
+        for seq in (256, 512)
+        for record in (attention("eager", seq, 2 * times), attention("inductor", seq, times))
+    ]  # fmt: skip
+    panels = compiled_attention(judged_of(made).contests)
+    assert [panel.finding for panel in panels] == [f"naive, cuda, {each}" for each in both]
+    drawn = [shape for panel in panels for mark in panel.marks[1:] for shape in mark.shapes if isinstance(shape, Dots)]
+    assert [ratio for dots in drawn for ratio in dots.ys] == pytest.approx([2.0] * 4, rel=0.05)
 
 
 def test_a_sweep_is_among_the_figures_and_a_single_size_is_none(tmp_path: Path) -> None:

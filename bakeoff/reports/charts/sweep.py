@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.sweeps import COMPILED, Quantity, Sweep, Value, latency, over_own_build, speedup
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
@@ -191,13 +193,11 @@ def _worth(
     panels: dict[str, dict[str, list[tuple[float, Ratio | None]]]] = {}
     numbers: dict[str, dict[float, str]] = {}
     for contest in contests:
-        cell = next((cell for cell in contest.cells if cell.label == COMPILED), None)
-        if cell is None:
-            continue
-        title = f"{of(contest)}, {contest.cell.device}, {contest.cell.precisions}"
         x, text = place(contest)
-        panels.setdefault(title, {}).setdefault(line(contest), []).append((x, cell.speedup))
-        numbers.setdefault(title, {})[x] = text
+        for precision, ratio in _over_eager(contest):
+            title = f"{of(contest)}, {contest.cell.device}, {precision}"
+            panels.setdefault(title, {}).setdefault(line(contest), []).append((x, ratio))
+            numbers.setdefault(title, {})[x] = text
     shown = {title: lines for title, lines in panels.items() if len(numbers[title]) > 1}
     ratios = [ratio for lines in shown.values() for points in lines.values() for _, ratio in points if ratio]
     highest = max([1.0, *(end for ratio in ratios for end in ends(ratio))])
@@ -216,6 +216,18 @@ def _worth(
         )
         for title, lines in shown.items()
     ]
+
+
+def _over_eager(contest: ContestJudgement) -> Iterator[tuple[Precision, Ratio | None]]:
+    """Yield the speed-up of the compiled cell of each precision over eager in the same one, or None for a failure."""
+    right = {cell.label for cell in contest.cells if cell.place is not None}
+    asked = contest.cell.compared or (contest.cell.precision,)
+    for cell in sorted(contest.cells, key=lambda cell: asked.index(cell.cell.precision)):
+        if cell.cell.configuration != COMPILED or cell.cell.dynamic:
+            continue
+        eager = cell.cell.model_copy(update={"backend": BASELINE}).label
+        across = contest.fit.ratio(cell.label, eager) if {cell.label, eager} <= right else None
+        yield cell.cell.precision, across if cell.cell.compared else cell.speedup
 
 
 def _worth_chart(
