@@ -145,7 +145,16 @@ def place_in(stack: Sequence[Any] | None) -> str:
 
 def compiler_work(named: NamedKernels) -> CompilerWork:
     """Return what Dynamo and Inductor did in this process so far."""
-    return CompilerWork(breaks=graph_breaks(), recompilations=failed_guards(), facts=named.facts)
+    return CompilerWork(breaks=graph_breaks(), recompilations=distinct_guards(failed_guards()), facts=named.facts)
+
+
+def distinct_guards(failures: Iterable[str]) -> list[str]:
+    """Return each guard that failed once, without Dynamo's numbers and hints. Those of other values are the same."""
+    guards: dict[str, str] = {}
+    for failure in failures:
+        guard = re.sub(r"^\d+/\d+: ", "", failure).partition(" (HINT:")[0]
+        guards.setdefault(re.sub(r"== -?[\d.]+", "==", guard), guard)
+    return list(guards.values())
 
 
 def failed_guards() -> list[str]:

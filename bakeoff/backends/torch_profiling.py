@@ -252,7 +252,7 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
             continue
         path = event.name.removeprefix(SCOPE) if event.name.startswith(SCOPE) else ""
         own_us[path] += event.lasted_us
-        for child in event.inside:
+        for child in outermost_in(event):
             if child.name.startswith(SCOPE):
                 own_us[path] -= child.lasted_us
             else:
@@ -404,13 +404,20 @@ def is_container(event: Event) -> bool:
     return event.name.startswith(CONTAINERS)
 
 
+def outermost_in(event: Event) -> Iterator[Event]:
+    """Return the outermost operators and scopes in an event, also those that other events only hold."""
+    for child in event.inside:
+        if is_container(child):
+            yield from outermost_in(child)
+        else:
+            yield child
+
+
 def owned_by_scope(event: Event, modules: Modules) -> Iterator[tuple[Event, Modules]]:
     """Return the outermost operators in an event, with the module whose scope they are in."""
-    for child in event.inside:
+    for child in outermost_in(event):
         if child.name.startswith(SCOPE):
             yield from owned_by_scope(child, (child.name.removeprefix(SCOPE),))
-        elif is_container(child):
-            yield from owned_by_scope(child, modules)
         else:
             yield child, modules
 

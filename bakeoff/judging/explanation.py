@@ -22,6 +22,9 @@ WELL_EXPLAINED = 0.05
 NOTEWORTHY_SHARE = 0.1
 MOST_NAMED = 3
 
+NOT_OWNED = {kind: f"({kind})" for kind in Kind} | {Kind.COMPUTE: "(operators whose module is not known)"}
+"""What stands in the place of modules, by the kind of what none of them owns."""
+
 UNSEEN = "(no row has it)"
 """The name of the rest of a call that no part has."""
 
@@ -315,7 +318,7 @@ def tree_of(profiles: Sequence[CellProfile]) -> Branch:
 def place_in_tree(part: Part) -> Place:
     """Return the names on the way from the model to a part."""
     if not part.modules:
-        return (part.name if part.name == UNSEEN else f"({part.kind})",)
+        return (part.name if part.name == UNSEEN else NOT_OWNED[part.kind],)
     paths = [path.split(".") if path else [] for path in part.modules]
     if len(paths) == 1:
         return tuple(paths[0])

@@ -49,7 +49,7 @@ class CompilerWork(Frozen):
     """What a compiler did with a model, beyond the times of its parts."""
 
     breaks: list[GraphBreak] = Field(default_factory=list)
-    recompilations: list[str] = Field(default_factory=list)  # the guard that failed, once for each time
+    recompilations: list[str] = Field(default_factory=list)  # each guard that failed, once
     fallbacks: list[str] = Field(default_factory=list)  # operators that were left to another engine, or why
     facts: list[str] = Field(default_factory=list)  # in one sentence each
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
-from bakeoff.judging.explanation import UNSEEN, Bound, Explanation, ProfiledCell, Row, Unlike, joined, moved
-from bakeoff.records.profile import CellProfile, ThreadUse
+from bakeoff.judging.explanation import NOT_OWNED, UNSEEN, Bound, Explanation, ProfiledCell, Row, Unlike, joined, moved
+from bakeoff.records.profile import CellProfile, Kind, ThreadUse
 from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line, spell_ms
 from bakeoff.reports.markdown import escape, table
@@ -100,7 +100,7 @@ def bound_text(bound: Bound | None) -> str:
 def name_of(row: Row) -> str:
     """Return the modules of a row, joined by plus signs where kernels work for several, or what no module owns."""
     if not row.modules:
-        return f"({row.kind})"
+        return NOT_OWNED[row.kind or Kind.COMPUTE]
     return " + ".join(path or THE_MODEL for path in row.modules)
 
 

@@ -23,7 +23,16 @@ from bakeoff.backends.profiling import (
     parts_of,
     within_flat,
 )
-from bakeoff.backends.torch_profiling import CALL, Event, TorchProfiler, nested, own_times, with_framework
+from bakeoff.backends.torch_profiling import (
+    CALL,
+    Event,
+    TorchProfiler,
+    Trace,
+    nested,
+    own_times,
+    shares_in,
+    with_framework,
+)
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.profile import Kind, Part, TracedSpan
 from bakeoff.records.schema import Cell
@@ -131,6 +140,27 @@ def test_a_graph_break_is_named_by_file_and_line() -> None:
     torch._dynamo.reset()
 
 
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x + self.seen
+
+
+def test_a_guard_that_fails_is_told_once() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.guard_failures.clear()
+    counting = torch.compile(Counting(), backend="eager")
+    for _ in range(4):
+        counting(torch.ones(2))
+    (guard,) = inductor_profiling.distinct_guards(inductor_profiling.failed_guards())
+    assert guard.startswith("self.seen == 0") and "HINT" not in guard and "test_profiling.py" in guard
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize(
     ("traced", "path"),
     [
@@ -197,6 +227,16 @@ def test_events_nest_by_their_times() -> None:
     )
     assert [event.name for event in nested([after, inner, outer])] == ["o", "a"]
     assert outer.inside == [inner]
+
+
+def test_operators_of_a_scripted_model_are_told_within_its_call() -> None:
+    linear = Event("aten::linear", 2, 8, 0, [])
+    call = Event(CALL, 0, 10, 0, [Event("forward", 1, 9, 0, [linear])])
+    (shares,) = shares_in(Trace([call], [])).values()
+    assert {name: share for (name, _), (share, _) in shares.items()} == {
+        "aten::linear": pytest.approx(0.6),
+        "Python and dispatch": pytest.approx(0.4),
+    }
 
 
 def test_gaps_are_the_frameworks() -> None:
