@@ -41,8 +41,8 @@ def headline_of(contest: ContestJudgement) -> Headline:
         return _of_load(contest, contest.load)
     if contest.generation and contest.generation.ranked:
         return _of_generation(contest, contest.generation)
-    if contest.calls and (found := _of_calls(contest, contest.calls)):
-        return found
+    if contest.calls and (of_calls := _of_calls(contest, contest.calls)):
+        return of_calls
     return of_single_calls(contest)
 
 

@@ -51,10 +51,10 @@ def table(contest: ContestJudgement) -> Table | None:
     lines = {start: {line.label: line for line in contest.costs.lines(start)} for start in starts}
     horizon = sorted({*HORIZON, *([contest.calls] if contest.calls else [])})
     best = {
-        (start, calls): {line.label for line in (found.line, *found.rivals)}
+        (start, calls): {line.label for line in (cheapest.line, *cheapest.rivals)}
         for start in starts
         for calls in horizon
-        if (found := contest.costs.cheapest(calls, start, contest.contenders))
+        if (cheapest := contest.costs.cheapest(calls, start, contest.contenders))
     }
     shown = {contest.baseline, *(label for labels in best.values() for label in labels)}
     labels = [label for label in contest.contenders if label in shown]

@@ -57,7 +57,7 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
 def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     """Say whether the outputs of the best cells were found right, and what may change that they are best."""
     best = [(contest, cell) for contest in contests if (cell := _best(contest)) and cell.record.accuracy]
-    told = [
+    parts = [
         f"The outputs of {cell.label} could not be checked{_in(contest, contests)}: {one_line(reason)}."
         for contest, cell in best
         if cell.record.accuracy and (reason := cell.record.accuracy.unchecked)
@@ -72,8 +72,8 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         error = number_format.error(max(error or 0.0 for _, error in checked))
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
-        told.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
-    return " ".join(told)
+        parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
+    return " ".join(parts)
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
@@ -105,7 +105,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
     is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
-    told = {
+    by_purpose = {
         f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
         "the rest of it": [] if judgement.report.complete else [f"bakeoff resume {shlex.quote(folder)}"],
         "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
@@ -113,7 +113,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         else [],
         AGAIN: again,
     }
-    return {purpose: lines for purpose, lines in told.items() if lines}
+    return {purpose: lines for purpose, lines in by_purpose.items() if lines}
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
@@ -159,14 +159,14 @@ def not_tried(judgement: Judgement) -> str:
         "here": [label for label in absent if label not in shown],
         "some of the contests": [label for label in absent if label in shown],
     }
-    told = [
+    absences = [
         f"{len(labels)} backend{'s' if len(labels) > 1 else ''} that cannot run {place} "
         f"{'were' if len(labels) > 1 else 'was'} not tried: {', '.join(labels)}."
         for place, labels in by_place.items()
         if labels
     ]
     spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))
-    return " ".join([*told, *([f"Left out: {spared}."] if spared else [])])
+    return " ".join([*absences, *([f"Left out: {spared}."] if spared else [])])
 
 
 def why_not(judgement: Judgement) -> list[str]:

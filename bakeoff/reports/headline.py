@@ -17,8 +17,8 @@ from bakeoff.reports.words import first, listed
 
 def candidates(contest: ContestJudgement) -> str:
     """Return who wins, or who may: `onnx`, `onnx or openvino`."""
-    found = headline_of(contest).candidates
-    return listed(first(found), "or") if found else NONE
+    labels = headline_of(contest).candidates
+    return listed(first(labels), "or") if labels else NONE
 
 
 def value(contest: ContestJudgement) -> str:
@@ -87,8 +87,8 @@ def line(contest: ContestJudgement) -> str:
     kept = condition(contest) or NONE
     kept = NONE if sure.endswith(kept) else kept
     parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, sure)
-    told = ", ".join(part for part in parts if part != NONE)
-    return "; ".join(filter(None, (told, end_to_end.brief(contest))))
+    answer = ", ".join(part for part in parts if part != NONE)
+    return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 
 def endings(cells: Sequence[CellJudgement]) -> str:

@@ -88,20 +88,20 @@ def escape(text: str, limit: int | None = None) -> str:
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
 
 
-def _head(judgement: Judgement, told: FirstScreen) -> str:
+def _head(judgement: Judgement, screen: FirstScreen) -> str:
     """Return what was compared, the answers, and what cannot run here."""
     contests = judgement.contests
     parts = [
         f"# {escape(sentences.title(judgement))}",
         f"<sub>{escape(' · '.join(machine.summary(judgement.report)))}</sub>",
-        *(f"**{escape(text)}**" for text in told.unfinished),
+        *(f"**{escape(text)}**" for text in screen.unfinished),
         *map(_suite, judgement.suites),
-        *(f"**{escape(text)}**" for text in told.over_sizes),
+        *(f"**{escape(text)}**" for text in screen.over_sizes),
         answers_table(contests) if contests else "No cell has ended yet.",
-        escape(told.whether_to_ship),
-        items(told.about_models),
-        escape(told.not_tried),
-        details("Why they cannot", items(told.why_not)) if told.why_not else "",
+        escape(screen.whether_to_ship),
+        items(screen.about_models),
+        escape(screen.not_tried),
+        details("Why they cannot", items(screen.why_not)) if screen.why_not else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -147,9 +147,9 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
     return f"Contents: {' · '.join(links)}"
 
 
-def _table_over_sizes(told: TableOverSizes[Any]) -> str:
-    table = table_of(shown_in(Surface.MARKDOWN, told.columns, told.rows), told.rows)
-    return "\n\n".join([f"## {escape(told.title)}", f"**{escape(told.finding)}.**", table, escape(told.note)])
+def _table_over_sizes(sizes: TableOverSizes[Any]) -> str:
+    table = table_of(shown_in(Surface.MARKDOWN, sizes.columns, sizes.rows), sizes.rows)
+    return "\n\n".join([f"## {escape(sizes.title)}", f"**{escape(sizes.finding)}.**", table, escape(sizes.note)])
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:
@@ -220,11 +220,11 @@ def _lifetime(contest: ContestJudgement) -> str:
     return f"### {cost_report.TITLE}\n\n{body}" if contest.calls else details(cost_report.TITLE, body)
 
 
-def written_table(told: Table) -> str:
-    headings = [escape(name) for name in (*told.text_columns, *told.number_columns)]
-    rows = [[text if text == NONE else escape(text) for text in row] for row in told.rows]
-    body = table(headings, rows, "l" * len(told.text_columns) + "r" * len(told.number_columns))
-    return details(told.title, body) if told.is_folded else f"{escape(told.title)}:\n\n{body}"
+def written_table(texts: Table) -> str:
+    headings = [escape(name) for name in (*texts.text_columns, *texts.number_columns)]
+    rows = [[text if text == NONE else escape(text) for text in row] for row in texts.rows]
+    body = table(headings, rows, "l" * len(texts.text_columns) + "r" * len(texts.number_columns))
+    return details(texts.title, body) if texts.is_folded else f"{escape(texts.title)}:\n\n{body}"
 
 
 def _figures(figures: Sequence[Path | str]) -> str:

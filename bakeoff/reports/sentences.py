@@ -83,9 +83,9 @@ def finding(contest: ContestJudgement) -> str:
 
 def paragraph(contest: ContestJudgement) -> str:
     """Return the finding as a sentence of its own. A name at its beginning stays as it is written."""
-    told = finding(contest)
-    is_name = contest.best is not None and told.startswith(contest.best.label)
-    return f"{told if is_name else told[0].upper() + told[1:]}."
+    text = finding(contest)
+    is_name = contest.best is not None and text.startswith(contest.best.label)
+    return f"{text if is_name else text[0].upper() + text[1:]}."
 
 
 def _of_single_calls(contest: ContestJudgement) -> str:
@@ -114,7 +114,7 @@ def outcome(contest: ContestJudgement) -> str:
 def remarks(contest: ContestJudgement) -> list[str]:
     """Return what stands below the table of a contest: when building pays, the floor, and how its cells were built."""
     nominal, left = machine.tensor_core_rates(contest), left_early(contest)
-    told = [
+    parts = [
         pays(contest),
         f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else "",
         *floor.sentences(contest),
@@ -122,7 +122,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
-    return [each for each in told if each]
+    return [each for each in parts if each]
 
 
 def pays(contest: ContestJudgement) -> str:
@@ -293,15 +293,15 @@ def _leader(stretch: Stretch) -> str:
 def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
     """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, told as in the headline, or nothing."""
     best = contest.best
-    told = []
+    ratios = []
     for other in others:
         found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if found and not (best and other == best.label):
             times = number_format.times(found)
-            told.append(
+            ratios.append(
                 f"not told apart from {other}" if times == number_format.UNKNOWN else f"{times} as fast as {other}"
             )
-    return f", {listed(told)}" if told else ""
+    return f", {listed(ratios)}" if ratios else ""
 
 
 def _first_names(names: Sequence[str]) -> str:

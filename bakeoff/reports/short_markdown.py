@@ -28,15 +28,15 @@ MOST_CONTESTS = 6
 
 def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path] = ()) -> str:
     """Return the short report of the run in `folder`. Of `figures`, the one that tells most is shown."""
-    report, contests, told = judgement.report, judgement.contests, first_screen(judgement, str(folder))
+    report, contests, screen = judgement.report, judgement.contests, first_screen(judgement, str(folder))
     parts = [
         f"# {escape(sentences.title(judgement))}",
-        *(f"**{escape(text)}**" for text in (*told.unfinished, *told.of_suites, *told.over_sizes)),
+        *(f"**{escape(text)}**" for text in (*screen.unfinished, *screen.of_suites, *screen.over_sizes)),
         _answer(contests),
-        escape(told.whether_to_ship),
-        escape(told.not_tried),
-        items(told.about_models),
-        f"## What to run now\n\n{_commands(told.commands)}" if told.commands else "",
+        escape(screen.whether_to_ship),
+        escape(screen.not_tried),
+        items(screen.about_models),
+        f"## What to run now\n\n{_commands(screen.commands)}" if screen.commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure([path for path in figures if path.stem != "costs" or any(each.calls for each in contests)]),
@@ -77,12 +77,12 @@ def _short_tables(contest: ContestJudgement) -> list[Table]:
 
 def _doubts(contest: ContestJudgement) -> str:
     """Return what could change the winner, or its numbers."""
-    told = [
+    lists = [
         f"{doubt_sentences.heading(effect, contest)}:\n\n" + items(doubts)
         for effect in (Effect.WINNER, Effect.NUMBER)
         if (doubts := doubt_sentences.doubts_with(effect, contest))
     ]
-    return "\n\n".join(told)
+    return "\n\n".join(lists)
 
 
 def _figure(figures: Sequence[Path]) -> str:

@@ -277,15 +277,15 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER")
 
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
     """Print what a reader looks for: a line for each answer, whether to ship it, and what to run now."""
-    told = first_screen(judgement, folder)
-    for sentence in told.unfinished:
+    screen = first_screen(judgement, folder)
+    for sentence in screen.unfinished:
         console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
-    for answer in (*told.of_suites, *told.over_sizes):
+    for answer in (*screen.of_suites, *screen.over_sizes):
         console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
     _print_winners(judgement, console)
-    if told.whether_to_ship:
-        console.print(Text(one_line(told.whether_to_ship)), highlight=False)
-    for purpose, commands in told.commands.items():
+    if screen.whether_to_ship:
+        console.print(Text(one_line(screen.whether_to_ship)), highlight=False)
+    for purpose, commands in screen.commands.items():
         if purpose != AGAIN:  # who reads a terminal has just typed it
             shown = "".join(f"\n  {command}" for command in commands[:COMMANDS_SHOWN])
             more = f"\n  and {rest} more, in report.md" if (rest := len(commands) - COMMANDS_SHOWN) > 0 else ""
@@ -326,13 +326,13 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
-    told = sentences.remarks(contest)
+    remarks = sentences.remarks(contest)
     if contest.calls and (costs := cost_report.table(contest)):
         console.print(_texts(costs))
-        told += cost_report.sentences(contest)
+        remarks += cost_report.sentences(contest)
     for table in further_answers.short_tables(contest):
         console.print(_texts(table))
-    for sentence in (*told, *further_answers.sentences(contest)):
+    for sentence in (*remarks, *further_answers.sentences(contest)):
         print_wrapped(console, "= ", sentence)
     console.print()
 
@@ -440,19 +440,19 @@ def print_wrapped(console: Console, bullet: str, *parts: str) -> None:
     console.print(grid)
 
 
-def print_table_over_sizes(told: TableOverSizes[Any], console: Console) -> None:
+def print_table_over_sizes(table_over_sizes: TableOverSizes[Any], console: Console) -> None:
     """Print a table over several sizes, and below it what stands beside its values."""
-    console.print(Text(one_line(told.title), style="bold"), soft_wrap=True)
-    console.print(Text(f"{told.finding}. {told.note}"), highlight=False)
-    columns = shown_in(Surface.TERMINAL, told.columns, told.rows)
+    console.print(Text(one_line(table_over_sizes.title), style="bold"), soft_wrap=True)
+    console.print(Text(f"{table_over_sizes.finding}. {table_over_sizes.note}"), highlight=False)
+    columns = shown_in(Surface.TERMINAL, table_over_sizes.columns, table_over_sizes.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")
-    for row in told.rows:
+    for row in table_over_sizes.rows:
         cells = ((column.text_of(row), column.interval_of(row)) for column in columns)
         table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
     console.print(table)
-    for row in told.rows:
+    for row in table_over_sizes.rows:
         for column in columns:
             if note := column.note_of(row):
                 subject = f"{columns[0].text_of(row)}, {column.heading} {column.text_of(row)}"
