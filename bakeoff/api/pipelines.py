@@ -20,11 +20,10 @@ from bakeoff.judging.fit import summarise
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
 from bakeoff.measuring.worker.evaluating import metrics_of
 from bakeoff.models.calls_file import Calls
-from bakeoff.models.live_model import PREFIX
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records.errors import UsageError
 from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
+from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import doubt_sentences, writer
@@ -210,7 +209,7 @@ def compare_parts(
             update={
                 "run_id": folder.name,
                 "created_at": began.isoformat(timespec="seconds"),
-                "planned": len(made),
+                "planned": len(made) or 2,
                 "complete": run.complete and not was_interrupted,
                 "command": "",
                 "request": {**run.report.request, "require": str(required)},
@@ -235,7 +234,7 @@ def results_of_parts(run: Result) -> dict[str, Result]:
         begin = f"{records[0].cell.model_slug}_"
         count = len({*(each for each in planned if each.startswith(begin)), *(record.cell.id for record in records)})
         own = {"records": records, "planned": count, "complete": len(records) == count, "verdicts": []}
-        results[model.removeprefix(PREFIX)] = Result(run.report.model_copy(update=own), run.folder)
+        results[model.removeprefix(LIVE)] = Result(run.report.model_copy(update=own), run.folder)
     return results
 
 

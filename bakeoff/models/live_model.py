@@ -35,11 +35,11 @@ from bakeoff.models.unwrapping import PARALLEL, require_weights
 from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.schema import LIVE
 
 if TYPE_CHECKING:
     import torch
 
-PREFIX = "live:"
 PROGRAM = "model.pkl"
 WEIGHTS = "weights.bin"
 ABOUT = "about.json"
@@ -77,12 +77,12 @@ class LiveModel(Family):
         folder = next((each for each in (root / name, root) if (each / ABOUT).is_file()), None)
         if LIVE_MODEL not in os.environ or folder is None:
             raise UsageError(
-                f"{PREFIX}{name} lived in a program that called bakeoff.compare, and is not kept: "
+                f"{LIVE}{name} lived in a program that called bakeoff.compare, and is not kept: "
                 "call bakeoff.compare again with the model, or write a factory and name it as FILE.py:FACTORY"
             )
         self._folder = folder
         self._about = About.model_validate_json((folder / ABOUT).read_bytes())
-        self.name = f"{PREFIX}{self._about.name}"
+        self.name = f"{LIVE}{self._about.name}"
         self.description = self._about.description
         self.dimensions = {key: dimension_of(self.name, key, value) for key, value in self._about.dimensions.items()}
         self.imports = self._about.imports
@@ -131,7 +131,7 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
         **({} if is_module else _parameters(module)),
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
-    return f"{PREFIX}{about.name}"
+    return f"{LIVE}{about.name}"
 
 
 def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
@@ -139,7 +139,7 @@ def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
     if not callable(evaluate):
         raise UsageError(f"evaluate is a {type(evaluate).__name__}: give a function, or FILE.py:FUNCTION")
     _write({EVALUATE: evaluate}, folder, EVALUATE_PROGRAM, EVALUATE_WEIGHTS)
-    return f"{PREFIX}{getattr(evaluate, '__name__', EVALUATE)}"
+    return f"{LIVE}{getattr(evaluate, '__name__', EVALUATE)}"
 
 
 def read_evaluate() -> Callable[..., Any]:

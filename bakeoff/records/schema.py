@@ -71,6 +71,9 @@ GENERATE = "generate"
 PREFILL, DECODE = GENERATION = ("prefill", "decode")
 """The task `generate` is measured as two: a prompt with its first new token, and one further token."""
 
+LIVE = "live:"
+"""Names of models begin so that lived in a program, and are not kept after its run."""
+
 ORIGINAL, WITH_WINNERS = "original", "with the winners"
 """The two sides of a contest of whole pipelines, in place of backends. The first one is its baseline."""
 

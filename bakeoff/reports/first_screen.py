@@ -14,7 +14,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import Question, headline_of
 from bakeoff.judging.judgement import Judgement
-from bakeoff.records.schema import Status
+from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 from bakeoff.reports.words import first, listed
@@ -105,9 +105,18 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
     is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
+    models = judgement.report.request.get("models")
+    has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
-        "the rest of it": [] if judgement.report.complete else [f"bakeoff resume {shlex.quote(folder)}"],
+        "the winners in place of the parts, in Python": [
+            f"bakeoff.load_parts({f'{folder}/winners'!r}, pipeline)"
+            for contest in contests
+            if contest.winner == WITH_WINNERS
+        ],
+        "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
+        if has_kept_models and not judgement.report.complete
+        else [],
         "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
         if is_open and judgement.report.complete
         else [],

@@ -30,12 +30,14 @@ from bakeoff.api.pipelines import (
     measure_in_turn,
 )
 from bakeoff.judging.decision import Relation
+from bakeoff.judging.judgement import judge
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import replace_parts, restore_parts
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record
 from bakeoff.records.store import Store
+from bakeoff.reports.first_screen import first_screen
 from tests.reports.samples import cell, constant, ok, report, steady
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
@@ -74,7 +76,7 @@ def a_part(name: str) -> list[Record]:
 def result(folder: Path, whole: WholeMeasured, require: str = "") -> PipelineResult:
     """Return the result of a pipeline whose part `first` has a winner."""
     like = _of_whole(Record(**ok(cell("onnx"), steady((1.0,))).model_dump()), Two())
-    made = report(whole.records(like, datetime.now(UTC)), request={"require": require})
+    made = report(whole.records(like, datetime.now(UTC)), request={"require": require, "models": ["live:first"]})
     return PipelineResult(made, folder, {"first": bakeoff.Result(report(a_part("first")), folder)})
 
 
@@ -88,7 +90,8 @@ def scripted(measured: tuple[str, ...], was_interrupted: bool = False) -> Callab
 
     def run_parts(modules: Mapping[str, nn.Module], calls: Mapping[str, Calls], folder: Path) -> Ended:
         planned = [record for name in modules for record in a_part(name)]
-        store = Store.create(folder, Request(), [record.cell.id for record in planned], "")
+        request = Request(models=tuple(f"live:{name}" for name in modules))
+        store = Store.create(folder, request, [record.cell.id for record in planned], "")
         store.save_environment(report().environment)
         done = [record for record in planned if record.cell.model.removeprefix("live:") in measured]
         for record in done:
@@ -118,6 +121,9 @@ def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> 
     assert found.speedup.value == pytest.approx(2.5)
     assert found.contests[0].baseline == "original"
     assert found.contests[0].winner == "with the winners"
+    assert [f"bakeoff.load_parts('{tmp_path}/winners', pipeline)"] in first_screen(
+        judge(found.report), str(tmp_path)
+    ).commands.values()
     assert pickle.loads(pickle.dumps(found)).speedup == found.speedup
     assert found.to_dict()["parts"]["first"]["contests"][0]["winner"] == "onnx"
 
@@ -223,7 +229,8 @@ def test_a_part_that_an_interruption_left_out_is_named(tmp_path: Path) -> None:
     assert isinstance(opened, PipelineResult)
     assert opened.parts["first"].winner == "onnx"
     assert opened.parts["first"].complete
-    assert str(opened)
+    assert "Incomplete: 0 of 2 cells" in str(opened)
+    assert "bakeoff resume" not in str(opened), "a live pipeline is gone"
 
 
 @pytest.mark.parametrize(("call", "told"), [(2, "the whole pipeline was not measured"), (6, "called in 3 of at least")])

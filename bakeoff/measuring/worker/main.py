@@ -56,9 +56,9 @@ from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
-from bakeoff.models import live_model
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
+from bakeoff.records.schema import LIVE
 
 
 def main(connection: Connection, assignment: Assignment) -> None:
@@ -89,7 +89,7 @@ def place_of(error: BaseException, job: Job) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
     if not isinstance(job, CellJob | ComputeReference | EvaluateReference | FindOpenAxes):
         return ""
-    if job.cell.model.startswith(live_model.PREFIX):
+    if job.cell.model.startswith(LIVE):
         return last_frame_of_program(error)
     model = loaded(job.cell.model)
     return last_frame_below(model.root, error, model.file) if model is not None else ""
