@@ -10,7 +10,13 @@ import pytest
 from typer.main import get_command
 
 from bakeoff import cli
+from bakeoff.commands import answers
+from bakeoff.commands.selfcheck import Summary
+from bakeoff.judging.bisection import Bisection, Call, Step
+from bakeoff.models.pipeline_parts import Part, Parts
 from bakeoff.records import report_file
+from bakeoff.records.schema import Interval, Ratio
+from bakeoff.reports import command_answers
 from tests.docs.json_page import MODELS, PAGE, page
 from tests.reports.samples import cell, ok, over_processes, report
 from tests.support.checkout import ROOT
@@ -124,3 +130,18 @@ def test_the_page_for_programs_names_commands_that_exist() -> None:
     named = {line.split()[1] for line in text.splitlines() if line.startswith("bakeoff ") and "--model" not in line}
     known = {command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback}
     assert len(named) == 4 and named <= known
+
+
+def test_answers_that_take_long_to_measure_have_their_keys(tmp_path: Path) -> None:
+    ratio = Ratio(value=1.3, ci95=Interval(low=1.2, high=1.4), paired=True, processes=5)
+    slow = Step(version="1.1", call=Call.SLOW, over_good=ratio)
+    fast = Step(version="1.0.5", call=Call.FAST, over_good=ratio, below_bad=ratio)
+    bisected = Bisection(package="onnxruntime", backend="onnx", versions=("1.0", "1.0.5", "1.1"), steps=(slow, fast))
+    answer = command_answers.of_bisection(bisected, tmp_path)
+    assert answer.first_slow == "1.1" and [step.call for step in answer.steps] == ["slow", "fast"]
+    assert answer.conclusion.startswith("onnxruntime 1.1 is the first slow version")
+    trials = Summary("mlp", "default", 1.0, 10, 0, 10, 0, 0.26, 0.01, 3.0, 20.0)
+    assert answers.of_selfcheck([trials]).rows[0].winners == 0
+    parts = Parts(2.0, (Part("unet", "UNet", 20, {"1x4": 20}, 1.5, 0.75, 100),), timed_calls=3, rest=0.25)
+    inspected = answers.of_parts(parts)
+    assert inspected.rest == 0.25 and inspected.parts[0].sizes == {"1x4": 20}
