@@ -336,6 +336,8 @@ class Backend(ABC):
     """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
     takes_onnx: ClassVar[bool] = False
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
+    obeys_casts: ClassVar[bool] = True
+    """False if a build computes everything in the cell's 16 bits, also what the graph casts to float32."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
     profiles_artefact: ClassVar[bool] = False

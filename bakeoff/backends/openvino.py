@@ -51,6 +51,7 @@ MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 class OpenVINO(Backend):
     name = "openvino"
     takes_complex = False
+    obeys_casts = False  # its hint is for the whole graph
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
     devices = ("cpu",)
     usual_build_s = 5.0
