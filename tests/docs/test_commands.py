@@ -34,7 +34,7 @@ SHOWN_ONLY = {"README.md"}
 """Pages whose runs take minutes. `test_what_measures_can_be_planned` covers their commands."""
 
 
-class Planned(Exception):
+class Planned(BaseException):
     """Raised in place of the run that would begin now."""
 
 
