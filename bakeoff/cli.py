@@ -703,7 +703,7 @@ def explain_run(
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
-    html: Annotated[Path | None, typer.Option(help="File for a page with a tree of modules")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a page with both cells as nested boxes")] = None,
     tries: Annotated[
         bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it brought")
     ] = False,
