@@ -102,7 +102,7 @@ def modules_of(nodes: Any, is_extern: bool) -> Modules:
 def modules_of_origins(origins: Iterable[Any]) -> Modules:
     """Return the modules of nodes of a graph. Views count only where there is nothing else."""
     found = list(origins)
-    working = [node for node in found if _operator(node) not in VIEWS] or found
+    working = [node for node in found if not computes_nothing(node)] or found
     return in_order(sorted(module_of_node(node) for node in working))
 
 
@@ -112,9 +112,9 @@ def module_of_node(node: Any) -> str:
     return module_path(str(list(stack.values())[-1][0])) if stack else ""
 
 
-def _operator(node: Any) -> str:
-    target = node.target
-    return str(getattr(target, "__name__", target)).partition(".")[0]
+def computes_nothing(node: Any) -> bool:
+    """Return True for a node of a graph that only views a tensor."""
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0] in VIEWS
 
 
 def graph_breaks() -> list[GraphBreak]:

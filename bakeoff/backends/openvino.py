@@ -145,7 +145,7 @@ class OpenVINO(Backend):
             request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
             if context.for_profile:
                 request.counted = core.compile_model(model, "CPU", {**properties, "PERF_COUNT": True})
-                request.modules = converted.modules
+                request.converted = converted
         in_force = request.precision()["inference_precision_hint"]
         if in_force != hint:
             raise Unavailable(f"OpenVINO was asked for {hint} and took {in_force}")
@@ -276,7 +276,7 @@ class Request(Compiled):
         self._changed = changed
         self._request = compiled.create_infer_request()
         self.counted: Any = None  # the same with performance counters, if the build will be profiled
-        self.modules: dict[str, str] = {}  # of the nodes of torch's graph, for a profile
+        self.converted = Converted()  # what is known of torch's graph, for a profile
         self._is_open = is_open
         self._buffers: dict[int, torch.Tensor] = {}
         self._bound: tuple[torch.Tensor, ...] = ()
@@ -304,7 +304,7 @@ class Request(Compiled):
         return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        return RequestProfiler(self.counted, self._bind_as_here, self.modules)
+        return RequestProfiler(self.counted, self._bind_as_here, self.converted)
 
     def _bind_as_here(self, request: Any) -> None:
         """Have another request read and write the same memory as this one."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from bakeoff.backends.inductor_profiling import module_of_node
+from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
 from bakeoff.backends.profiling import WARMING_CALLS, Modules, Profiler, in_order, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
@@ -28,7 +28,8 @@ MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 class Converted:
     """The modules of the nodes of torch's graph, by the names that OpenVINO builds its own names from."""
 
-    modules: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)  # of the nodes that compute something
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the nodes that each one reads from
 
 
 @contextlib.contextmanager
@@ -45,7 +46,8 @@ def noting_modules() -> Iterator[Converted]:
     def noting(*arguments: Any, **named: Any) -> Any:
         decoder = original(*arguments, **named)
         for node in decoder.pt_module.graph.nodes:
-            if node.meta.get("nn_module_stack"):
+            converted.inputs[node.name] = tuple(each.name for each in node.all_input_nodes)
+            if node.meta.get("nn_module_stack") and not computes_nothing(node):
                 converted.modules[node.name] = within_flat(module_of_node(node))
         return decoder
 
@@ -78,20 +80,40 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
     return found
 
 
-def owners_of(nodes: Sequence[RuntimeNode], modules: Mapping[str, str]) -> dict[str, tuple[Modules, Kind]]:
-    """Return the modules of each node by its name. One that OpenVINO has renamed has those of what it reads from."""
+def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, tuple[Modules, Kind]]:
+    """Return the modules of each node by its name. One that OpenVINO has renamed has those of what it reads from.
+
+    OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
+    alone. So a node also works for what is before it in torch's graph and has no node of its own.
+    """
+    modules = converted.modules
+    has_node = {name.partition("/")[0] for node in nodes for name in (node.name, *node.fused_from)}
     owners: dict[str, tuple[Modules, Kind]] = {}
     for node in nodes:
         if node.kind in MOVES:
             owners[node.name] = ((), Kind.COPY)
             continue
         sources = node.fused_from or (node.name,)
-        found = in_order(modules[key] for name in sources if (key := name.partition("/")[0]) in modules)
+        keys = [name.partition("/")[0] for name in sources]
+        keys = [*(each for key in keys for each in swallowed_before(key, has_node, converted.inputs)), *keys]
+        found = in_order(modules[key] for key in keys if key in modules)
         if not found:
             before = (owners[name][0] for name in node.inputs if name in owners)
             found = next(filter(None, before), ())
         owners[node.name] = (found, Kind.COMPUTE)
     return owners
+
+
+def swallowed_before(key: str, has_node: Set[str], inputs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the nodes of torch's graph on the way to `key` that no node stands for, back to those that have one."""
+    swallowed: dict[str, None] = {}
+    waiting = list(inputs.get(key, ()))
+    while waiting:
+        name = waiting.pop()
+        if name not in has_node and name not in swallowed:
+            swallowed[name] = None
+            waiting += inputs.get(name, ())
+    return list(reversed(swallowed))
 
 
 Means = Mapping[str, tuple[str, float]]
@@ -170,12 +192,12 @@ class RequestProfiler(Profiler):
     source = "OpenVINO's get_profiling_info, in whole microseconds for each node"
     tells_calls_apart = False
 
-    def __init__(self, compiled: Any, bind: Callable[[Any], None], modules: Mapping[str, str]) -> None:
+    def __init__(self, compiled: Any, bind: Callable[[Any], None], converted: Converted) -> None:
         self._request = compiled.create_infer_request()
         bind(self._request)
         nodes = runtime_nodes(compiled)
         self._nodes = [node for node in nodes if node.kind not in ("Const", "Input", "Output")]
-        self._owners = owners_of(nodes, modules)
+        self._owners = owners_of(nodes, converted)
         self._calls = 0
         self._warm: Means = {}
         self._walls_us: list[float] = []

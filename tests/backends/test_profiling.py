@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
 from bakeoff.backends.onnx_profiling import Node, Owner
-from bakeoff.backends.openvino_profiling import RuntimeNode
+from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
     Kernel,
@@ -322,12 +322,23 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
         RuntimeNode("Multiply_12", "Subgraph", ("Multiply_12",), ("linear/aten.linear.default/Add",)),
         RuntimeNode("a_f32_bf16_b", "Reorder", (), ()),
     ]
-    owners = openvino_profiling.owners_of(nodes, {"linear": "up", "gelu": "act"})
+    owners = openvino_profiling.owners_of(nodes, Converted({"linear": "up", "gelu": "act"}))
     assert list(owners.values()) == [
         (("up", "act"), Kind.COMPUTE),
         (("up", "act"), Kind.COMPUTE),
         ((), Kind.COPY),
     ]
+
+
+def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() -> None:
+    nodes = [
+        RuntimeNode("relu/x/Relu", "Eltwise", (), ()),
+        RuntimeNode("mul/x/Multiply", "FullyConnected", ("mul/x/Multiply",), ("relu/x/Relu",)),
+    ]
+    modules = {"relu": "act", "linear": "down", "mul": ""}
+    converted = Converted(modules, {"mul": ("view",), "view": ("linear",), "linear": ("relu", "weight")})
+    owners = openvino_profiling.owners_of(nodes, converted)
+    assert owners["mul/x/Multiply"][0] == ("down", "")
 
 
 def test_what_openvino_cuts_off_is_divided_among_its_nodes_up_to_a_microsecond() -> None:
