@@ -26,7 +26,7 @@ VIEWS = frozenset(
     re.findall(
         r"\w+",
         "view permute reshape expand squeeze unsqueeze slice select split split_with_sizes "
-        "t transpose alias as_strided getitem detach unbind",
+        "t transpose alias as_strided getitem detach unbind dropout clone contiguous",
     )
 )
 """Operators that compute nothing. A kernel works for their modules only if it works for no others."""
