@@ -153,7 +153,7 @@ class Counting(nn.Module):
 def test_a_guard_that_fails_is_told_once() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.guard_failures.clear()
-    counting = torch.compile(Counting(), backend="eager")
+    counting = torch.compile(Counting().forward, backend="eager")
     for _ in range(4):
         counting(torch.ones(2))
     (guard,) = inductor_profiling.distinct_guards(inductor_profiling.failed_guards())
