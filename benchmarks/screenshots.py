@@ -7,9 +7,9 @@ It needs Chromium and its driver (apt-get install chromium chromium-driver) and 
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,4 +86,8 @@ def photograph(browser: Any, html: str, size: tuple[int, int], file: Path, targe
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("out", type=Path, help="the folder for the pictures")
+    arguments = parser.parse_args()
+    main(arguments.run, arguments.out)

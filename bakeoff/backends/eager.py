@@ -71,9 +71,10 @@ class Eager(Backend):
         return ScriptPart(template("eager"))
 
     def supports(self, cell: Cell) -> Availability:
-        if cell.mode == FOLDED_NORMS and (cell.task != INFERENCE or cell.precision.is_quantised):
+        supported = super().supports(cell)
+        if supported and cell.mode == FOLDED_NORMS and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(f"{FOLDED_NORMS} is for inference in a precision that casting gives: use eager")
-        return super().supports(cell)
+        return supported
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if self.mode(context.cell.mode).channels_last_of:

@@ -145,7 +145,11 @@ def around_modules(
 
     The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
     """
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+    from torch.nn.modules.module import (
+        _global_forward_hooks_with_kwargs,
+        register_module_forward_hook,
+        register_module_forward_pre_hook,
+    )
 
     paths = module_paths(module)
 
@@ -164,6 +168,7 @@ def around_modules(
     finally:
         for hook in hooks:
             hook.remove()
+            _global_forward_hooks_with_kwargs.pop(hook.id, None)  # torch keeps this mark of a hook that is removed
 
 
 class ModuleProfiler(Profiler):
