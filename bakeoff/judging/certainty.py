@@ -27,6 +27,7 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
+    AcceptedByMetric,
     DecidedByRounding,
     FrozenChoices,
     Growing,
@@ -82,7 +83,9 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
             return Effect.NONE
         case RequirementOpen() | NotEvaluated() | WithoutInterval() | JudgedByCalibration() | EvaluationVaries():
             return Effect.NONE
-        case OfRecords(doubt=NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()):
+        case OfRecords(
+            doubt=AcceptedByMetric() | NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()
+        ):
             return Effect.NONE
     shown = {record.cell.label for record in (*ranking.sharing_first_place(), ranking.baseline) if record}
     about = cells_of(doubt)

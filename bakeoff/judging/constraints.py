@@ -54,6 +54,10 @@ class Requirements:
                     found.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
         return [replace(doubt, labels=tuple(labels)) for doubt, labels in found.items()]
 
+    def are_surely_kept(self, record: Record) -> bool:
+        """Return True if a metric is required, and each of them is met by the whole of its interval."""
+        return bool(self.metrics) and all(each.is_surely_met(record) for each in self.of_metrics().each)
+
     def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
         """Return the required metrics that are plain numbers in some of these records."""
         plain = {
@@ -136,6 +140,11 @@ class Requirement:
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
+
+    def is_surely_met(self, record: Record) -> bool:
+        """Return True for a metric with an interval, all of which meets this."""
+        margin = self.margin(record)
+        return margin is not None and margin.samples > 0 and margin.outcome(self._is_met) == "met"
 
     def open(self, record: Record) -> RequirementOpen | None:
         """Return a doubt if `record` may miss this, and may as well meet it, by the interval of the quantity."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bakeoff.records.doubts import (
+    AcceptedByMetric,
     Caveat,
     DecidedByRounding,
     FrozenChoices,
@@ -300,6 +301,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     JudgedByCalibration,
     EvaluationVaries,
     WithoutInterval,
+    AcceptedByMetric,
     Caveat,
     Noted,
     DecidedByRounding,

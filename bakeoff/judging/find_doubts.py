@@ -120,7 +120,10 @@ def _of_checks(ranked: Sequence[Record]) -> list[CoarseCheck]:
     checks = {
         record.cell.label: record.accuracy
         for record in ranked
-        if record.accuracy and not record.accuracy.unchecked and record.cell.label not in told
+        if record.accuracy
+        and record.accuracy.passed
+        and not record.accuracy.unchecked
+        and record.cell.label not in told
     }
     errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
     coarse = {label: error for label, error in errors.items() if error > COARSE_ERROR}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from bakeoff.judging.acceptance import accepted_by_metric
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
 from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
@@ -101,4 +102,8 @@ def judged_anew(report: Report, calls: int | None = None, require: str | None = 
         Requirements.parse(require).refuse_metrics()
     changes = {"calls": calls, "require": require}
     request = report.request | {name: value for name, value in changes.items() if value is not None}
-    return report.model_copy(update={"request": request})
+    if require is None:
+        return report.model_copy(update={"request": request})
+    requirements = Requirements.parse(require)
+    records = [accepted_by_metric(record, requirements) for record in report.records]
+    return report.model_copy(update={"request": request, "records": records})

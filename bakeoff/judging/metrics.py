@@ -141,7 +141,7 @@ def change_margin(record: Record, name: str, share: float) -> Margin | None:
     if _are_right_or_wrong(a, b):
         return _margin(value, len(a), _shifted(_paired(a, b), -allowed))
     sign = math.copysign(1.0, theirs.value)
-    return _margin(value, len(a), _paired(a, b * (1 + share * sign)))
+    return _margin(value, len(a), _student(a - b * (1 + share * sign), _floor(a, b)))
 
 
 def value_margin(record: Record, name: str, limit: float) -> Margin | None:

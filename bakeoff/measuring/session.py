@@ -156,6 +156,7 @@ def measurement_of(
         beaten=functools.partial(beaten, requirements=required),
         contenders=functools.partial(contenders, requirements=required),
         may_win=functools.partial(may_win, requirements=required),
+        requirements=required,
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,

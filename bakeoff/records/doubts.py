@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bakeoff.records.failure import Failure
 from bakeoff.records.frozen import Frozen
 
 
@@ -69,6 +70,15 @@ class Unchecked(Frozen):
     why: str
 
 
+class AcceptedByMetric(Frozen):
+    """The numeric check rejects the outputs, but a required metric of the user's own surely holds."""
+
+    kind: Literal["accepted by metric"] = "accepted by metric"
+    required: str  # such as `top1>-1%`
+    relative_rmse: float
+    failure: Failure  # of the numeric check
+
+
 class OtherWidths(Frozen):
     """Outputs have the right values in a wider or narrower type than eager's."""
 
@@ -102,6 +112,7 @@ RecordDoubt = Annotated[
     Caveat
     | Noted
     | Unchecked
+    | AcceptedByMetric
     | FrozenChoices
     | DecidedByRounding
     | Growing

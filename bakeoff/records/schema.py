@@ -383,6 +383,7 @@ class Accuracy(Frozen):
     atol: float
     passed: bool
     rule: str  # what decided: "no more than rounding", "at most 4x eager's error", "allclose", or what failed
+    is_only_inexact: bool = False  # it failed by the size of errors alone: forms, types and finite values are right
     unchecked: str = ""  # why outputs could not be compared; then there are no errors
     other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"
     rmse_after: float | None = None  # checked once more after the last burst

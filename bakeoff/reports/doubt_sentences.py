@@ -40,6 +40,7 @@ from bakeoff.judging.doubts import (
     WithoutInterval,
 )
 from bakeoff.records.doubts import (
+    AcceptedByMetric,
     Caveat,
     DecidedByRounding,
     FrozenChoices,
@@ -251,6 +252,11 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
             return (
                 f"checked against eager in {doubt.computed_in}, since float64 gave no reference here"
                 f"{f' ({causes})' if causes else ''}: an error that eager makes too is not seen"
+            )
+        case AcceptedByMetric():
+            return (
+                f"the numeric check rejects it, with an error of {100 * doubt.relative_rmse:.2g} % of the outputs, but "
+                f"{doubt.required} surely holds: the metric decides. Make sure that it covers what you need"
             )
         case OtherWidths():
             return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"

@@ -14,6 +14,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import Question, headline_of
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
@@ -62,10 +63,17 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         for contest, cell in best
         if cell.record.accuracy and (reason := cell.record.accuracy.unchecked)
     ]
+    parts += [
+        f"The outputs of {cell.label} are off by more than the check allows{_in(contest, contests)} (relative RMSE "
+        f"{number_format.error(doubt.relative_rmse)}), but {doubt.required} surely holds, which decides."
+        for contest, cell in best
+        for doubt in cell.record.doubts
+        if isinstance(doubt, AcceptedByMetric)
+    ]
     checked = [
         (cell.label, cell.record.accuracy.relative_rmse)
         for _, cell in best
-        if cell.record.accuracy and not cell.record.accuracy.unchecked
+        if cell.record.accuracy and cell.record.accuracy.passed and not cell.record.accuracy.unchecked
     ]
     if checked:
         who = checked[0][0] if len(contests) == 1 else f"the best in {len(checked)} of {len(contests)} contests"

@@ -37,6 +37,9 @@ from bakeoff.shipping.sample_facts import Sample
 
 WIDTH = 120
 
+ACCEPTED_TIMES = 2
+"""Outputs that only a metric accepts may be off by this many times the RMSE of the run: the sample is a part of it."""
+
 
 class Format(StrEnum):
     """What `bakeoff export` writes."""
@@ -103,6 +106,8 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         sample = Sample.read(sample_file)
     except (OSError, KeyError, ValueError, ValidationError):
         raise UsageError(f"{sample_file} is not there or cannot be read: export needs the folder of the run") from None
+    if record.accuracy is not None and not record.accuracy.passed:  # a metric accepted it
+        sample = sample.allowing(ACCEPTED_TIMES * record.accuracy.rmse)
     require_sizes(record, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: there is something already; name another folder")

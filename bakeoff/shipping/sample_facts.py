@@ -33,6 +33,11 @@ class Sample(Frozen):
     sizes_vary: bool = False  # the sizes of outputs depend on the values in the inputs
     compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
 
+    def allowing(self, rmse: float) -> Sample:
+        """Return the sample where each output may have at least this RMSE."""
+        outputs = [each.model_copy(update={"allowed": max(each.allowed, rmse)}) for each in self.outputs]
+        return self.model_copy(update={"outputs": tuple(outputs)})
+
     @classmethod
     def read(cls, path: Path) -> Sample:
         import numpy

@@ -3,18 +3,20 @@ import random
 
 import pytest
 
+from bakeoff.judging.acceptance import accepted_by_metric
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import EvaluationVaries, NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
 from bakeoff.judging.metrics import judge_metrics, mcnemar
+from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Record
-from bakeoff.reports import doubt_sentences, headline
-from tests.reports.samples import cell, constant, ok
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports import doubt_sentences, first_screen, headline
+from tests.reports.samples import accuracy, cell, constant, ok
 
 
 def right(samples: int, wrong: int = 0) -> list[float]:
@@ -61,6 +63,15 @@ def test_flipped_labels_cannot_win_however_fast_they_come() -> None:
     assert contest.doubts == (RequirementMissed("onnx", "top1", ">", "-1%", 0.875, 1.0, is_of_metric=True),)
     assert "top1 is 0.875 (reference 1), not > -1%" in doubt_sentences.doubts(contest)[0]
     assert judged(right(800, 100), right(800), "top1>-20%").winner == "onnx"
+
+
+def test_equal_scores_of_few_samples_leave_a_change_open_as_the_interval_of_the_report_does() -> None:
+    scores = [0.2, 0.9, 0.5, 0.7] * 2
+    few = judged(scores, scores, "top1>-3%")
+    assert few.certainty is Certainty.DOUBTED
+    [doubt] = few.doubts_by_effect[Effect.WINNER]
+    assert isinstance(doubt, RequirementOpen) and doubt.further is not None and 100 < doubt.further < 300
+    assert judged(scores * 100, scores * 100, "top1>-3%").certainty is Certainty.SURE
 
 
 def test_the_samples_are_paired() -> None:
@@ -225,3 +236,52 @@ def test_where_the_reference_failed_a_required_metric_lets_nobody_win_and_the_re
     told = doubt_sentences.doubts(contest)
     assert sum(NAN.text in each for each in told) == 1
     assert sum("top1 cannot be judged: evaluate failed for the reference" in each for each in told) == 2
+
+
+def rejected(scores: list[float] | float, precision: str = "int8", is_only_inexact: bool = True) -> Record:
+    """A record of a build whose outputs are off by a third, with a metric that is 1 for the reference."""
+    record = measured("onnx", scores, right(len(scores)) if isinstance(scores, list) else 1.0)
+    failure = Failure(kind="outputs too far off", text="rmse 0.34, eager's 0.01")
+    update = {
+        "cell": record.cell.model_copy(update={"precision": Precision(precision)}),
+        "status": Status.INCORRECT,
+        "failure": failure,
+        "reason": failure.sentence,
+        "accuracy": accuracy(0.34, passed=False).model_copy(update={"is_only_inexact": is_only_inexact}),
+    }
+    return record.model_copy(update=update)
+
+
+def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -> None:
+    record = accepted_by_metric(rejected(right(800)), Requirements.parse("top1>-1%"))
+    [doubt] = record.doubts
+    assert isinstance(doubt, AcceptedByMetric) and (doubt.required, doubt.relative_rmse) == ("top1>-1%", 0.34)
+    eager = measured("eager", right(800), right(800), ms=2.0)
+    eager = eager.model_copy(update={"cell": eager.cell.model_copy(update={"precision": Precision.INT8})})
+    contest = judge_contest([record, eager], Requirements.parse("top1>-1%"))
+    assert contest.winner == "onnx" and contest.certainty is Certainty.SURE
+    said = "onnx: the numeric check rejects it, with an error of 34 % of the outputs, but top1>-1% surely holds"
+    assert said in " ".join(doubt_sentences.doubts(contest))
+    told = first_screen.whether_to_ship([contest])
+    assert told == (
+        "The outputs of onnx are off by more than the check allows (relative RMSE 3.4e-01), but top1>-1% surely holds, "
+        "which decides."
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "require"),
+    [
+        (rejected(right(8)), "top1>-1%"),  # may miss it
+        (rejected(right(800, 80)), "top1>-1%"),  # misses it
+        (rejected(1.0), "top1>-1%"),  # a plain number has no interval
+        (rejected(right(800)), "top1>-1%, f1>-1%"),  # another one was not measured
+        (rejected(right(800)), "relative_rmse<0.5"),  # no metric
+        (rejected(right(800)), ""),
+        (rejected(right(800), precision="fp32"), "top1>-1%"),
+        (rejected(right(800), precision="tf32"), "top1>-1%"),
+        (rejected(right(800), is_only_inexact=False), "top1>-1%"),  # such as other shapes, or NaN
+    ],
+)
+def test_what_a_metric_does_not_surely_accept_stays_incorrect(record: Record, require: str) -> None:
+    assert accepted_by_metric(record, Requirements.parse(require)).status is Status.INCORRECT

@@ -433,3 +433,11 @@ def test_the_error_that_is_shown_is_that_of_the_worst_channel() -> None:
     found = check([(broken,)], reference, Precision.FP32)
     assert found.rmse < 1 and 0.9 < found.relative_rmse < 1.1
     assert check([(exact.float(),)], reference, Precision.FP32).relative_rmse < 1e-6
+
+
+def test_an_error_of_right_forms_and_finite_values_is_told_apart_from_other_faults() -> None:
+    assert checked(EXACT + 1.0).is_only_inexact
+    assert not checked(EXACT).is_only_inexact
+    with_nan = (EXACT + 1.0).index_fill(0, torch.tensor([3]), math.nan)
+    for other in (with_nan, EXACT[:32]):
+        assert not checked(other).passed and not checked(other).is_only_inexact

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.judgement import contests_of
+from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import evaluating, reference
 from bakeoff.models.base import Around, Inputs
@@ -73,6 +73,56 @@ def test_a_fast_build_with_flipped_labels_cannot_win_and_failures_are_its_own(tm
     assert reasons["null/wrong"] is not None and "took longer than 3 s" in reasons["null/wrong"].text
     assert all(record.latency for record in records.values())  # what was measured stays
     assert all("evaluate" not in {phase.name for phase in record.phases} for record in records.values())
+
+
+APART = """
+import torch
+
+class Apart(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.weight * torch.tensor([0.1, 0.3, 0.2, 0.0], device=x.device, dtype=x.dtype) + 0 * x[:, :1]
+
+def factory(batch: int = 4):
+    return Apart(), torch.randn(batch, 8)
+
+def evaluate(predict, batch):
+    rows = []
+    for _ in range(200):
+        answer = predict(torch.randn(batch, 8))
+        rows += (answer.nan_to_num().argmax(-1) == 1).tolist()
+    return {"top1": rows}
+"""
+
+
+def test_a_metric_that_surely_holds_accepts_the_error_of_a_reduced_precision_alone(tmp_path: Path) -> None:
+    """`null/wrong` adds 1 to every logit, and flips no label. `null/nan` returns no number."""
+    (tmp_path / "apart.py").write_text(APART)
+    report = measure(
+        tmp_path / "run",
+        *("null", "null/wrong", "null/nan"),
+        models=[f"{tmp_path}/apart.py:factory"],
+        precision=["fp32", "bf16"],
+        require="top1>-1%",
+        processes=2,
+    )
+    records = by_label(report)
+    accepted = records["null/wrong bf16"]
+    assert accepted.status is Status.OK and len(accepted.processes) == 2 and not accepted.reason
+    assert [doubt.kind for doubt in accepted.doubts] == ["accepted by metric"]
+    assert accepted.accuracy is not None and not accepted.accuracy.passed
+    [contest] = contests_of(report)
+    assert contest.best is not None and "null/wrong bf16" in [cell.label for cell in contest.ranked]
+    for label in ("null/wrong fp32", "null/nan fp32", "null/nan bf16"):
+        assert records[label].status is Status.INCORRECT, label
+
+    without = by_label(judged_anew(report, require=""))["null/wrong bf16"]
+    assert (without.status, without.doubts) == (Status.INCORRECT, []) and "eager's" in without.reason
+    again = judged_anew(judged_anew(report, require=""), require="top1>-2%")
+    assert by_label(again)["null/wrong bf16"].status is Status.OK
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]

@@ -14,8 +14,11 @@ from typing import Any, TypeVar
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging import roofline
+from bakeoff.judging.acceptance import accepted_by_metric
+from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.judging.fit import summarise
+from bakeoff.judging.ranking import NOTHING
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_record import (
     cause_of_death,
@@ -63,7 +66,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.doubts import ProcessLost
+from bakeoff.records.doubts import AcceptedByMetric, ProcessLost
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
@@ -139,6 +142,7 @@ class MetricsSetup:
     evaluation: Evaluation
     reference: Metrics
     limit_s: float
+    requirements: Requirements = NOTHING  # what may accept a build that the numeric check rejects
 
 
 class CellRun:
@@ -482,7 +486,9 @@ class CellRun:
         self._end_worker()
         found = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
         if metrics is not None:
+            assert self._setup.metrics is not None, "the build is evaluated"
             found = found.model_copy(update={"metrics": metrics})
+            found = accepted_by_metric(found, self._setup.metrics.requirements)
         if kernel_times:
             found = found.model_copy(update={"kernel_times": kernel_times})
         latency = summarise(found.bursts)
@@ -616,7 +622,12 @@ class CellRun:
         return self._record(
             status if failure else Status.OK,
             failure,
-            accuracy=before.model_copy(update={"rmse_after": after.rmse}),
+            accuracy=before.model_copy(
+                update={
+                    "rmse_after": after.rmse,
+                    "is_only_inexact": before.is_only_inexact and (after.passed or after.is_only_inexact),
+                }
+            ),
             doubts=[*doubts_of_ready(ready, self._traits or NO_TRAITS), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory, self._builds.made.get(self._alive().build)),
             placement=placement,
@@ -650,7 +661,10 @@ class CellRun:
 
     def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
-        failed = next((check for check in checks if not check.passed), None)
+        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in so_far.doubts)
+        failed = next(
+            (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
+        )
         if failed is None:
             return {}
         told = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))

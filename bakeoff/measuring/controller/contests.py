@@ -104,7 +104,7 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
     run.step_done(contest_id, Step.EVALUATE, "", reference.seconds)
     if reference.failure:
         run.time_plan.evaluates_nothing(contest_id)
-    return MetricsSetup(evaluation, reference, limit_s)
+    return MetricsSetup(evaluation, reference, limit_s, run.requirements)
 
 
 def _leave_out(

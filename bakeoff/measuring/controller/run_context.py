@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bakeoff.judging.ranking import beaten, contenders, may_win, undecided
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.ranking import NOTHING, beaten, contenders, may_win, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
@@ -49,6 +50,7 @@ class RunContext:
         evaluate: str = "",
         evaluate_timeout_s: float = 600.0,
         may_win: MayWin = may_win,
+        requirements: Requirements = NOTHING,
     ) -> None:
         """Without a `build_cache`, everything is built anew and nothing is kept for later runs.
 
@@ -66,6 +68,7 @@ class RunContext:
         self.beaten = beaten
         self.contenders = contenders
         self.may_win = may_win
+        self.requirements = requirements
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s

@@ -302,6 +302,7 @@ def check(
         atol=max(one.tolerance for one in shown),
         passed=passed,
         rule=rule,
+        is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
         changes=sum(one.kind == "change" for one in training_outputs),
         changes_unheld=sum(one.is_unheld for one in checked),

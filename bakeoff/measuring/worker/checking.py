@@ -62,12 +62,21 @@ class Checker:
         if self._first is not None and self._traits.state and not self._worker.calls.can_restore:
             return self._first
         right = self._check_sets()
+        if right.is_only_inexact and not self._is_checked_by_sets_alone:
+            right = right.model_copy(update={"is_only_inexact": False})
         if right.passed and not right.unchecked and self._files.probes.exists():
             right = self._check_other_ways(right)
         if right.passed and not right.unchecked and self._traits.kept_buffers:
             right = self._check_buffers(right)
         self._first = self._first or right
         return right
+
+    @property
+    def _is_checked_by_sets_alone(self) -> bool:
+        """Return True unless the model is random, keeps something, or decides by values."""
+        traits = self._traits
+        known = (traits.is_random, traits.state, traits.kept_buffers, self._worker.frozen_choices)
+        return not any(known) and not self._files.probes.exists()
 
     def _check_sets(self) -> Accuracy:
         traits = self._traits
@@ -141,7 +150,8 @@ class Checker:
                 way = "wrong for inputs with which the model decides otherwise"
                 choices = self._worker.frozen_choices
                 cause = f": {FROZEN.format(places_of(choices))}" if choices else ""
-                return answers.model_copy(update={"rule": f"{way}{cause} ({answers.rule})"})
+                rule = f"{way}{cause} ({answers.rule})"
+                return answers.model_copy(update={"rule": rule, "is_only_inexact": False})
         return right
 
     def _check_buffers(self, right: Accuracy) -> Accuracy:

@@ -1,0 +1,29 @@
+"""Lets a required metric of the user's own accept what the numeric check alone rejects: pure."""
+
+from __future__ import annotations
+
+from bakeoff.judging.constraints import Requirements
+from bakeoff.records.doubts import AcceptedByMetric
+from bakeoff.records.schema import Record, Status
+
+
+def accepted_by_metric(record: Record, requirements: Requirements) -> Record:
+    """Return the record as ok if required metrics surely hold, and else as incorrect, as the numeric check says.
+
+    That is asked of a record whose outputs are only too far off, in a reduced precision. Any other is returned as it
+    is: outputs of another form, values that are not finite, and float32 are no matter of a metric.
+    """
+    accuracy, precision = record.accuracy, record.cell.precision
+    told = next((doubt for doubt in record.doubts if isinstance(doubt, AcceptedByMetric)), None)
+    failure = told.failure if told else record.failure
+    is_judged_here = told is not None or record.status is Status.INCORRECT
+    is_reduced = precision.is_quantised or precision.is_16_bit
+    if not (is_judged_here and is_reduced and failure and accuracy and accuracy.is_only_inexact):
+        return record
+    doubts = [doubt for doubt in record.doubts if doubt is not told]
+    if not requirements.are_surely_kept(record):
+        changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
+        return record.model_copy(update=changed | {"doubts": doubts})
+    required = str(requirements.of_metrics())
+    doubts.append(AcceptedByMetric(required=required, relative_rmse=accuracy.relative_rmse, failure=failure))
+    return record.model_copy(update={"status": Status.OK, "reason": "", "failure": None, "doubts": doubts})
