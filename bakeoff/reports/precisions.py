@@ -40,8 +40,9 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
         f"{judged.precision}: {listed(first(judged.candidates), 'or')}",
         headline.spell(contest, question, judged.value),
     ]
-    if judged.speedup and best.label != contest.baseline:
-        parts.append(f"{number_format.times(judged.speedup)} {contest.baseline}")
+    times = number_format.times(judged.speedup) if judged.speedup else number_format.UNKNOWN
+    if best.label != contest.baseline and times != number_format.UNKNOWN:
+        parts.append(f"{times} {contest.baseline}")
     if (metric := metrics.of_cell(contest, best)) != NONE:
         parts.append(metric)
     if judged.relative_rmse is not None:

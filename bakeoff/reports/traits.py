@@ -17,9 +17,11 @@ def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
     told: dict[str, None] = {}
     several = len({contest.cell.model for contest in contests}) > 1
     for contest in contests:
-        traits = next((cell.record.traits for cell in contest.cells if cell.record.traits), None)
+        known = [cell.record.traits for cell in contest.cells if cell.record.traits]
         start = contest.cell.model if several else "the model"
-        told.update(dict.fromkeys(f"{start} {sentence}" for sentence in (sentences(traits) if traits else ())))
+        told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
+        found = [*(sentences(known[0]) if known else ()), *told_of_each]
+        told.update(dict.fromkeys(f"{start} {sentence}" for sentence in found))
     return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in told]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Generated, Record, Status
-from bakeoff.reports import headline, precisions
+from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
+from bakeoff.records.traits import ModelTraits
+from bakeoff.reports import headline, precisions, traits
 from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import latency_over_error
@@ -143,6 +145,24 @@ def test_the_fastest_of_each_precision_is_told_with_its_error() -> None:
     assert "--require" in told[3]
     required = precisions.sentences(judged("relative_rmse<1e-2"))
     assert required[2].endswith("not as required") and len(required) == 3
+
+
+def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
+    contest = judged()
+    unknown = Ratio(value=3.0, ci95=Interval(low=0.01, high=100.0), paired=True)
+    best = [replace(each, speedup=unknown) for each in contest.of_precisions]
+    assert "eager fp32," in precisions.sentences(contest)[2]
+    assert not any("?" in line for line in precisions.sentences(replace(contest, of_precisions=tuple(best))))
+
+
+def test_what_int8_is_calibrated_with_is_told_whichever_precision_comes_first() -> None:
+    made = [
+        each.model_copy(update={"traits": ModelTraits(forms=("is calibrated",) if "int8" in each.cell.label else ())})
+        for each in records()
+    ]
+    contest = judged(made=made)
+    assert contest.cells[0].cell.precision is Precision.FP32
+    assert traits.about_models([contest]) == ["The model is calibrated"]
 
 
 RATES = {"onnx fp32": 410, "eager fp32": 200, "eager bf16": 300, "onnx int8": 900, "eager int8": 250}

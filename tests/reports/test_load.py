@@ -13,8 +13,8 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.load import ServingSettings as Settings
 from bakeoff.records.load import TriedSettings
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import Record
-from bakeoff.reports import load
+from bakeoff.records.schema import AroundCall, Record
+from bakeoff.reports import headline, load
 from bakeoff.reports.charts import Palette, of_contest
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
@@ -50,6 +50,14 @@ def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
     assert found[0].startswith("Under load openvino carries 413 ±") and "onnx 352 ±" in found[0]
     assert "requests/s at p99 < 20 ms" in found[0]
     assert found[1] == f"openvino serves best with {load.settings(BEST)}."
+
+
+def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
+    around = [AroundCall(name="before", process=0, calls=10, median_ms=20.0)]
+    made = [each.model_copy(update={"around": around}) for each in records()]
+    assert "end to end" not in headline.line(judge(report(made)).contests[0])
+    single = [each.model_copy(update={"load": None}) for each in made]
+    assert "end to end" in headline.line(judge(report(single)).contests[0])
 
 
 def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) -> None:
