@@ -12,7 +12,6 @@ import pytest
 from bakeoff import cli
 from bakeoff.measuring.controller import groundwork, launcher
 from bakeoff.measuring.controller.launcher import Launcher
-from bakeoff.measuring.controller.progress import Progress
 from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.records.store import Store
 from tests.lent_servers import lent_servers
@@ -92,7 +91,7 @@ def known_ceilings() -> Iterator[Callable[..., None]]:
     """A run measures for a second what the machine can do, and the tests make many: these take it for known."""
     measured: Callable[..., None] = groundwork.measure_ceilings
 
-    def known(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
+    def known(cell: Cell, launcher: Launcher, store: Store, *_: object) -> None:
         store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,13 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bakeoff.measuring.controller.build_cache import BuildCache, key_of
+from bakeoff.measuring.controller.build_cache import CEILINGS_LIMIT_S, BuildCache, key_of
+from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker import user_code
 from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.user_code import is_users
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
-from bakeoff.records.schema import Cell, Memory, Status
+from bakeoff.records.device import CPU
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import FirstBuild, Store
 from tests.support.measuring import by_label, measure
 
@@ -231,6 +235,33 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
 def test_dynamic_builds_and_other_environments_are_not_kept(tmp_path: Path) -> None:
     other = replace(PLANNED, cell=PLANNED.cell.model_copy(update={"environment": "old"}))
     assert BuildCache(tmp_path).claim(other, "f", 2) is None
+
+
+CALM = Ceilings(flops_per_s=2e11, bytes_per_s=1e10)
+
+
+def test_ceilings_are_kept_for_some_days_on_the_same_machine(tmp_path: Path) -> None:
+    cache, machine = BuildCache(tmp_path), capture(None)
+    cache.keep_ceilings(machine, CPU, Precision.FP32, CALM)
+    assert (kept := cache.ceilings(machine, CPU, Precision.FP32)) is not None and kept[0] == CALM
+    assert cache.ceilings(machine, CPU, Precision.BF16) is None
+    assert cache.ceilings(machine.model_copy(update={"torch_threads": 7}), CPU, Precision.FP32) is None
+    assert BuildCache(tmp_path, is_fresh=True).ceilings(machine, CPU, Precision.FP32) is None
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (time.time() - CEILINGS_LIMIT_S - 1,) * 2)
+    assert cache.ceilings(machine, CPU, Precision.FP32) is None
+    cache.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_ceilings_of_a_busy_machine_and_damaged_ones_are_not_used(tmp_path: Path) -> None:
+    cache, machine = BuildCache(tmp_path / "cache"), capture(None)
+    cache.keep_ceilings(machine, CPU, Precision.FP32, CALM.model_copy(update={"wait_share": 0.5}))
+    assert cache.ceilings(machine, CPU, Precision.FP32) is None
+    cache.keep_ceilings(machine, CPU, Precision.FP32, CALM)
+    (file,) = cache.folder.iterdir()
+    file.write_text("{}")
+    assert cache.ceilings(machine, CPU, Precision.FP32) is None
 
 
 # --- whole runs

@@ -17,9 +17,12 @@ import pytest
 from bakeoff.measuring import isolation
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.build_cache import BuildCache
+from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.controller.launcher import ForkLauncher
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import (
+    CeilingsMeasured,
     ComputeReference,
     Failed,
     HeadersMade,
@@ -31,7 +34,7 @@ from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.planning.request import Request
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Cell, Status
+from bakeoff.records.schema import Ceilings, Cell, Status
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent, measure
 from tests.support.scripted import ScriptedLauncher, ScriptedMachine, contest_of
@@ -138,6 +141,26 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
         groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
         launcher.answers.clear()
     assert store.ceilings(cell.device, cell.precision) is not None
+
+
+def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
+    launcher: ScriptedLauncher, store: Store, tmp_path: Path, measured_ceilings: None
+) -> None:
+    cell = CONTEST.cells[0].cell
+    machine = capture(None)
+    store.save_environment(machine)
+    measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
+    launcher.answers[MeasureCeilings] = measured
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, BuildCache(tmp_path / "cache"))
+    assert not store.notes()
+
+    launcher.answers.clear()
+    later = Store.create(tmp_path / "later", Request(), [], "test")
+    later.save_environment(machine)
+    groundwork.measure_ceilings(cell, launcher, later, Silent(), 30.0, BuildCache(tmp_path / "cache"))
+    assert later.ceilings(cell.device, cell.precision) == measured.ceilings
+    (note,) = later.notes()
+    assert note.startswith("the machine's ceilings on cpu in fp32 are those that a run measured on 2")
 
 
 # --- torch's precompiled headers

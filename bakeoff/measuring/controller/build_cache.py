@@ -1,5 +1,7 @@
 """Builds that are kept for the next run of the same model, with the same libraries, on the same machine.
 
+What the machine can do at best lies beside them for some days.
+
 Each build lies in a folder whose name is a key of all that decides it. A run works in that folder, because the caches
 of compilers do not survive a move. A lock keeps a second run out, which then builds in a folder of its own.
 """
@@ -12,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +24,20 @@ from bakeoff import backends
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_folder import built_as
 from bakeoff.planning.plan import PlannedCell
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.device import Device
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Environment
 from bakeoff.records.store import Store
 
 MAX_BYTES = 20 * 10**9
 """Builds that were used longest ago are removed while all together are larger than this."""
 
+CEILINGS_LIMIT_S = 7 * 24 * 3600.0
+"""Ceilings that were measured longer ago are measured anew: firmware, cooling and neighbours change without a word."""
+
 LOCK = "lock"
+CEILINGS = "ceilings-"
 USED = "used"
 
 
@@ -82,6 +93,32 @@ class BuildCache:
             return None  # a cache that cannot be written costs time, and no result
         return entry / "builds"
 
+    def keep_ceilings(
+        self, machine: Environment | None, device: Device, precision: Precision, ceilings: Ceilings
+    ) -> None:
+        """Keep what the machine can do for its next runs, unless other load took from it."""
+        if machine is None or ceilings.are_of_busy_machine:
+            return
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, and no result
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._ceilings(machine, device, precision), ceilings.model_dump_json())
+
+    def ceilings(
+        self, machine: Environment | None, device: Device, precision: Precision
+    ) -> tuple[Ceilings, float] | None:
+        """Return what an earlier run measured on this machine, and when, in seconds of the epoch. Or None."""
+        if machine is None or self._is_fresh:
+            return None
+        path = self._ceilings(machine, device, precision)
+        with contextlib.suppress(OSError, ValueError):  # another version may have written it
+            measured_s = path.stat().st_mtime
+            if 0 <= time.time() - measured_s < CEILINGS_LIMIT_S:
+                return Ceilings.model_validate_json(path.read_text(encoding="utf-8")), measured_s
+        return None
+
+    def _ceilings(self, machine: Environment, device: Device, precision: Precision) -> Path:
+        return self.folder / f"{CEILINGS}{_key_of_ceilings(machine, device, precision)}.json"
+
     def entries(self) -> list[CachedBuild]:
         """Return all complete builds, those that were used last first."""
         found = []
@@ -95,7 +132,9 @@ class BuildCache:
         return sorted(found, key=lambda each: -each.used_s)
 
     def clear(self) -> int:
-        """Remove every build that no run uses. Return how many bytes that frees."""
+        """Remove every build that no run uses, and all ceilings. Return how many bytes the builds took."""
+        for path in self.folder.glob(f"{CEILINGS}*.json"):
+            path.unlink(missing_ok=True)
         freed = 0
         for entry in self.folder.glob("*/"):
             freed += self._remove(entry)
@@ -170,4 +209,25 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
         "backend": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
         "variables": dict(sorted(isolation.allowed_variables(os.environ).items())),
     }
+    return _digest(facts)
+
+
+def _key_of_ceilings(machine: Environment, device: Device, precision: Precision) -> str:
+    """Return the key of what a machine can do: all that decides it, and the source of its measurement."""
+    source = Path(isolation.__file__).parent / "worker" / "ceilings.py"
+    gpu = {"name", "driver", "max_sm_clock_mhz", "power_limit_w"}
+    fixed = {"hostname", "os", "cpu", "usable_cores", "governor", "torch_threads", "cuda", "container", "variables"}
+    return _digest(
+        {
+            "device": device.slug,
+            "precision": precision,
+            "machine": machine.model_dump(mode="json", include=fixed),
+            "gpus": [each.model_dump(mode="json", include=gpu) for each in machine.gpus],
+            "torch": machine.versions.get("torch"),
+            "measured by": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
+        }
+    )
+
+
+def _digest(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]

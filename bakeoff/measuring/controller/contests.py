@@ -58,7 +58,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.progress.note("importing torch in the fork servers of further processes")
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
     for cell in {products_of(planned.cell): planned.cell for planned in sensible}.values():
-        groundwork.measure_ceilings(cell, *needed)
+        groundwork.measure_ceilings(cell, *needed, run.build_cache)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bakeoff.measuring import isolation
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import cause_of_death, products_of
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Progress
@@ -249,12 +251,24 @@ def _builds_of(cell: Cell) -> str:
     return f"{cell.backend}{environment} on {cell.device.kind}"
 
 
-def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
-    """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so."""
+def measure_ceilings(
+    cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float, cache: BuildCache | None = None
+) -> None:
+    """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so.
+
+    What an earlier run has kept in the cache is taken instead, and the report says so.
+    """
     precision = products_of(cell)
     if store.ceilings(cell.device, precision):
         return
     where = f"on {cell.device} in {precision}"
+    machine = store.environment()
+    if cache and (kept := cache.ceilings(machine, cell.device, precision)):
+        ceilings, measured_s = kept
+        date = datetime.datetime.fromtimestamp(measured_s, datetime.UTC).date()
+        store.note(f"the machine's ceilings {where} are those that a run measured on {date}: --fresh measures anew")
+        store.save_ceilings(cell.device, precision, ceilings)
+        return
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
     try:
@@ -272,3 +286,5 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
             "on a CPU rather too short"
         )
     store.save_ceilings(cell.device, precision, event.ceilings)
+    if cache:
+        cache.keep_ceilings(machine, cell.device, precision, event.ceilings)
