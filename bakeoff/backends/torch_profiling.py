@@ -459,14 +459,22 @@ def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
 def with_framework(
     spans: Sequence[TracedSpan], call_us: float, name: str = NOT_SEEN, kind: Kind = Kind.FRAMEWORK
 ) -> list[TracedSpan]:
-    """Return the spans of a call in order, with spans of the framework's own between them."""
-    found: list[TracedSpan] = []
+    """Return the spans of a call in order, with spans of the framework's own between them.
+
+    What the host takes between two operators of one module is that module's: it is what starting so many costs.
+    """
+    whole: list[TracedSpan] = []
     reached_us = 0.0
+
+    def fill(until_us: float, modules: Modules = ()) -> None:
+        if until_us > reached_us:
+            lasted_us = until_us - reached_us
+            whole.append(TracedSpan(name=name, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us))
+
     for span in sorted(spans, key=lambda span: span.begun_us):
-        if span.begun_us > reached_us:
-            found.append(TracedSpan(name=name, kind=kind, begun_us=reached_us, lasted_us=span.begun_us - reached_us))
-        found.append(span)
+        is_within_module = kind is Kind.FRAMEWORK and len(span.modules) == 1
+        fill(span.begun_us, span.modules if is_within_module and whole and whole[-1].modules == span.modules else ())
+        whole.append(span)
         reached_us = max(reached_us, span.begun_us + span.lasted_us)
-    if call_us > reached_us:
-        found.append(TracedSpan(name=name, kind=kind, begun_us=reached_us, lasted_us=call_us - reached_us))
-    return found
+    fill(call_us)
+    return whole
