@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,39 @@ def test_smaller_modules_take_the_place_of_a_larger_one(tmp_path: Path, monkeypa
     assert kept.kept == ["1.1"] and kept.holds
 
 
+def test_a_module_is_added_where_the_build_does_not_hold_what_eager_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Keeping._variant
+
+    def refused(self: Keeping, alive: ExitStack, name: str, kept: Sequence[str]) -> Any:
+        compiled, variant = built(self, alive, name, kept)
+        return compiled, variant.model_copy(update={"holds": variant.holds and kept != ["1.1"]})
+
+    monkeypatch.setattr(Keeping, "_variant", refused)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), Residual(1e6), nn.Linear(32, 32)))
+    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path, monkeypatch)
+    added = next(each for each in kept.tried if each.is_kept)
+    assert kept.holds and kept.kept == [added.name] == ["1"]
+    assert added.note == "added: the build does not hold without" and added.alone is not None
+
+
+def test_variants_are_measured_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls the model that it is given: what stays in float32 in one variant does not in the other."""
+    are_finite = {}
+
+    def called(self: Keeping, built: dict[str, Any]) -> dict[str, list[float]]:
+        for name, (compiled, sets) in built.items():
+            compiled.bind(sets[0])
+            compiled.run()
+            are_finite[name] = all(bool(output.isfinite().all()) for output in compiled.outputs())
+        return {}
+
+    monkeypatch.setattr(Keeping, "_contest", called)
+    kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path, monkeypatch)
+    assert are_finite == {keeping.AS_IT_IS: False, keeping.WITH_SET: True, keeping.ALL: True}
+
+
 def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path, monkeypatch)
     assert kept.holds and not kept.kept and not kept.tried
@@ -116,15 +151,18 @@ def test_a_tolerance_that_float32_misses_is_told(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "onnx"])
-def test_a_layer_is_left_out_of_quantising(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("backend", "needed"), [("eager", "2.down"), ("onnx", "2")])
+def test_a_layer_is_left_out_of_quantising(
+    backend: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime also rounds what layers return, so that it needs the layer before, too."""
     model = stack()
     with torch.no_grad():  # one value of the middle layer sets the range of all others
         middle: Any = model[2]
         middle.up.bias[0], middle.down.weight[:, 0] = 300.0, middle.down.weight[:, 0] * 0.01
-    kept = kept_of(model, backend, Precision.INT8, 2.5e-2, tmp_path, monkeypatch)
-    assert kept.holds and kept.kept == ["2.down"]
-    assert (kept.variants[0].error or 0) > 0.05 > 0.025 > (kept.variants[1].error or 1)
+    kept = kept_of(model, backend, Precision.INT8, 4e-2, tmp_path, monkeypatch)
+    assert kept.holds and kept.kept == [needed]
+    assert (kept.variants[0].error or 0) > 0.08 > 0.04 > (kept.variants[1].error or 1)
 
 
 def test_a_model_is_as_before_once_nothing_is_kept() -> None:

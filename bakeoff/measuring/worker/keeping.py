@@ -90,7 +90,7 @@ class Keeping:
         self._quantised = worker.cell.precision.is_quantised
         self._dtype = precision.dtype_of(worker.cell.precision)
         self._tried: dict[str, Kept] = {}
-        self._ordered: list[str] = []  # the modules that the search begins with, the worst first
+        self._alone: dict[str, float | None] = {}  # errors of what the search begins with, the worst module first
         self._begun_s = time.monotonic()
 
     def result(self) -> KeptSet:
@@ -103,11 +103,13 @@ class Keeping:
             variants = [as_it_is, everything]
             if everything.holds and not as_it_is.holds:
                 kept, count = self._search(), 1
-                built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
+                alive_with_set = alive.enter_context(contextlib.ExitStack())
+                built[WITH_SET], chosen = self._variant(alive_with_set, WITH_SET, kept)
                 while not chosen.holds and (more := self._with_more(kept, count)) != kept:
                     is_cheap = time.monotonic() - self._begun_s < STEPWISE_S
                     kept, count = more, 1 if is_cheap else 2 * count
-                    built[WITH_SET], chosen = self._variant(alive, WITH_SET, kept)
+                    alive_with_set.close()
+                    built[WITH_SET], chosen = self._variant(alive_with_set, WITH_SET, kept)
                 variants.insert(1, chosen)
             latencies = self._contest({name: each for name, each in built.items() if each is not None})
         variants = [with_latency(each, latencies) for each in variants]
@@ -137,9 +139,9 @@ class Keeping:
         calls = of_model.along_depth(self._whole, MIN_CANDIDATES, MAX_CANDIDATES)
         candidates = list(dict.fromkeys(call.path for call in calls)) or [""]
         alone = {path: self._error([other for other in candidates if other != path]) for path in candidates}
-        self._ordered = sorted(candidates, key=lambda path: -sortable(alone[path]))
+        self._alone = dict(sorted(alone.items(), key=lambda each: -sortable(each[1])))
         kept: list[str] = []
-        for path in self._ordered:
+        for path in self._alone:
             kept.append(path)
             left = self._error(kept)
             self._note(path, alone[path], left)
@@ -152,8 +154,7 @@ class Keeping:
         while place < len(kept):
             smaller = self._inside(kept[place], kept[:place] + kept[place + 1 :])
             if smaller:
-                note = "its parts are enough"
-                self._tried[kept[place]] = self._tried[kept[place]].model_copy(update={"note": note})
+                self._remark(kept[place], "its parts are enough")
                 kept[place : place + 1] = smaller
             else:
                 place += 1
@@ -174,9 +175,7 @@ class Keeping:
             fewer = [each for each in kept if each != path]
             if fewer and self._holds_in_eager(fewer, self._error(fewer)):
                 kept = fewer
-                if path in self._tried:
-                    note = "left out again: it holds without"
-                    self._tried[path] = self._tried[path].model_copy(update={"note": note})
+                self._remark(path, "left out again: it holds without")
         return kept
 
     def _inside(self, path: str, others: list[str]) -> list[str]:
@@ -201,7 +200,9 @@ class Keeping:
         """Return the modules with further ones of which each causes most error alone, where the backend's build does
         not hold what eager does. Nothing more is the same list again."""
         inside = tuple(f"{path}." for path in kept)
-        rest = [path for path in self._ordered if path not in kept and not path.startswith(inside)]
+        rest = [path for path in self._alone if path not in kept and not path.startswith(inside)]
+        for path in rest[:count]:
+            self._remark(path, "added: the build does not hold without")
         larger = [*kept, *rest[:count]]
         return [path for path in larger if not any(path.startswith(f"{other}.") for other in larger)]
 
@@ -263,8 +264,14 @@ class Keeping:
         with self._worker.phases.announced(f"keep {path}: {len(self._tried)} modules tried in eager"):
             pass
 
+    def _remark(self, path: str, note: str) -> None:
+        """Say something else of a module, whether it was tried in eager or not."""
+        known = self._tried.get(path) or self._kept(path)
+        self._tried[path] = known.model_copy(update={"note": note})
+
     def _kept(self, path: str) -> Kept:
-        return Kept(name=path, kind=type(self._module.get_submodule(path)).__name__, alone=None)
+        kind = type(self._module.get_submodule(path)).__name__
+        return Kept(name=path, kind=kind, alone=self._alone.get(path))
 
     def _share_of(self, kept: Sequence[str]) -> float:
         """Return the share of the model's weights that is in these modules."""
@@ -306,16 +313,15 @@ class Keeping:
             model = copy.deepcopy(self._exact).float()
             with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
                 yield compiled
-        elif self._quantised:
-            kept_in_float32 = tuple(kept)
-            with self._builder.built(
-                self._module, self._sets[0], calibration, kept_in_float32=kept_in_float32
-            ) as compiled:
+        elif self._quantised or not kept:
+            changes = {"kept_in_float32": tuple(kept)}
+            with self._builder.built(self._module, self._sets[0], calibration, **changes) as compiled:
                 yield compiled
         else:
+            model = copy.deepcopy(self._module)  # the model as it is, which may run as it stands, is measured beside it
             with (
-                InFloat32(self._module, self._exact, kept, self._dtype),
-                self._builder.built(self._module, self._sets[0], calibration) as compiled,
+                InFloat32(model, self._exact, kept, self._dtype),
+                self._builder.built(model, self._sets[0], calibration) as compiled,
             ):
                 yield compiled
 
