@@ -478,7 +478,7 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
 
     def both(row: CellJudgement) -> str:
         found = of(row)
-        return f"{text(row)} {number_format.change(found.change)}" if found else text(row)
+        return f"{text(row)} ({number_format.change(found.change)})" if found else text(row)
 
     surfaces = Surface.MARKDOWN | Surface.PAGE | Surface.SHORT
     return [

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from bakeoff.judging.judgement import contests_of, judged_anew
+from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import evaluating, reference
 from bakeoff.models.base import Around, Inputs
 from bakeoff.records.errors import NotServed, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
-from tests.support.measuring import by_label, measure
+from tests.support.measuring import Silent, by_label, measure
 from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, Ending, Script, plan_of, run_contest
 
 torch = pytest.importorskip("torch")
@@ -123,6 +124,15 @@ def test_a_metric_that_surely_holds_accepts_the_error_of_a_reduced_precision_alo
     assert (without.status, without.doubts) == (Status.INCORRECT, []) and "eager's" in without.reason
     again = judged_anew(judged_anew(report, require=""), require="top1>-2%")
     assert by_label(again)["null/wrong bf16"].status is Status.OK
+
+
+def test_a_required_metric_that_evaluate_does_not_return_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    progress = Silent()
+    measure(tmp_path / "run", "null", models=[f"{tmp_path}/apart.py:factory"], require="top_1>-1%", progress=progress)
+    assert "evaluate returned top1, and --require names top_1: nothing can win" in progress.notes
+    [contest] = contests_of(report_at(tmp_path / "run"))
+    assert contest.winner is None
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]

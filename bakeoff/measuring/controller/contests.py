@@ -104,6 +104,9 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
     run.step_done(contest_id, Step.EVALUATE, "", reference.seconds)
     if reference.failure:
         run.time_plan.evaluates_nothing(contest_id)
+    elif missing := [name for name in run.requirements.metrics if name not in reference.values]:
+        returned = ", ".join(reference.values)
+        run.progress.note(f"evaluate returned {returned}, and --require names {', '.join(missing)}: nothing can win")
     return MetricsSetup(evaluation, reference, limit_s, run.requirements)
 
 
