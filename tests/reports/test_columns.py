@@ -298,7 +298,7 @@ def test_a_metric_of_ones_own_is_a_column_with_its_change_and_interval() -> None
     assert float(onnx["metric_top1_change_ci95_low"]) < -0.2 < float(onnx["metric_top1_change_ci95_high"]) < 0
     console = Console(width=160, file=StringIO())
     print_report(judgement, console)
-    assert "0.7 -0.2" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "0.7 (-0.2)" in console.file.getvalue()  # type: ignore[attr-defined]
     [answer] = answer_of(judgement, Path("run")).contests
     found = answer.metrics["onnx"]["top1"]
     assert (found.value, found.reference, found.samples) == (0.7, 0.9, 100) and found.change_ci95 is not None

@@ -122,6 +122,6 @@ def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends
     printed = io.StringIO()
     terminal.print_report(evaluated([float(place % 10 > 0) for place in range(1000)]), Console(file=printed, width=80))
     rows = printed.getvalue().splitlines()
-    assert any("onnx" in row and "0.9 0" in row for row in rows) and any(
+    assert any("onnx" in row and "0.9 (0)" in row for row in rows) and any(
         "eager" in row and "2.000" in row for row in rows
     )
