@@ -466,7 +466,12 @@ def _has_moved(change: Change, fail_above: float) -> bool:
 
 
 def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
-    """Return the switches, settings and placement that differ: they may be the cause of another latency."""
+    """Return the switches, settings and placement that differ: they may be the cause of another latency.
+
+    Where one of them was never built, nothing is known to differ.
+    """
+    if base.status.is_absence or new.status.is_absence:
+        return ()
     differences = [
         *_changed("precision in force", base.precision_in_force, new.precision_in_force),
         *_changed("setting", base.settings, new.settings),

@@ -255,8 +255,8 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
             )
         case AcceptedByMetric():
             return (
-                f"the numeric check rejects it, with an error of {100 * doubt.relative_rmse:.2g} % of the outputs, but "
-                f"{doubt.required} surely holds: the metric decides. Make sure that it covers what you need"
+                f"the numeric check rejects it (relative RMSE {number_format.error(doubt.relative_rmse)}), but "
+                f"{doubt.required} surely holds, which decides. Make sure that the metric covers what you need"
             )
         case OtherWidths():
             return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"
