@@ -606,7 +606,8 @@ def reproduce_cell(
 def export_artifact(
     run: Annotated[Path, typer.Argument(help="Folder of a run")],
     label: Annotated[
-        str | None, typer.Argument(help="Id or label of a cell, or the beginning of a contest's id for its winner")
+        str | None,
+        typer.Argument(help="Id or label of a cell, or a model or the beginning of a contest's id for its winner"),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
     format: Annotated[

@@ -136,7 +136,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
     """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
 
-    Its label is enough in a report with one contest. In others, the beginning of a contest's id stands for its winner.
+    Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner.
     """
     best = _best(contest)
     if best is None or headline_of(contest).certainty is Certainty.OPEN:
@@ -145,7 +145,7 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
         return ""  # nothing exports a dynamic build
     name = best.label
     if len(contests) > 1:
-        named_so = [each for each in contests if each.contest_id.startswith(contest.cell.model)]
+        named_so = [each for each in contests if each.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
         name = of_contest if best.label == contest.winner else best.cell.id
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"

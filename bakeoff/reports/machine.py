@@ -41,7 +41,8 @@ def what_is_missing(report: Report) -> str:
         return ""
     if len(report.records) < report.planned:
         return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
-    return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
+    numbers = f"all {report.planned} cells have numbers"
+    return f"Incomplete: {numbers}, but the run was interrupted: the answers are those so far."
 
 
 def name(environment: Environment) -> str:

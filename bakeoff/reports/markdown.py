@@ -64,7 +64,7 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
     report, contests = judgement.report, judgement.contests
     others = {
         "Figures": _figures(figures),
-        "What failed": _failures(report.records),
+        "What failed": _failures(cell.record for contest in contests for cell in contest.shown),
         "Reproduce": _reproduce(report),
         "How it was measured": _method(report),
         "Environment": _environment(report.environment),

@@ -67,7 +67,7 @@ COMMON_IMPORTS = (
 
 
 def choose(report: Report, name: str | None) -> Record:
-    """Return the record of a cell by its id or label, or of the winner of a contest by the beginning of its id.
+    """Return the record of a cell by its id or label, or of a contest's winner by its model or its id's beginning.
 
     Without a name it is the winner of the only contest. Raises UsageError, in one line, that says what to name.
     """
@@ -76,7 +76,8 @@ def choose(report: Report, name: str | None) -> Record:
         raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
     if name is None and len(contests) > 1:
         raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {script_parts.some(contests)}")
-    begun = [contest for contest in contests if name is None or (name and contest.startswith(name))]
+    of_model = [key for key, contest in contests.items() if contest.cell.model == name]
+    begun = of_model or [key for key in contests if name is None or (name and key.startswith(name))]
     if len(begun) != 1:
         return script_parts.find_record(report, str(name))
     contest = contests[begun[0]]

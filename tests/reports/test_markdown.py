@@ -63,6 +63,8 @@ def test_a_long_reason_stands_whole_below_the_tables() -> None:
     markdown = to_markdown(judged([ok(cell(), bursts(1.0)), failed(cell("onnx"), Status.ERROR, reason)]))
     assert reason in markdown[markdown.index("## What failed") :]
     assert "## What failed" not in to_markdown(judged([failed(cell("onnx"), Status.UNAVAILABLE, "no library")]))
+    absent = to_markdown(judged([ok(cell(), bursts(1.0)), failed(cell("onnx"), Status.UNAVAILABLE, reason)]))
+    assert absent.count(reason) == 1 and "## What failed" not in absent
 
 
 def test_pictures_are_embedded_with_their_captions() -> None:

@@ -205,6 +205,16 @@ def test_a_contest_is_named_by_the_beginning_of_its_id_and_gives_its_winner() ->
         export.choose(report, None)
 
 
+def test_a_model_as_the_report_names_it_stands_for_the_winner_of_its_contest() -> None:
+    mine, mines = {"model": "my.py:net"}, {"model": "my.py:net_2"}
+    report = report_on(
+        *(record_of("eager", 1.0, cell=mine), record_of("onnx", 0.1, cell=mine)),
+        *(record_of("eager", 0.1, cell=mines), record_of("openvino", 1.0, cell=mines)),
+    )
+    assert export.choose(report, "my.py:net").cell.label == "onnx"
+    assert export.choose(report, "my.py:net_2").cell.label == "eager"
+
+
 def test_a_tie_is_left_to_the_user() -> None:
     report = report_on(record_of("eager", 1.0), record_of("onnx", 0.1), record_of("openvino", 0.1))
     with pytest.raises(UsageError, match="has no winner to export, its best tie: name one of onnx, openvino"):

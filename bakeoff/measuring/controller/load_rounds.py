@@ -89,7 +89,7 @@ class LoadRounds:
                 if tried.value is None:
                     self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
                     return
-                value = f"{tried.value:.5g} {self._spec.unit}"
+                value = f"{spelled_rate(tried.value)} {self._spec.unit}"
                 self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
             load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s, tell)
@@ -97,14 +97,13 @@ class LoadRounds:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return
             best = next(one.value for one in reversed(load.tried) if one.settings == load.settings and one.value)
-            self._run.progress.note(
-                f"{label} {self._spec.verb} {best:.5g} {self._spec.unit} at first, with {spelled(load.settings)}"
-            )
+            value = f"{spelled_rate(best)} {self._spec.unit}"
+            self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
         """Tell the value that each cell had in the turn that has just ended."""
         values = {one.cell.label: one.load.turns[-1].value for one in self._alive if one.load and one.load.turns}
-        told = [f"{label} {value:.5g}" if value else f"{label} none" for label, value in values.items()]
+        told = [f"{label} {spelled_rate(value)}" if value else f"{label} none" for label, value in values.items()]
         if told:
             self._run.progress.note(f"{what}: {', '.join(told)} {self._spec.unit}")
 
@@ -124,7 +123,7 @@ class LoadRounds:
         if windows:
             seconds, rate = sum(each.seconds for each in windows), statistics.median(each.rate for each in windows)
             label = cell_run.cell.label
-            self._run.progress.note(f"{label} serves {rate:.5g} requests/s for {seconds:.3g} s {ending}")
+            self._run.progress.note(f"{label} serves {spelled_rate(rate)} requests/s for {seconds:.3g} s {ending}")
 
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
@@ -176,6 +175,11 @@ class LoadRounds:
     @property
     def _ends_s(self) -> float:
         return self._run.time_plan.contest_ends_s
+
+
+def spelled_rate(value: float) -> str:
+    """Return `24,899` or `31.42`."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def spelled(settings: ServingSettings) -> str:
