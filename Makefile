@@ -40,7 +40,7 @@ types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 	$(BIN)/mypy
 
 pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a change of records
 	$(BIN)/python -c "from bakeoff.records.report_file import json_schema; print(json_schema(), end='')" > schema.new
