@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,8 @@ def growth_sentence(blame: Blame) -> str:
     path = ""
     if first and last and first is not last:
         path = f": {error(first.accumulated)} after {first.name}, {error(last.accumulated)} after {last.name}"
+    if broken := next((each for each in ends if not math.isfinite(each.accumulated or 0.0)), None):
+        return f"The error does not grow evenly{path}. It is not finite from {broken.name} on."
     count = len([each for each in blame.growth if each.local is not None])
     grows = "grows evenly" if share < EVEN_SHARE else "does not grow evenly"
     most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"

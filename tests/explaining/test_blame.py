@@ -24,7 +24,7 @@ from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found, largest_local
+from bakeoff.records.blame import Blame, Found, GrowthPoint, largest_local
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
@@ -113,6 +113,17 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     assert "No part is to blame" in conclusion(blame)
     assert growth_sentence(blame).startswith("The error grows evenly: ")
     assert "layers.7" in (figure(blame) or "")
+
+
+def test_an_error_that_leaves_the_finite_numbers_does_not_grow_evenly() -> None:
+    """The module whose own code overflows may have no local error, and the small ones of the others are even."""
+    points = [GrowthPoint(name=name, kind="Linear", local=1e-4, accumulated=1e-4) for name in "abc"]
+    blame = Blame(label="eager", cell_id="", precision="fp16", looks_for_failure=False, found=Found.PLACE)
+    assert growth_sentence(blame.model_copy(update={"growth": points})).startswith("The error grows evenly: ")
+    after = [GrowthPoint(name="d", kind="Linear", local=None, accumulated=float("nan"))]
+    assert growth_sentence(blame.model_copy(update={"growth": [*points, *after]})) == (
+        "The error does not grow evenly: 1.0e-04 after a, nan after d. It is not finite from d on."
+    )
 
 
 class Overflowing(nn.Module):
