@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bakeoff.measuring.controller.build_cache import CEILINGS_LIMIT_S, BuildCache, key_of
+from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker import user_code
 from bakeoff.measuring.worker.fingerprint import fingerprint
@@ -254,12 +254,17 @@ def test_ceilings_are_kept_for_some_days_on_the_same_machine(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_ceilings_of_a_busy_machine_and_damaged_ones_are_not_used(tmp_path: Path) -> None:
+def test_ceilings_of_a_busy_machine_serve_an_hour_and_damaged_ones_not_at_all(tmp_path: Path) -> None:
     cache, machine = BuildCache(tmp_path / "cache"), capture(None)
-    cache.keep_ceilings(machine, CPU, Precision.FP32, CALM.model_copy(update={"wait_share": 0.5}))
-    assert cache.ceilings(machine, CPU, Precision.FP32) is None
-    cache.keep_ceilings(machine, CPU, Precision.FP32, CALM)
+    busy = CALM.model_copy(update={"wait_share": 0.5})
+    cache.keep_ceilings(machine, CPU, Precision.FP32, busy)
+    assert (kept := cache.ceilings(machine, CPU, Precision.FP32)) is not None and kept[0] == busy
     (file,) = cache.folder.iterdir()
+    os.utime(file, (time.time() - BUSY_CEILINGS_LIMIT_S - 1,) * 2)
+    assert cache.ceilings(machine, CPU, Precision.FP32) is None
+    for one in (CALM, busy):
+        cache.keep_ceilings(machine, CPU, Precision.FP32, one)
+    assert (kept := cache.ceilings(machine, CPU, Precision.FP32)) is not None and kept[0] == CALM
     file.write_text("{}")
     assert cache.ceilings(machine, CPU, Precision.FP32) is None
 

@@ -36,6 +36,9 @@ MAX_BYTES = 20 * 10**9
 CEILINGS_LIMIT_S = 7 * 24 * 3600.0
 """Ceilings that were measured longer ago are measured anew: firmware, cooling and neighbours change without a word."""
 
+BUSY_CEILINGS_LIMIT_S = 3600.0
+"""Those of a busy machine are rough, and took ten seconds. They serve the next runs of the same hour."""
+
 LOCK = "lock"
 CEILINGS = "ceilings-"
 USED = "used"
@@ -96,8 +99,11 @@ class BuildCache:
     def keep_ceilings(
         self, machine: Environment | None, device: Device, precision: Precision, ceilings: Ceilings
     ) -> None:
-        """Keep what the machine can do for its next runs, unless other load took from it."""
-        if machine is None or ceilings.are_of_busy_machine:
+        """Keep what the machine can do for its next runs. Other load does not replace what was measured without it."""
+        if machine is None:
+            return
+        kept = self._kept_ceilings(self._ceilings(machine, device, precision))
+        if kept and ceilings.are_of_busy_machine and not kept[0].are_of_busy_machine:
             return
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, and no result
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -109,11 +115,15 @@ class BuildCache:
         """Return what an earlier run measured on this machine, and when, in seconds of the epoch. Or None."""
         if machine is None or self._is_fresh:
             return None
-        path = self._ceilings(machine, device, precision)
+        return self._kept_ceilings(self._ceilings(machine, device, precision))
+
+    def _kept_ceilings(self, path: Path) -> tuple[Ceilings, float] | None:
         with contextlib.suppress(OSError, ValueError):  # another version may have written it
             measured_s = path.stat().st_mtime
-            if 0 <= time.time() - measured_s < CEILINGS_LIMIT_S:
-                return Ceilings.model_validate_json(path.read_text(encoding="utf-8")), measured_s
+            ceilings = Ceilings.model_validate_json(path.read_text(encoding="utf-8"))
+            limit_s = BUSY_CEILINGS_LIMIT_S if ceilings.are_of_busy_machine else CEILINGS_LIMIT_S
+            if 0 <= time.time() - measured_s < limit_s:
+                return ceilings, measured_s
         return None
 
     def _ceilings(self, machine: Environment, device: Device, precision: Precision) -> Path:

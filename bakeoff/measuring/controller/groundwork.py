@@ -33,7 +33,7 @@ from bakeoff.planning.plan import Contest
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Memory, Status
+from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import Store
 
 NOTEWORTHY_S = 5.0
@@ -267,7 +267,7 @@ def measure_ceilings(
         ceilings, measured_s = kept
         date = datetime.datetime.fromtimestamp(measured_s, datetime.UTC).date()
         store.note(f"the machine's ceilings {where} are those that a run measured on {date}: --fresh measures anew")
-        store.save_ceilings(cell.device, precision, ceilings)
+        _save_ceilings(store, cell, where, ceilings)
         return
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
@@ -280,11 +280,15 @@ def measure_ceilings(
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.failure.sentence}")
         return
     assert isinstance(event, CeilingsMeasured)
-    if event.ceilings.are_of_busy_machine:
+    _save_ceilings(store, cell, where, event.ceilings)
+    if cache:
+        cache.keep_ceilings(machine, cell.device, precision, event.ceilings)
+
+
+def _save_ceilings(store: Store, cell: Cell, where: str, ceilings: Ceilings) -> None:
+    if ceilings.are_of_busy_machine:
         store.note(
             f"the machine was busy while its ceilings {where} were measured, even when repeated: floors are rough, and "
             "on a CPU rather too short"
         )
-    store.save_ceilings(cell.device, precision, event.ceilings)
-    if cache:
-        cache.keep_ceilings(machine, cell.device, precision, event.ceilings)
+    store.save_ceilings(cell.device, products_of(cell), ceilings)
