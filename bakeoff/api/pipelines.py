@@ -200,7 +200,9 @@ def compare_parts(
         except KeyboardInterrupt:
             was_interrupted = True
     with written_to_the_end():
-        notes = [_note(name, each, name in winners, left.get(name, "")) for name, each in results.items()]
+        notes = [
+            _note(name, each, name in winners, left.get(name, ""), was_interrupted) for name, each in results.items()
+        ]
         if was_interrupted:
             notes.append(_what_is_missing(parts, results, whole, evaluates=function is not None))
         measured = run.report.records
@@ -333,10 +335,15 @@ def _record(like: Record, label: str, bursts: list[Burst], began: datetime) -> R
     )
 
 
-def _note(name: str, result: Result, is_placed: bool, reason: str) -> str:
+def _note(name: str, result: Result, is_placed: bool, reason: str, was_interrupted: bool) -> str:
     mix = result.answer.mixes
     told = mix[0].finding if mix else result.contests[0].headline
-    outcome = "its winner is in place" if is_placed else f"stays as it is{f' ({reason})' if reason else ''}"
+    if is_placed:
+        outcome = "its winner is in place"
+    elif was_interrupted and not reason and cells_to_ship(result):
+        outcome = "its winner was not put in place yet"
+    else:
+        outcome = f"stays as it is{f' ({reason})' if reason else ''}"
     return f"{name}: {outcome}; {told}"
 
 

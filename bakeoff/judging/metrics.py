@@ -134,7 +134,8 @@ def change_margin(record: Record, name: str, share: float) -> Margin | None:
     allowed = share * abs(theirs.value)
     value = ours.value - theirs.value - allowed
     if is_reference(record):
-        return Margin(-allowed, None, ours.samples)
+        # of a metric of 0 no share can be lost, and the reference loses nothing of itself
+        return Margin(-allowed or -share, None, ours.samples)
     if not ours.samples:
         return Margin(value, None, 0)
     a, b = _array(ours), _array(theirs)

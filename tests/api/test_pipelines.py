@@ -224,6 +224,7 @@ def test_a_part_that_an_interruption_left_out_is_named(tmp_path: Path) -> None:
     run_parts = scripted(("first",), was_interrupted=True)
     found = compare_parts(Two(), torch.ones(1, 4), ["first", "second"], run_parts, out=tmp_path / "run")
     assert list(found.parts) == ["first"]
+    assert found.report.notes[0].startswith("first: its winner was not put in place yet; onnx")
     assert found.report.notes[-1].startswith("interrupted: second was not compared; the whole pipeline was not")
     opened = bakeoff.open_run(tmp_path / "run")
     assert isinstance(opened, PipelineResult)

@@ -74,6 +74,12 @@ def test_equal_scores_of_few_samples_leave_a_change_open_as_the_interval_of_the_
     assert judged(scores * 100, scores * 100, "top1>-3%").certainty is Certainty.SURE
 
 
+def test_a_reference_whose_metric_is_zero_meets_its_own_allowance() -> None:
+    contest = judged([0.0] * 800, [0.0] * 800, "top1>-5%")
+    assert "eager" in [cell.label for cell in contest.ranked]
+    assert "eager" not in [cell.label for cell in judged([0.0] * 800, [0.0] * 800, "top1>+5%").ranked]
+
+
 def test_the_samples_are_paired() -> None:
     """Scores that differ much from sample to sample tell a small change, if it is the same in all."""
     draw = random.Random(2)
