@@ -111,7 +111,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
-    is_open = any(headline_of(each).certainty is Certainty.OPEN and not each.load for each in contests)
+    is_open = any(headline_of(each).certainty is Certainty.OPEN for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)

@@ -16,6 +16,7 @@ from bakeoff.reports.markdown import escape
 from bakeoff.reports.page import to_cell, to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.reports.terminal import print_answers
+from tests.judging.test_load import carrying
 from tests.reports.samples import accuracy, cell, constant, failed, judged, ok, once, report, steady
 from tests.reports.test_load import records as under_load
 
@@ -50,6 +51,14 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
         "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
         "all of it again": ["bakeoff --model conv"],  # the folder of this run is not empty
     }
+
+
+def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
+    rates = {"onnx": [350, 420, 390], "openvino": [420, 350, 400]}
+    undecided = [carrying(label, values, 1.0) for label, values in rates.items()]
+    screen = first_screen(judged(undecided, command="bakeoff --load server", request={"load": "server"}), "run")
+    (command,) = screen.commands["the same with more processes, to decide it"]
+    assert command.startswith("bakeoff --load server --processes ")
 
 
 def test_whether_to_ship_tells_what_was_checked_and_of_which_contests_the_winner_may_change() -> None:
