@@ -138,6 +138,15 @@ def test_variants_are_measured_beside_each_other(tmp_path: Path, monkeypatch: py
     assert are_finite == {keeping.AS_IT_IS: False, keeping.WITH_SET: True, keeping.ALL: True}
 
 
+def test_weights_of_a_variant_are_no_inference_tensors() -> None:
+    """torch.export refuses those, and the build before is still alive in inference mode."""
+    model = stack()
+    exact, half = copy.deepcopy(model).double(), model.half()
+    with torch.inference_mode(), InFloat32(half, exact, ["2"], torch.float16):
+        assert half.get_submodule("2.up").weight.dtype is torch.float32
+        assert not any(weight.is_inference() for weight in half.parameters())
+
+
 def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path, monkeypatch)
     assert kept.holds and not kept.kept and not kept.tried

@@ -310,7 +310,8 @@ class Keeping:
         calibration = self._worker.context(self._sets).calibration
         if kept == [""]:
             cell = self._worker.cell.model_copy(update={"precision": Precision.FP32})
-            model = copy.deepcopy(self._exact).float()
+            with outside_inference_mode():
+                model = copy.deepcopy(self._exact).float()
             with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
                 yield compiled
         elif self._quantised or not kept:
@@ -318,7 +319,8 @@ class Keeping:
             with self._builder.built(self._module, self._sets[0], calibration, **changes) as compiled:
                 yield compiled
         else:
-            model = copy.deepcopy(self._module)  # the model as it is, which may run as it stands, is measured beside it
+            with outside_inference_mode():  # the model as it is, which may run as it stands, is measured beside it
+                model = copy.deepcopy(self._module)
             with (
                 InFloat32(model, self._exact, kept, self._dtype),
                 self._builder.built(model, self._sets[0], calibration) as compiled,
@@ -345,6 +347,13 @@ class Keeping:
         return latencies
 
 
+@contextlib.contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Make tensors that torch.export takes, also while another build is alive in inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
 class InFloat32(contextlib.AbstractContextManager["InFloat32"]):
     """Inside this block some modules of a model in 16 bits compute in float32, with their own weights.
 
@@ -361,8 +370,9 @@ class InFloat32(contextlib.AbstractContextManager["InFloat32"]):
     def __enter__(self) -> InFloat32:
         for path in self._paths:
             kept = self._module.get_submodule(path)
-            for name, child in kept.named_modules():
-                self._widen(child, self._exact.get_submodule(f"{path}.{name}".strip(".")))
+            with outside_inference_mode():
+                for name, child in kept.named_modules():
+                    self._widen(child, self._exact.get_submodule(f"{path}.{name}".strip(".")))
             before = kept.register_forward_pre_hook(cast_inputs, with_kwargs=True)
             after = kept.register_forward_hook(self._cast_back)
             self._undo.callback(before.remove)
