@@ -36,7 +36,7 @@ def spell(contest: ContestJudgement, question: Question, value: float) -> str:
             assert contest.load is not None
             return load.carried(contest.load, value)
         case Question.GENERATION:
-            return f"{number_format.rate(value)} tokens/s"
+            return f"{number_format.rate(value)} tokens/s in decode"
         case Question.CALLS:
             calls = contest.calls or 0
             return f"{number_format.seconds(value)} s for {calls:,} call{'s' if calls > 1 else ''}"
@@ -48,11 +48,15 @@ def condition(contest: ContestJudgement) -> str | None:
 
 
 def speedup(contest: ContestJudgement) -> str:
-    """Return `1.59x eager`, or both ends where they are far apart: `2.8x to 17x eager`."""
+    """Return `1.59x eager`, or both ends where they are far apart: `2.8x to 17x eager`.
+
+    Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
+    """
     asked = headline_of(contest)
     if asked.speedup is None:
         return NONE
-    return f"{number_format.times(asked.speedup)} {one_line(asked.baseline or '')}"
+    of = "whole generations " if asked.question is Question.GENERATION else ""
+    return f"{of}{number_format.times(asked.speedup)} {one_line(asked.baseline or '')}"
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:

@@ -35,7 +35,7 @@ def test_load_is_answered_with_the_rate_at_its_objective() -> None:
 
 def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() -> None:
     made = generations.judged(*generations.both(100.0, 10.0, "eager"), *generations.both(80.0, 5.0, "inductor"))
-    assert re.fullmatch(r"inductor, [\d,.]+ tokens/s, 1\.\d\dx eager, .*", line(made))
+    assert re.fullmatch(r"inductor, [\d,.]+ tokens/s in decode, whole generations 1\.\d\dx eager, .*", line(made))
     request = {"calls": 100_000}
     over = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request=request))
     assert over.startswith("onnx, 120 s for 100,000 calls, 1.67x eager")
