@@ -288,13 +288,13 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
     fail_on: Annotated[str, typer.Option(help=f"What ends in exit status 4: {','.join(comparing.FAIL_ON)}")] = (
-        "slower,broken"
+        "slower,broken,worse"
     ),
     junit: JUnit = None,
     summary: Summary = None,
     as_json: AsJson = False,
 ) -> int:
-    """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
+    """What became faster, slower, worse or broken between two runs; exit status 4 on a regression (docs/gate.md)."""
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
     from bakeoff.reports.comparison import to_markdown

@@ -377,7 +377,8 @@ class Optimised(FromCounters, Callables):
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.torch_profiling import TorchProfiler
 
-        return TorchProfiler(self.run, self._device.is_cuda, self._named.graphs, work=compiler_work(self._named))
+        kernels, work = self._named.graphs, compiler_work(self._named)
+        return TorchProfiler(self.run, self._device.is_cuda, kernels, module, work)
 
 
 class OptimisedSteps(FromCounters, Wrapped):

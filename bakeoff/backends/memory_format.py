@@ -17,6 +17,7 @@ from bakeoff.records.errors import Unsupported, first_line
 if TYPE_CHECKING:
     import torch
 
+    from bakeoff.backends.profiling import Profiler
     from bakeoff.models.base import Inputs
 
 
@@ -30,7 +31,8 @@ def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: Bu
     plain = context.cell.model_copy(update={"mode": backend.mode(context.cell.mode).plain_name})
     sets = tuple(map(converted_inputs, context.calibration))
     context = replace(context, cell=plain, calibration=sets)
-    return ChannelsLast(backend.build(converted_module(module), converted_inputs(inputs), context))
+    converted = converted_module(module)
+    return ChannelsLast(backend.build(converted, converted_inputs(inputs), context), converted)
 
 
 def converted_module(module: torch.nn.Module) -> torch.nn.Module:
@@ -62,6 +64,13 @@ def converted_inputs(inputs: Inputs) -> Inputs:
 
 class ChannelsLast(Wrapped):
     """Converts the inputs when they are bound."""
+
+    def __init__(self, inner: Compiled, module: torch.nn.Module) -> None:
+        super().__init__(inner)
+        self._module = module
+
+    def profiler(self, module: torch.nn.Module) -> Profiler | None:
+        return super().profiler(self._module)
 
     def bind(self, inputs: Inputs) -> None:
         super().bind(converted_inputs(inputs))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, operator_name, owners_in_order
+from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, in_order, operator_name, owners_in_order
 from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def traced(on_cuda: bool) -> Iterator[list[Trace]]:
     """Trace the block with torch's profiler. The yielded list holds the trace when the block has ended."""
     from torch.autograd.profiler import profile
 
-    found: list[Trace] = []
+    traces: list[Trace] = []
     with profile(use_kineto=True, use_device="cuda" if on_cuda else None) as profiler:
-        yield found
+        yield traces
     assert profiler.kineto_results is not None
-    found.append(trace_of(profiler.kineto_results.events()))
+    traces.append(trace_of(profiler.kineto_results.events()))
 
 
 def trace_of(events: Sequence[Any]) -> Trace:
@@ -143,8 +144,10 @@ def around_modules(
     """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that the
     module was given and has returned.
 
-    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
+    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off, and
+    Dynamo would compile its graphs again for them. Modules inside a compiled graph call no hooks.
     """
+    import torch
     from torch.nn.modules.module import (
         _global_forward_hooks_with_kwargs,
         register_module_forward_hook,
@@ -161,8 +164,9 @@ def around_modules(
         if (path := paths.get(id(child))) is not None:
             leave(path, given_and_returned)
 
+    hidden: Callable[[Any], Any] = torch.compiler.disable if "torch._dynamo" in sys.modules else lambda hook: hook
     always = {"always_call": True, "with_kwargs": True}
-    hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after, **always)]
+    hooks = [register_module_forward_pre_hook(hidden(before)), register_module_forward_hook(hidden(after), **always)]
     try:
         yield
     finally:
@@ -264,20 +268,21 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
                 taken_us[path][child.name, kind_of(child.name)].append(child.lasted_us)
     shares: dict[str, dict[tuple[str, Kind], tuple[float, float]]] = {}
     for path, whole_us in own_us.items():
-        found = {
+        taken = {
             key: (min(1.0, sum(times) / max(whole_us, 1e-9)), len(times) / len(calls))
             for key, times in taken_us[path].items()
         }
-        rest = max(0.0, 1.0 - sum(share for share, _ in found.values()))
-        shares[path] = {**found, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
+        rest = max(0.0, 1.0 - sum(share for share, _ in taken.values()))
+        shares[path] = {**taken, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
     return shares
 
 
 class TorchProfiler(Profiler):
     """Traces calls with torch's profiler, and finds the modules of each operator or GPU kernel.
 
-    `kernels` has those of each compiled graph in the order of its code. Without any, hooks around the modules name the
-    owners: that is how eager is traced on a GPU.
+    `kernels` has those of each compiled graph in the order of its code. Hooks around the modules of `module` name the
+    owners of what runs in eager. They also tell which module calls a graph, which is where paths of its kernels begin:
+    after a graph break, equal modules share one graph.
     """
 
     source = "torch.profiler"
@@ -291,6 +296,7 @@ class TorchProfiler(Profiler):
         work: CompilerWork | None = None,
     ) -> None:
         self._run, self._on_cuda, self._kernels, self._module = run, on_cuda, kernels, module
+        self._paths = set(module_paths(module).values()) if module is not None else set()
         self._work = work or CompilerWork()
         self._stack = contextlib.ExitStack()
         self._traces: list[Trace] | None = None
@@ -328,18 +334,23 @@ class TorchProfiler(Profiler):
             torch.cuda.synchronize()
 
     def _on_host(self, call: Event) -> list[TracedSpan]:
-        operators = self._with_owners(call)
+        operators = [pair for run in self._runs_of(call) for pair in run.operators]
         spans = [span_of(event, call, modules) for event, modules in operators if event.lasted_us > 0 or modules]
         return with_framework(spans, call.lasted_us)
 
     def _on_device(self, trace: Trace, call: Event) -> list[TracedSpan]:
         """Return what ran on the GPU in a call, and where the GPU waited."""
         owners: dict[int, tuple[str, Modules]] = {}
-        for event, modules in self._with_owners(call):
+        runs = self._runs_of(call)
+        for event, modules in (pair for run in runs for pair in run.operators):
             for below in walk([event]):
                 owners[below.correlation] = (event.name, modules)
         ran = [pair for pair in trace.on_device if call.begun_ns <= pair[0].begun_ns < call.ended_ns]
-        by_name = self._modules_by_name([event.name for event, _ in ran])
+        in_graphs = [run for run in runs if run.kernels is not None]
+        kernels = [kernel for run in in_graphs for kernel in run.kernels or ()]
+        if any(run.kernels is None and run.is_graph for run in runs) or not in_graphs:
+            kernels = [kernel for graph in self._kernels for kernel in graph]
+        by_name = modules_by_name(kernels, [event.name for event, _ in ran])
         spans, reached_ns = [], call.begun_ns
         for (event, linked), named in zip(ran, by_name, strict=True):
             _, modules = owners.get(linked, ("", ()))
@@ -351,27 +362,37 @@ class TorchProfiler(Profiler):
             reached_ns = event.ended_ns
         return with_framework(spans, call.lasted_us, WAITS, Kind.WAITING)
 
-    def _modules_by_name(self, ran: Sequence[str]) -> list[Modules]:
-        """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
-        kernels = [kernel for graph in self._kernels for kernel in graph]
-        places = aligned([kernel.name for kernel in kernels], ran)
-        known = {kernel.name: kernel.modules for kernel in kernels}
-        return [
-            known.get(name, ()) if place is None else kernels[place].modules
-            for name, place in zip(ran, places, strict=True)
-        ]
+    def _runs_of(self, call: Event) -> list[GraphRun]:
+        """Return the outermost operators of a call with the modules that they compute for, graph by graph."""
+        runs = runs_in(call)
+        if not self._kernels:
+            return runs
+        matches_loose = not any(run.is_graph for run in runs)
+        counts: Counter[int] = Counter()
+        for run in runs:
+            if not run.is_graph and not matches_loose:
+                continue
+            graph, owners = self._best_owners([operator_name(event.name) for event, _ in run.operators], counts)
+            counts[graph] += 1
+            run.operators = [
+                (event, self._within(run.scope, modules))
+                for (event, _), modules in zip(run.operators, owners, strict=True)
+            ]
+            if graph >= 0:
+                run.kernels = [
+                    Kernel(kernel.name, self._within(run.scope, kernel.modules)) for kernel in self._kernels[graph]
+                ]
+        return runs
 
-    def _with_owners(self, call: Event) -> list[tuple[Event, Modules]]:
-        """Return the outermost operators of a call, with the modules that they compute for."""
-        if self._module is not None:
-            return list(owned_by_scope(call, ()))
-        found: list[tuple[Event, Modules]] = []
-        runs: Counter[int] = Counter()
-        for run in graph_runs(call):
-            graph, owners = self._best_owners([operator_name(event.name) for event in run], runs)
-            runs[graph] += 1
-            found += zip(run, owners, strict=True)
-        return found
+    def _within(self, scope: Modules, modules: Modules) -> Modules:
+        """Return the paths in the model of modules whose paths begin at the module that calls their graph.
+
+        What has no such path, as what a function is given, is that module's own.
+        """
+        if not scope:
+            return modules
+        joined = (f"{scope[0]}.{path}".strip(".") for path in modules)
+        return in_order(path if path in self._paths else scope[0] for path in joined)
 
     def _best_owners(self, ran: Sequence[str], runs: Counter[int]) -> tuple[int, list[Modules]]:
         """Return the graph whose kernels the operators of one run fit best, and their modules in it.
@@ -387,6 +408,16 @@ class TorchProfiler(Profiler):
                 most = fitting, -runs[number]
                 best = number, owners
         return best
+
+
+def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
+    """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
+    places = aligned([kernel.name for kernel in kernels], ran)
+    known = {kernel.name: kernel.modules for kernel in kernels}
+    return [
+        known.get(name, ()) if place is None else kernels[place].modules
+        for name, place in zip(ran, places, strict=True)
+    ]
 
 
 @contextlib.contextmanager
@@ -418,33 +449,38 @@ def outermost_in(event: Event) -> Iterator[Event]:
             yield child
 
 
-def owned_by_scope(event: Event, modules: Modules) -> Iterator[tuple[Event, Modules]]:
-    """Return the outermost operators in an event, with the module whose scope they are in."""
-    for child in outermost_in(event):
-        if child.name.startswith(SCOPE):
-            yield from owned_by_scope(child, (child.name.removeprefix(SCOPE),))
-        else:
-            yield child, modules
+@dataclass
+class GraphRun:
+    """The outermost operators of one run of a compiled graph, or of what runs between such runs, with their modules."""
+
+    scope: Modules  # the module that calls it, if that is known
+    is_graph: bool
+    operators: list[tuple[Event, Modules]] = field(default_factory=list)
+    kernels: list[Kernel] | None = None  # of the graph, where it is known
 
 
-def graph_runs(call: Event) -> list[list[Event]]:
-    """Return the outermost operators of a call, those of each run of a compiled graph together."""
-    runs: list[list[Event]] = []
-    loose: list[Event] = []
+def runs_in(call: Event) -> list[GraphRun]:
+    """Return the runs of compiled graphs in a call in order, and last what runs outside of them.
 
-    def descend(event: Event, into: list[Event]) -> None:
+    The latter's modules are those in whose scope it runs.
+    """
+    runs: list[GraphRun] = []
+    loose = GraphRun((), is_graph=False)
+
+    def descend(event: Event, scope: Modules, into: GraphRun) -> None:
         for child in event.inside:
             if child.name.startswith(GRAPHS):
-                run: list[Event] = []
-                descend(child, run)
-                runs.append(run)
+                runs.append(GraphRun(scope, is_graph=True))
+                descend(child, scope, runs[-1])
+            elif child.name.startswith(SCOPE):
+                descend(child, (child.name.removeprefix(SCOPE),), into)
             elif is_container(child):
-                descend(child, into)
+                descend(child, scope, into)
             else:
-                into.append(child)
+                into.operators.append((child, scope))
 
-    descend(call, loose)
-    return [run for run in (*runs, loose) if run]
+    descend(call, (), loose)
+    return [run for run in (*runs, loose) if run.operators or run.is_graph]
 
 
 def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:

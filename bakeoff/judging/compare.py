@@ -1,4 +1,4 @@
-"""Compares two reports of the same cells: what became faster, slower or broken between them.
+"""Compares two reports of the same cells: what became faster, slower, worse or broken between them.
 
 Two runs share no round, so no ratio removes what the machine did between them. There is only a control: the baseline,
 which was measured in both. It is eager, or ONNX Runtime for an ONNX file. docs/gate.md explains the rules and what they
@@ -11,20 +11,23 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pydantic import JsonValue
 
 from bakeoff.judging import environments
 from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
+from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
+from bakeoff.judging.metrics import MetricJudgement, metrics_beside
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import Cell, Record, Report, Status
 
 FAIL_ABOVE = 0.05
@@ -41,6 +44,7 @@ class Outcome(StrEnum):
     """What became of a cell, in the order in which a reader wants to see them."""
 
     BROKEN = "broken"  # it was ok, and is not any more
+    WORSE = "worse"  # of a metric of the user's own; how fast it is counts less
     SLOWER = "slower"
     CANNOT_TELL = "cannot tell"
     FASTER = "faster"
@@ -52,17 +56,18 @@ class Outcome(StrEnum):
     ONLY_NEW = "only in new"
 
 
-_TOLD = {Outcome.BROKEN, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
+_TOLD = {Outcome.BROKEN, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
 
 CANNOT_TELL = "cannot-tell"
 FAIL_ON = (
     Outcome.SLOWER.value,
     Outcome.BROKEN.value,
+    Outcome.WORSE.value,
     *(status.value for status in Status if status.is_failure),
     CANNOT_TELL,
 )
 """What a gate may fail on. `broken` is a cell that was ok and is not any more; a status is such a cell with this
-status."""
+status. `worse` is one with a worse metric."""
 
 MIN_PROCESSES = 3
 MAX_PROCESSES = 100
@@ -115,6 +120,10 @@ class CellChange:
     normalised: Change | None = None  # of the latency over the baseline's in the same rounds
     baseline: str = BASELINE
     differences: tuple[Difference, ...] = ()  # between the two records: switches, settings, placement
+    metrics: Mapping[str, MetricJudgement] = field(default_factory=dict)  # of the new run beside those of the base
+    worse: tuple[str, ...] = ()  # the names of those that are worse, of a cell that is ok in both runs
+    worse_of_reference: tuple[str, ...] = ()  # of these: the float reference's own are worse as well
+    evaluate_fails: str = ""  # for this cell, and did not in the base run: why
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,7 @@ class Comparison:
             for cell in self.cells
             if (cell.is_regression and cell.outcome in kinds)
             or (cell.is_regression and cell.new and cell.new.status in kinds)
+            or ((cell.worse or cell.evaluate_fails) and Outcome.WORSE in kinds)
             or (cell.outcome is Outcome.CANNOT_TELL and CANNOT_TELL in kinds)
         ]
 
@@ -204,9 +214,12 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
     baselines = _baselines(before, after)
     controls = _controls(before, after, baselines, fits, fail_above)
     rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
+    required = Requirements.parse(str(new.request.get("require") or "")).higher_is_better
     cells = [
         replace(
-            _cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules),
+            _with_metrics(
+                _cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules), required, fail_above
+            ),
             baseline=baselines[record.cell.contest_id],
         )
         for cell_id, record in (before | after).items()
@@ -381,6 +394,41 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
     outcome, reason, decided = _judge(raw, normalised, control, rules)
     is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
     return replace(found, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
+
+
+def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: float) -> CellChange:
+    """Return the change with its metrics. A cell that is ok in both runs is worse if it surely lost of one of them.
+
+    A plain number has no interval, so it must be worse by over the share `fail_above`. `required` says by name whether
+    higher is better, as the new run's requirement does.
+    """
+    base, new = change.base, change.new
+    if base is None or new is None:
+        return change
+
+    def between(before: Metrics | None, after: Metrics | None) -> Mapping[str, MetricJudgement]:
+        judged = metrics_beside(after, before).items()
+        return {
+            name: replace(each, higher_is_better=required.get(name, each.higher_is_better)) for name, each in judged
+        }
+
+    def worse_of(metrics: Mapping[str, MetricJudgement]) -> tuple[str, ...]:
+        return tuple(name for name, each in metrics.items() if each.is_worse(fail_above))
+
+    change = replace(change, metrics=between(base.metrics, new.metrics))
+    if {base.status, new.status} != {Status.OK}:
+        return change
+    failure = new.metrics.failure if base.metrics and not base.metrics.failure and new.metrics else None
+    worse, reference = worse_of(change.metrics), worse_of(between(base.reference_metrics, new.reference_metrics))
+    change = replace(
+        change,
+        worse=worse,
+        worse_of_reference=tuple(name for name in worse if name in reference),
+        evaluate_fails=failure.sentence if failure else "",
+    )
+    if change.is_regression or not (worse or failure):
+        return change
+    return replace(change, outcome=Outcome.WORSE, is_regression=True)
 
 
 def _judge_control(control: Control, rules: _Rules) -> tuple[Outcome, Reason | None]:

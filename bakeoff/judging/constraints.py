@@ -107,6 +107,11 @@ class Requirements:
         return tuple(dict.fromkeys(requirement.name for requirement in self.each if requirement.is_of_metric))
 
     @property
+    def higher_is_better(self) -> dict[str, bool]:
+        """Return for each required metric of the user's own whether higher is better, as its sign says."""
+        return {each.name: each.comparison.startswith(">") for each in self.of_metrics().each}
+
+    @property
     def calls(self) -> int:
         """Return how many calls of a cell are needed to judge it by the required percentiles."""
         quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]

@@ -42,7 +42,7 @@ IntervalOf = Callable[[int], Interval]
 
 @dataclass(frozen=True)
 class MetricJudgement:
-    """One metric of one build."""
+    """One metric of one build, beside the reference's or beside that of an earlier run."""
 
     name: str
     value: float
@@ -63,6 +63,20 @@ class MetricJudgement:
     def varies(self) -> bool:
         """Return True if it is another one than the reference's by more than rounding."""
         return bool(self.lost or self.won) or abs(self.change) > ROUNDING * abs(self.reference)
+
+    @property
+    def is_surely_worse(self) -> bool:
+        """Return True if all of its interval is on the side that is worse, and the change is more than rounding."""
+        ends = self.change_ci95
+        if ends is None or self.higher_is_better is None or not self.varies:
+            return False
+        return ends.high < 0 if self.higher_is_better else ends.low > 0
+
+    def is_worse(self, share: float) -> bool:
+        """Return True if it is surely worse, or without an interval by more than this share of the other value."""
+        if self.change_ci95 or self.higher_is_better is None:
+            return self.is_surely_worse
+        return (-self.change if self.higher_is_better else self.change) > share * abs(self.reference)
 
 
 @dataclass(frozen=True)
@@ -103,20 +117,26 @@ class Margin:
 
 def judge_metrics(record: Record) -> Mapping[str, MetricJudgement]:
     """Return each metric of a build beside the reference's, by name."""
-    ours, theirs = record.metrics or Metrics(), record.reference_metrics or Metrics()
-    judged = {
-        name: _judgement(name, metric, theirs.values[name], ours.higher_is_better.get(name))
-        for name, metric in ours.values.items()
-        if name in theirs.values
-    }
+    judged = metrics_beside(record.metrics, record.reference_metrics)
     if not is_reference(record):
         return judged
     return {name: each if each.varies else replace(each, change_ci95=NO_CHANGE) for name, each in judged.items()}
 
 
+def metrics_beside(ours: Metrics | None, theirs: Metrics | None) -> Mapping[str, MetricJudgement]:
+    """Return each metric that both have, by name. Scores of as many samples are paired, in their order."""
+    if ours is None or theirs is None:
+        return {}
+    return {
+        name: _judgement(name, metric, theirs.values[name], ours.higher_is_better.get(name))
+        for name, metric in ours.values.items()
+        if name in theirs.values
+    }
+
+
 def _judgement(name: str, ours: Metric, theirs: Metric, higher_is_better: bool | None) -> MetricJudgement:
     given = partial(MetricJudgement, name, ours.value, theirs.value, higher_is_better=higher_is_better)
-    if not ours.samples:
+    if not ours.samples or ours.samples != theirs.samples:
         return given(change_ci95=None, samples=0)
     a, b = _array(ours), _array(theirs)
     interval = _paired(a, b)(len(a))

@@ -467,10 +467,7 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
         return f"{found.lost:,} became wrong, {found.won:,} right{chance}"
 
     def is_worse(row: CellJudgement) -> bool:
-        found = of(row)
-        if found is None or found.change_ci95 is None or found.higher_is_better is None:
-            return False
-        return found.change_ci95.high < 0 if found.higher_is_better else found.change_ci95.low > 0
+        return bool((found := of(row)) and found.is_surely_worse)
 
     def text(row: CellJudgement) -> str:
         found = value(row)

@@ -29,6 +29,16 @@ class ChangeAnswer(Frozen):
     ci95: Interval | None
 
 
+class MetricChangeAnswer(Frozen):
+    """A metric of the user's own in two runs."""
+
+    base: float
+    new: float
+    ci95: Interval | None  # of the change; None: a plain number, or other numbers of samples
+    is_worse: bool
+    is_reference_worse: bool  # the float reference's own is worse as well
+
+
 class CellChangeAnswer(Frozen):
     """One cell of two runs. A latency is None where the cell has none in that run."""
 
@@ -41,6 +51,7 @@ class CellChangeAnswer(Frozen):
     new_ms: float | None
     change: ChangeAnswer | None  # of the latency
     normalised: ChangeAnswer | None  # of the latency over the baseline's
+    metrics: dict[str, MetricChangeAnswer]
     reason: str
 
 
@@ -207,6 +218,16 @@ def of_comparison(compared: Comparison, kinds: Collection[str]) -> ComparisonAns
                 new_ms=_median_ms(cell.new),
                 change=_change(cell.raw),
                 normalised=_change(cell.normalised),
+                metrics={
+                    name: MetricChangeAnswer(
+                        base=each.reference,
+                        new=each.value,
+                        ci95=each.change_ci95,
+                        is_worse=name in cell.worse,
+                        is_reference_worse=name in cell.worse_of_reference,
+                    )
+                    for name, each in cell.metrics.items()
+                },
                 reason=sentences.why(cell),
             )
             for cell in compared.cells

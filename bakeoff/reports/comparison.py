@@ -12,6 +12,7 @@ from typing import Any
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
 from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, sentences
@@ -63,6 +64,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         Column("new", lambda change: _median_ms(change.new), "ms", number_format.milliseconds, surfaces=both),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
+        *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
         _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None),
         _between("peak memory", "MiB", number_format.mebibytes, lambda record: number_format.peak_memory(record)[0]),
         _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
@@ -84,6 +86,23 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
 
     return Column(heading, lambda change: found.value - 1 if (found := read(change)) else None, "%", _signed_percent,
                   interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
+
+
+def _metric(name: str) -> Column[CellChange]:
+    """Return the column of a metric of the user's own: `0.9467 → 0.9 (-0.047) [-0.06, -0.03]`."""
+
+    def of(change: CellChange) -> MetricJudgement | None:
+        return change.metrics.get(name)
+
+    def text(change: CellChange) -> str:
+        return number_format.metric_change(metric) if (metric := of(change)) else NONE
+
+    def ends(change: CellChange) -> Interval | None:
+        return metric.change_ci95 if (metric := of(change)) else None
+
+    return Column(name, lambda change: metric.value if (metric := of(change)) else None, text=text, interval=ends,
+                  write=number_format.change, is_bad=lambda change: name in change.worse,
+                  surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
 
 
 def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callable[[Record], Raw]) -> Column[CellChange]:
@@ -235,7 +254,16 @@ def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
         f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
         f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
         f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
+        *(_of_metrics(limit) if any(cell.metrics for cell in comparison.cells) else ()),
     ]
+
+
+def _of_metrics(limit: str) -> Iterator[str]:
+    yield (
+        "A cell is worse, and a regression, if the whole 95 % interval of a metric's change is worse, sample by "
+        f"sample. A metric without an interval must be worse by over {limit} of its value. Where neither `evaluate` "
+        "nor --require says whether higher is better, nothing is worse."
+    )
 
 
 def spell_change(change: Change) -> str:
@@ -252,9 +280,10 @@ def spell_share(share: float) -> str:
 
 def _spell_regression(cell: CellChange) -> str:
     name = f"{cell.cell.label} on {cell.cell.title}"
-    if cell.outcome is Outcome.BROKEN or cell.raw is None:
+    if cell.outcome in (Outcome.BROKEN, Outcome.WORSE) or cell.raw is None:
         return f"{name}: {one_line(sentences.why(cell), REASON_LIMIT)}"
-    return f"{name} is slower, {spell_change(cell.raw)}"
+    why = f"; {one_line(sentences.why(cell), REASON_LIMIT)}" if cell.worse or cell.evaluate_fails else ""
+    return f"{name} is slower, {spell_change(cell.raw)}{why}"
 
 
 def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:

@@ -18,7 +18,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 _WRONG = {Status.INCORRECT, Status.FALLBACK}
 """Statuses that are a failure in JUnit's words: the test ran, and its result was not the expected one."""
 
-_IS_TOLD = {Outcome.SAME, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
+_IS_TOLD = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
 
 Case = tuple[ElementTree.Element, Cell]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_ms
 
@@ -163,6 +164,11 @@ def metric(value: float | None) -> str:
 def change(value: float) -> str:
     """Write how much a metric has changed, with its sign."""
     return f"{value:+.2g}" if value else "0"
+
+
+def metric_change(judged: MetricJudgement) -> str:
+    """Return `0.9467 → 0.9 (-0.047)`: a metric of two runs."""
+    return f"{metric(judged.reference)} → {metric(judged.value)} ({change(judged.change)})"
 
 
 def change_percent(share: float) -> str:

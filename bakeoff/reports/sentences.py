@@ -233,6 +233,18 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
 
 def why(change: CellChange) -> str:
     """Say why a compared cell has its outcome, or nothing if its numbers say it all."""
+    worse = [_worse(change, name) for name in change.worse]
+    fails = f"evaluate fails now: {change.evaluate_fails}" if change.evaluate_fails else ""
+    return "; ".join(filter(None, [*worse, fails, _why_latency(change)]))
+
+
+def _worse(change: CellChange, name: str) -> str:
+    """Return `top1 is worse: 0.9467 → 0.9 (-0.047)`, and whether the reference itself is."""
+    too = ", and so is the reference's: model, data or evaluate changed" if name in change.worse_of_reference else ""
+    return f"{name} is worse{too}: {number_format.metric_change(change.metrics[name])}"
+
+
+def _why_latency(change: CellChange) -> str:
     reason = change.reason
     if reason is None:
         return ""

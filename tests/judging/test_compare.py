@@ -22,6 +22,8 @@ from bakeoff.judging.compare import (
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
 from bakeoff.reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
 from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady, under
@@ -351,6 +353,82 @@ def test_a_gate_fails_on_what_it_was_asked_to(words: str, failing: list[str]) ->
     assert [change.cell.label for change in found] == failing
 
 
+# --- metrics of the user's own
+
+
+def scored(label: str, scores: list[float] | float | None, reference: list[float] | float, ms: float = 1.0) -> Record:
+    """A cell with its top1, or one for which evaluate failed; `higher_is_better` is declared."""
+
+    def metrics(given: list[float] | float | None) -> Metrics:
+        if given is None:
+            return Metrics(failure=Failure(kind="nan", text="evaluate returned NaN as top1"))
+        metric = Metric.of_scores(given) if isinstance(given, list) else Metric(value=given)
+        return Metrics(values={"top1": metric}, higher_is_better={"top1": True})
+
+    update = {"metrics": metrics(scores), "reference_metrics": metrics(reference)}
+    return ok(cell(label), measured([ms, ms, ms])).model_copy(update=update)
+
+
+def of_onnx(scores: list[float] | float | None, reference: list[float] | float = 1.0, ms: float = 1.0) -> Report:
+    return report([scored("eager", reference, reference), scored("onnx", scores, reference, ms)])
+
+
+GOOD, HALF = [1.0] * 200, [1.0, 0.0] * 100
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "outcome"),
+    [
+        (GOOD, HALF, "worse"),
+        (HALF, GOOD, "same"),
+        (GOOD, [*GOOD[:-2], 0.0, 0.0], "same"),  # two samples of 200 decide nothing
+        (0.9, 0.8, "worse"),  # a plain number, over 5 % of its value
+        (0.9, 0.87, "same"),
+        (GOOD, HALF[:100], "worse"),  # of other samples: its interval is not known, and half of it is lost
+        (GOOD, None, "worse"),
+        (None, None, "same"),
+    ],
+)
+def test_a_cell_is_worse_whose_metric_surely_is(base: object, new: object, outcome: str) -> None:
+    found = compare(of_onnx(base, GOOD), of_onnx(new, GOOD))  # type: ignore[arg-type]
+    assert outcomes(found) == {"onnx": outcome, "eager": "same"}
+    failing = [change.cell.label for change in found.failing(parse_fail_on("worse"))]
+    assert failing == [change.cell.label for change in found.regressions] == ["onnx"] * (outcome == "worse")
+
+
+def test_a_worse_metric_is_told_with_both_values_and_its_interval() -> None:
+    found = compare(of_onnx(GOOD, GOOD), of_onnx(HALF, GOOD))
+    assert headline(found).startswith("1 regression: onnx on ")
+    assert headline(found).endswith("top1 is worse: 1 \u2192 0.5 (-0.5).")
+    assert "| **1 \u2192 0.5 (-0.5)** [-0.57,\u00a0-0.43] |" in to_markdown(found)
+    assert "evaluate fails now: evaluate returned NaN as top1" in headline(compare(of_onnx(GOOD), of_onnx(None)))
+
+
+def test_where_the_reference_itself_is_worse_that_is_said() -> None:
+    found = compare(of_onnx(GOOD, GOOD), of_onnx(HALF, HALF))
+    assert "top1 is worse, and so is the reference's: model, data or evaluate changed: 1" in headline(found)
+
+
+def test_a_cell_that_is_slower_and_worse_fails_for_both() -> None:
+    found = compare(of_onnx(GOOD), of_onnx(HALF, ms=1.5))
+    assert of(found, "onnx").outcome is Outcome.SLOWER and "top1 is worse" in headline(found)
+    assert [len(found.failing(parse_fail_on(kind))) for kind in ("slower", "worse", "broken")] == [1, 1, 0]
+
+
+def test_a_requirement_says_which_side_is_worse_and_without_one_neither_is() -> None:
+    def undeclared(scores: list[float], require: str) -> Report:
+        made = of_onnx(scores, GOOD)
+        records = [
+            record.model_copy(update={"metrics": record.metrics.model_copy(update={"higher_is_better": {}})})
+            for record in made.records
+            if record.metrics
+        ]
+        return made.model_copy(update={"records": records, "request": made.request | {"require": require}})
+
+    for require, outcome in {"": "same", "top1>-1%": "worse", "top1<1.5": "same"}.items():
+        assert outcomes(compare(undeclared(GOOD, ""), undeclared(HALF, require)))["onnx"] == outcome, require
+
+
 def test_what_cannot_be_told_may_fail_a_gate() -> None:
     found = compare(run(0, processes=1), run(5, processes=1))
     assert found.failing(parse_fail_on("slower,broken")) == []
@@ -358,7 +436,7 @@ def test_what_cannot_be_told_may_fail_a_gate() -> None:
 
 
 def test_another_word_to_fail_on_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'slower'\? \(--fail-on takes slower, broken, incorrect"):
+    with pytest.raises(UsageError, match=r"did you mean 'slower'\? \(--fail-on takes slower, broken, worse, incorrect"):
         parse_fail_on("slow")
 
 
