@@ -377,8 +377,8 @@ class Optimised(FromCounters, Callables):
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.torch_profiling import TorchProfiler
 
-        kernels, work = self._named.graphs, compiler_work(self._named)
-        return TorchProfiler(self.run, self._device.is_cuda, kernels, module, work)
+        named, is_on_cuda = self._named, self._device.is_cuda
+        return TorchProfiler(self.run, is_on_cuda, named.graphs, module, compiler_work(named), named.compile_ids)
 
 
 class OptimisedSteps(FromCounters, Wrapped):

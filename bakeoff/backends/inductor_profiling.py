@@ -34,13 +34,20 @@ VIEWS = frozenset(
 
 @dataclass
 class NamedKernels:
-    """The kernels of each graph that Inductor writes, in the order of its code."""
+    """The kernels of each graph that Inductor writes, in the order of its code.
 
-    by_graph: dict[int, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
+    A graph has the id that Dynamo gave the compilation, such as `0/1`, and Inductor's own number.
+    """
+
+    by_graph: dict[tuple[str, int], list[Kernel]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def graphs(self) -> list[list[Kernel]]:
         return list(self.by_graph.values())
+
+    @property
+    def compile_ids(self) -> list[str]:
+        return [compile_id for compile_id, _ in self.by_graph]
 
     @property
     def facts(self) -> list[str]:
@@ -73,10 +80,11 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
         return
     import torch._functorch.config as functorch
     import torch._inductor.config as config
+    from torch._guards import CompileContext
     from torch._inductor.virtualized import V
 
     def note(nodes: Any, kernel: str, is_extern: bool = False, *_: object, **__: object) -> None:
-        graph = int(getattr(V.graph, "graph_id", 0) or 0)
+        graph = str(CompileContext.current_compile_id()), int(getattr(V.graph, "graph_id", 0) or 0)
         named.by_graph[graph].append(Kernel(kernel, tuple(map(clean, modules_of(nodes, is_extern)))))
 
     with contextlib.ExitStack() as stack:
@@ -101,8 +109,8 @@ def modules_of(nodes: Any, is_extern: bool) -> Modules:
 
 def modules_of_origins(origins: Iterable[Any]) -> Modules:
     """Return the modules of nodes of a graph. Views count only where there is nothing else."""
-    found = list(origins)
-    working = [node for node in found if not computes_nothing(node)] or found
+    nodes = list(origins)
+    working = [node for node in nodes if not computes_nothing(node)] or nodes
     return in_order(sorted(module_of_node(node) for node in working))
 
 

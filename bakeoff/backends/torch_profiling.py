@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +24,13 @@ SCOPE = "bakeoff::module::"
 SPLIT_CALLS = 3
 """Calls under torch's profiler that tell which operators a module's own time consists of."""
 
+REGION = "Torch-Compiled Region: "
+"""Beginning of the name of an event that is one call of code that Dynamo compiled. Its id follows, such as `0/1`."""
+
 CONTAINERS = (
     CALL,
     "## Call CompiledFxGraph",
-    "Torch-Compiled Region",
+    REGION,
     "TorchDynamo Cache Lookup",
     "Pregraph bytecode",
     "AOTDispatcher Runtime Wrapper",
@@ -282,7 +286,7 @@ class TorchProfiler(Profiler):
 
     `kernels` has those of each compiled graph in the order of its code. Hooks around the modules of `module` name the
     owners of what runs in eager. They also tell which module calls a graph, which is where paths of its kernels begin:
-    after a graph break, equal modules share one graph.
+    after a graph break, equal modules share one graph. `compile_ids` are Dynamo's names of the graphs.
     """
 
     source = "torch.profiler"
@@ -294,10 +298,11 @@ class TorchProfiler(Profiler):
         kernels: Sequence[Sequence[Kernel]] = (),
         module: torch.nn.Module | None = None,
         work: CompilerWork | None = None,
+        compile_ids: Sequence[str] = (),
     ) -> None:
         self._run, self._on_cuda, self._kernels, self._module = run, on_cuda, kernels, module
         self._paths = set(module_paths(module).values()) if module is not None else set()
-        self._work = work or CompilerWork()
+        self._work, self._compile_ids = work or CompilerWork(), compile_ids
         self._stack = contextlib.ExitStack()
         self._traces: list[Trace] | None = None
 
@@ -372,7 +377,7 @@ class TorchProfiler(Profiler):
         for run in runs:
             if not run.is_graph and not matches_loose:
                 continue
-            graph, owners = self._best_owners([operator_name(event.name) for event, _ in run.operators], counts)
+            graph, owners = self._best_owners(run, counts)
             counts[graph] += 1
             run.operators = [
                 (event, self._within(run.scope, modules))
@@ -394,18 +399,21 @@ class TorchProfiler(Profiler):
         joined = (f"{scope[0]}.{path}".strip(".") for path in modules)
         return in_order(path if path in self._paths else scope[0] for path in joined)
 
-    def _best_owners(self, ran: Sequence[str], runs: Counter[int]) -> tuple[int, list[Modules]]:
-        """Return the graph whose kernels the operators of one run fit best, and their modules in it.
+    def _best_owners(self, run: GraphRun, counts: Counter[int]) -> tuple[int, list[Modules]]:
+        """Return the graph that a run is of, and its modules of the run's operators.
 
-        Of graphs that fit equally it is the first one of those that have had the fewest `runs` in this call.
+        Where Dynamo does not name it, it is the graph whose kernels fit best, and of those that fit equally the first
+        one that has had the fewest runs in this call.
         """
+        ran = [operator_name(event.name) for event, _ in run.operators]
+        named = [number for number, compile_id in enumerate(self._compile_ids) if compile_id == run.compile_id]
         best: tuple[int, list[Modules]] = -1, [()] * len(ran)
         most = (0, 0)
-        for number, kernels in enumerate(self._kernels):
-            owners = owners_in_order(kernels, ran)
+        for number in named or range(len(self._kernels)):
+            owners = owners_in_order(self._kernels[number], ran)
             fitting = sum(map(bool, owners))
-            if fitting and (fitting, -runs[number]) > most:
-                most = fitting, -runs[number]
+            if fitting and (fitting, -counts[number]) > most:
+                most = fitting, -counts[number]
                 best = number, owners
         return best
 
@@ -431,7 +439,9 @@ def scopes_around(module: torch.nn.Module) -> Iterator[None]:
         scopes.append(record_function(SCOPE + path))
         scopes[-1].__enter__()
 
-    with around_modules(module, enter, lambda *_: scopes.pop().__exit__(None, None, None)):
+    with warnings.catch_warnings(), around_modules(module, enter, lambda *_: scopes.pop().__exit__(None, None, None)):
+        # torch.compile's own module calls the hooks, too, which do not know it
+        warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
         yield
 
 
@@ -455,6 +465,7 @@ class GraphRun:
 
     scope: Modules  # the module that calls it, if that is known
     is_graph: bool
+    compile_id: str = ""
     operators: list[tuple[Event, Modules]] = field(default_factory=list)
     kernels: list[Kernel] | None = None  # of the graph, where it is known
 
@@ -467,19 +478,21 @@ def runs_in(call: Event) -> list[GraphRun]:
     runs: list[GraphRun] = []
     loose = GraphRun((), is_graph=False)
 
-    def descend(event: Event, scope: Modules, into: GraphRun) -> None:
+    def descend(event: Event, scope: Modules, compile_id: str, into: GraphRun) -> None:
         for child in event.inside:
             if child.name.startswith(GRAPHS):
-                runs.append(GraphRun(scope, is_graph=True))
-                descend(child, scope, runs[-1])
+                runs.append(GraphRun(scope, True, compile_id))
+                descend(child, scope, compile_id, runs[-1])
             elif child.name.startswith(SCOPE):
-                descend(child, (child.name.removeprefix(SCOPE),), into)
+                descend(child, (child.name.removeprefix(SCOPE),), compile_id, into)
+            elif child.name.startswith(REGION):
+                descend(child, scope, child.name.removeprefix(REGION), into)
             elif is_container(child):
-                descend(child, scope, into)
+                descend(child, scope, compile_id, into)
             else:
                 into.operators.append((child, scope))
 
-    descend(call, (), loose)
+    descend(call, (), "", loose)
     return [run for run in (*runs, loose) if run.operators or run.is_graph]
 
 

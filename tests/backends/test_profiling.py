@@ -25,6 +25,8 @@ from bakeoff.backends.profiling import (
 )
 from bakeoff.backends.torch_profiling import (
     CALL,
+    REGION,
+    SCOPE,
     Event,
     TorchProfiler,
     Trace,
@@ -59,15 +61,43 @@ class Planted(nn.Module):
         return self.layers(x) * 2.0
 
 
-def planted() -> LoadedModel:
+class Breaking(nn.Module):
+    """Breaks the graph between its two modules, so that equal layers share two graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.act = nn.Sequential(nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        torch._dynamo.graph_break()
+        return self.act(x)
+
+
+class WithBreaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(Breaking() for _ in range(2))
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[1](self.layers[0](torch.sigmoid(self.stem(x))))
+        return torch.tanh(self.head(x))
+
+
+def planted(kind: type[nn.Module] = Planted) -> LoadedModel:
     torch.manual_seed(0)
-    return LoadedModel(Planted().eval(), tuple(Inputs((torch.randn(8, WIDTH),)) for _ in range(2)))
+    return LoadedModel(kind().eval(), tuple(Inputs((torch.randn(8, WIDTH),)) for _ in range(2)))
 
 
-def profiled(backend: str, workspace: Path) -> list[Part]:
-    """Return the parts of profiled calls of the planted model, on one thread."""
+def profiled(backend: str, workspace: Path, kind: type[nn.Module] = Planted) -> list[Part]:
+    """Return the parts of profiled calls of a model, on one thread."""
     torch.set_num_threads(1)
-    with built(Cell(model="mlp", backend=backend), workspace, planted(), threads=1, for_profile=True) as made:
+    name, _, mode = backend.partition("/")
+    cell = Cell(model="mlp", backend=name, mode=mode or "default")
+    with built(cell, workspace, planted(kind), threads=1, for_profile=True) as made:
         made.call_again()
         profiler = made.compiled.profiler(made.module)
         assert profiler is not None
@@ -115,6 +145,20 @@ def test_what_a_compiler_fuses_names_all_its_modules(backend: str, tmp_path: Pat
     assert any(len(part.modules) > 1 for part in parts)
     assert any("layers.2" in part.modules for part in parts)
     assert {"layers.3"} <= {name for part in parts for name in part.modules}
+
+
+@pytest.mark.slow
+def test_modules_behind_a_graph_break_have_the_paths_that_they_have_in_eager(tmp_path: Path, one_thread: None) -> None:
+    def operators_of(backend: str) -> dict[str, set[str]]:
+        parts = [part for part in profiled(backend, tmp_path / backend, WithBreaks) if part.kind is Kind.COMPUTE]
+        return {
+            part.name: {name for each in parts if each.name == part.name for name in each.modules} for part in parts
+        }
+
+    eager, compiled = operators_of("eager"), operators_of("inductor")
+    assert compiled["addmm"] == eager["aten::linear"] == {"stem", "layers.0.linear", "layers.1.linear", "head"}
+    fused = {name for kernel, names in compiled.items() if "relu" in kernel for name in names}
+    assert fused == eager["aten::relu"] == {"layers.0.act.0", "layers.1.act.0"}
 
 
 def test_eager_rows_sum_to_the_call_and_name_the_operators(tmp_path: Path, one_thread: None) -> None:
@@ -218,7 +262,25 @@ def test_equal_graphs_are_told_apart_by_their_order() -> None:
     call = Event(CALL, 0, 40, 0, [graph(0), graph(10), graph(20)])
     kernels = [[Kernel("extern_kernels.addmm", (name,))] for name in ("first", "second")]
     profiler = TorchProfiler(lambda: None, False, kernels)
-    assert [modules for _, modules in profiler._with_owners(call)] == [("first",), ("second",), ("first",)]
+    assert [run.operators[0][1] for run in profiler._runs_of(call)] == [("first",), ("second",), ("first",)]
+
+
+def test_a_shared_graph_names_the_modules_of_the_module_that_calls_it() -> None:
+    def graph(compile_id: str, begun_ns: int, operator: str = "aten::addmm") -> Event:
+        run = Event("## Call CompiledFxGraph f", begun_ns, begun_ns + 8, 0, [])
+        run.inside.append(Event(operator, begun_ns + 1, begun_ns + 5, 0, []))
+        return Event(f"{REGION}{compile_id}", begun_ns, begun_ns + 8, 0, [run])
+
+    layers = [Event(f"{SCOPE}layers.{number}", 10 * number, 10 * number + 9, 0, []) for number in range(2)]
+    for number, layer in enumerate(layers):
+        layer.inside.append(graph("1/0", 10 * number))
+    eager = Event(f"{SCOPE}head", 30, 39, 0, [Event("aten::linear", 30, 35, 0, [])])
+    root = Event(SCOPE, 0, 40, 0, [*layers, graph("0/0", 20), eager])
+    kernels = [[Kernel("extern_kernels.addmm", (path,))] for path in ("stem", "linear")]
+    profiler = TorchProfiler(lambda: None, False, kernels, WithBreaks(), compile_ids=["0/0", "1/0"])
+    runs = profiler._runs_of(Event(CALL, 0, 40, 0, [root]))
+    owners = [("layers.0.linear",), ("layers.1.linear",), ("stem",), ("head",)]
+    assert [run.operators[0][1] for run in runs] == owners
 
 
 def test_events_nest_by_their_times() -> None:
