@@ -25,6 +25,7 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
 from bakeoff.judging.metrics import MetricJudgement, metrics_beside
+from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.metrics import Metrics
@@ -202,7 +203,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
 
     Raises UsageError if the reports share no cell: a gate that compares nothing must not let anything pass.
     """
-    base, new = _grouped_alike(base, new)
+    base, new = grouped_alike([base, new])
     base_contests, new_contests = judge(base).contests, judge(new).contests
     before, after = _records_of(base_contests), _records_of(new_contests)
     if not before.keys() & after.keys():
@@ -275,21 +276,6 @@ def parse_share(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise UsageError(f"--fail-above {text}: write a percentage over 0, such as 5%")
     return float(match[1]) / 100
-
-
-def _grouped_alike(base: Report, new: Report) -> tuple[Report, Report]:
-    """Return the reports with a contest for each precision if one has precisions together that the other has apart."""
-    found = [{record.cell.id: record.cell.contest_id for record in report.records} for report in (base, new)]
-    if all(found[0][cell_id] == found[1][cell_id] for cell_id in found[0].keys() & found[1].keys()):
-        return base, new
-    return _apart(base), _apart(new)
-
-
-def _apart(report: Report) -> Report:
-    records = [
-        record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})}) for record in report.records
-    ]
-    return report.model_copy(update={"records": records})
 
 
 _Records = Mapping[str, Record]

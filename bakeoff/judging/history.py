@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from bakeoff.judging.environments import Difference, bear_on_speed
 from bakeoff.judging.fit import fitted_report
+from bakeoff.judging.precisions import grouped_alike
 from bakeoff.records.schema import Environment, Record, Report
 
 
@@ -46,10 +47,15 @@ class History:
 
 
 def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str]) -> History:
-    """Put reports, given by their time and the id of their run, in order."""
+    """Put reports, given by their time and the id of their run, in order.
+
+    Contests of several precisions fall apart where runs compared different ones.
+    """
     runs: list[Run] = []
-    for (at, run_id), report in sorted(dated.items(), key=lambda item: item[0]):
-        records = {record.cell.id: record for record in fitted_report(report).records}
+    order = sorted(dated)
+    fitted = grouped_alike([fitted_report(dated[key]) for key in order])
+    for (at, run_id), report in zip(order, fitted, strict=True):
+        records = {record.cell.id: record for record in report.records}
         changes = bear_on_speed(runs[-1].environment, report.environment) if runs else []
         runs.append(Run(run_id, at, report.environment, records, changes))
     return History(runs, skipped)

@@ -1,12 +1,12 @@
-"""The best of each precision at what was asked, in a contest across several: pure functions over any order of cells."""
+"""Contests across several precisions: the best of each, and such contests in several reports. Pure functions."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Report
 
 IsBeaten = Callable[[str, str], bool]
 """Whether the first of two labels is called better than the second."""
@@ -38,6 +38,25 @@ def best_of_each(
         among = [label for label in labels if label in may_win] or labels
         best[precision] = tuple(sharing_first_place(among, is_beaten))
     return best
+
+
+def grouped_alike(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports with a contest for each precision where one has precisions together that another has apart."""
+    contests: dict[str, set[str]] = {}
+    for cell in (record.cell for report in reports for record in report.records):
+        contests.setdefault(cell.id, set()).add(cell.contest_id)
+    differing = {contest_id for ids in contests.values() if len(ids) > 1 for contest_id in ids}
+    return [_apart(report, differing) for report in reports]
+
+
+def _apart(report: Report, contest_ids: Collection[str]) -> Report:
+    records = [
+        record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})})
+        if record.cell.contest_id in contest_ids
+        else record
+        for record in report.records
+    ]
+    return report.model_copy(update={"records": records})
 
 
 def _by_precision(order: Sequence[Cell]) -> dict[Precision, list[str]]:

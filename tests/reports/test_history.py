@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.report_file import to_json
 from bakeoff.records.schema import Environment, Record, Report, Status
 from bakeoff.reports import history
@@ -53,6 +54,41 @@ def test_runs_are_found_at_any_depth_and_told_in_the_order_of_time(tmp_path: Pat
                                    "0.7000 [0.7000,\u00a00.7000]"]]  # fmt: skip
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"history.md", "history.png", "history.svg"}
     assert "](history.png)" in text
+
+
+def across(scale: float, *precisions: Precision) -> list[Record]:
+    """eager and onnx in one contest of these precisions, which take 2 and 1 ms, and half of it for each further one."""
+    compared = precisions if len(precisions) > 1 else ()
+    return [
+        ok(cell(name).model_copy(update={"precision": precision, "compared": compared}), constant([scale * ms] * 8))
+        for place, precision in enumerate(precisions)
+        for name, ms in (("eager", 2.0 / 2**place), ("onnx", 1.0 / 2**place))
+    ]
+
+
+def test_each_precision_of_a_contest_is_followed_apart(tmp_path: Path) -> None:
+    precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
+    for day in (1, 2):
+        keep(made(day, across(day, *precisions)), tmp_path / str(day))
+    text = history.to_markdown(history.read(tmp_path))
+    assert text.count("## conv on cpu, fp32/bf16/int8") == 1
+    for place, precision in enumerate(precisions):
+        medians = [f"{day / 2**place:.4g}" for day in (1, 2)]
+        [row] = rows(text, f"onnx {precision}")
+        assert row[1] == "2" and [float(each.split()[0]) for each in row[2:]] == [float(each) for each in medians]
+
+
+def test_runs_of_different_precisions_have_a_table_for_each(tmp_path: Path) -> None:
+    keep(made(1, across(1, Precision.FP32, Precision.INT8)), tmp_path / "1")
+    keep(made(2, across(1.5, Precision.FP32)), tmp_path / "2")
+    keep(made(3, medians(3.0)), tmp_path / "3")
+    text = history.to_markdown(history.read(tmp_path))
+    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert titles == ["conv on cpu, fp32", "conv on cpu, int8", "Runs"]
+    assert [row[1:] for row in rows(text, "onnx")] == [
+        ["2", "1.000 [1.000,\u00a01.000]", "1.500 [1.500,\u00a01.500]", "-"],
+        ["1", "0.5000 [0.5000,\u00a00.5000]", "-", "-"],
+    ]
 
 
 def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:
