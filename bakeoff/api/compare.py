@@ -33,6 +33,10 @@ FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items()
 """Field of a request, by the keyword of `compare` that gives it."""
 
 
+NOT_ALL_ERROR = "relative_rmse<1"
+"""All that is required of a part's error where a metric of the whole pipeline judges the mix of precisions."""
+
+
 def compare(
     model: torch.nn.Module | Callable[..., Any] | Pipeline | str,
     inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any] | Call | Iterable[Call] | Calls | str | Path | None = None,
@@ -260,10 +264,17 @@ class _Asked:
             return Ended(result_at(ended.folder), was_interrupted or bool(interruptions))
 
     def for_parts(self) -> _Asked:
-        """Return what is asked of the parts of a pipeline: the metrics are those of the whole."""
-        required = Requirements.parse(str(self.gathered().request.get("require") or ""))
-        own = {"evaluate": "", "require": str(required.without_metrics())}
-        return replace(self, fields={**self.fields, **own}, out=None)
+        """Return what is asked of the parts of a pipeline: the metrics are those of the whole.
+
+        Where one is required, it judges builds of other precisions, and no tolerance of a part does.
+        """
+        whole = self.gathered().request
+        required = Requirements.parse(str(whole.get("require") or ""))
+        of_parts = required.without_metrics()
+        asked = str(of_parts)
+        if required.metrics and not of_parts.judge_errors and len(whole.get("precision") or ()) > 1:
+            asked = ", ".join(filter(None, [asked, NOT_ALL_ERROR]))
+        return replace(self, fields={**self.fields, "evaluate": "", "require": asked}, out=None)
 
     def run_parts(self, modules: Mapping[str, torch.nn.Module], calls: Mapping[str, Calls], out: Path) -> Ended:
         """Compare the parts of a pipeline with their recorded calls, in one run in the folder `out`."""

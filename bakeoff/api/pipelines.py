@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff import models
 from bakeoff.api.result import PARTS, RESULTS, Ratio, Result, result_at
 from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
 from bakeoff.measuring.worker.evaluating import metrics_of
@@ -23,6 +24,7 @@ from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records.errors import UsageError
 from bakeoff.records.metrics import Metrics
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
@@ -173,7 +175,8 @@ def compare_parts(
 ) -> PipelineResult:
     """Compare each part with its recorded calls, and then the pipeline with the winners against the original.
 
-    `evaluate`, and what `require` says of its metrics, are of the whole pipeline.
+    `evaluate`, and what `require` says of its metrics, are of the whole pipeline. Where the winners miss it and are not
+    all in fp32, the best builds in fp32 are put in place and measured instead.
     """
     required = Requirements.parse(require).of_metrics()
     if evaluate is None:
@@ -188,25 +191,45 @@ def compare_parts(
         raise UsageError(f"the example call does not call {', '.join(uncalled)}: name parts that `inspect` lists")
     run, was_interrupted = run_parts(modules, calls, folder / PARTS)
     results, whole = results_of_parts(run), WholeMeasured()
+    placed: Mapping[str, Result] = results  # whose winners are put in place
     left: dict[str, str] = {}
     winners: Winners = {}
+    missed: Sequence[RequirementMissed] = ()
+
+    def measure() -> None:
+        nonlocal left, winners
+        left = ship_winners(placed, folder / WINNERS)
+        winners = winners_in(folder / WINNERS, pipeline)
+        measure_in_turn(pipeline, example, winners, whole.bursts)
+        if function is not None:
+            evaluate_sides(pipeline, function, winners, seed, whole.metrics)
+
+    def records() -> list[Record]:
+        measured = run.report.records
+        return whole.records(_of_whole(measured[0], pipeline), began) if measured else []
+
     if not was_interrupted:
         try:
-            left = ship_winners(results, folder / WINNERS)
-            winners = winners_in(folder / WINNERS, pipeline)
-            measure_in_turn(pipeline, example, winners, whole.bursts)
-            if function is not None:
-                evaluate_sides(pipeline, function, winners, seed, whole.metrics)
+            measure()
+            in_fp32 = {name: _in_fp32(each) for name, each in results.items()}
+            if _may_lose_less(in_fp32, results) and (missed := _missed(records(), required)):
+                placed, whole = in_fp32, WholeMeasured(metrics={ORIGINAL: whole.metrics[ORIGINAL]})
+                shutil.rmtree(folder / WINNERS)
+                measure()
         except KeyboardInterrupt:
             was_interrupted = True
     with written_to_the_end():
         notes = [
-            _note(name, each, name in winners, left.get(name, ""), was_interrupted) for name, each in results.items()
+            _note(name, each, name in winners, left.get(name, ""), was_interrupted) for name, each in placed.items()
         ]
+        if missed:
+            notes.append(
+                "the winners across precisions miss what is required of the whole pipeline: "
+                f"{'; '.join(map(doubt_sentences.unmet, missed))}. The best builds in fp32 are in their place"
+            )
         if was_interrupted:
             notes.append(_what_is_missing(parts, results, whole, evaluates=function is not None))
-        measured = run.report.records
-        made = whole.records(_of_whole(measured[0], pipeline), began) if measured else []
+        made = records()
         report = run.report.model_copy(
             update={
                 "run_id": folder.name,
@@ -262,6 +285,29 @@ def cells_to_ship(result: Result) -> list[str]:
     return [by_contest[contest] for contest in contests]
 
 
+def _in_fp32(result: Result) -> Result:
+    """Return the result of a part without its other precisions, if it was compared in fp32."""
+    records = [record for record in result.report.records if record.cell.precision is Precision.FP32]
+    return Result(result.report.model_copy(update={"records": records}), result.folder) if records else result
+
+
+def _may_lose_less(in_fp32: Mapping[str, Result], results: Mapping[str, Result]) -> bool:
+    """Return True if there is another mix of builds in fp32."""
+    chosen = [list(map(cells_to_ship, each.values())) for each in (in_fp32, results)]
+    return any(chosen[0]) and chosen[0] != chosen[1]
+
+
+def _missed(records: Sequence[Record], required: Requirements) -> list[RequirementMissed]:
+    """Return what the pipeline misses with the winners."""
+    winners = [record for record in records if record.cell.label == WITH_WINNERS and _was_evaluated(record)]
+    return [missed for record in winners for missed in required.unmet(record)]
+
+
+def _was_evaluated(record: Record) -> bool:
+    """Return True unless `evaluate` failed for the original, or there is none."""
+    return record.reference_metrics is not None and record.reference_metrics.failure is None
+
+
 def measure_in_turn(
     pipeline: object,
     example: object,
@@ -298,11 +344,13 @@ def evaluate_sides(
 ) -> None:
     """Call `evaluate` with the pipeline as it is, and then with the winners in place, and keep what it returns.
 
-    Both begin with the same random state.
+    Both begin with the same random state. A side that has metrics already keeps them.
     """
     import torch
 
     for label, parts in _sides(winners).items():
+        if label in metrics:
+            continue
         with replaced(parts, pipeline), torch.no_grad():
             metrics[label] = metrics_of(lambda: evaluate, lambda: pipeline, {}, seed)
 

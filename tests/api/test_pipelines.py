@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 import bakeoff
-from bakeoff.api.compare import Ended
+from bakeoff.api.compare import Ended, _Asked
 from bakeoff.api.pipelines import (
     FEWEST_ROUNDS,
     PipelineResult,
@@ -35,6 +36,7 @@ from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import replace_parts, restore_parts
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record
 from bakeoff.records.store import Store
 from bakeoff.reports.first_screen import first_screen
@@ -85,11 +87,13 @@ def took(original_ms: float, winners_ms: float) -> WholeMeasured:
     return WholeMeasured({label: constant([ms * each for each in WAVES]) for label, ms in levels.items()})
 
 
-def scripted(measured: tuple[str, ...], was_interrupted: bool = False) -> Callable[..., Ended]:
+def scripted(
+    measured: tuple[str, ...], was_interrupted: bool = False, of_part: Callable[[str], list[Record]] = a_part
+) -> Callable[..., Ended]:
     """Return a run of parts that takes no time, and has measured these."""
 
     def run_parts(modules: Mapping[str, nn.Module], calls: Mapping[str, Calls], folder: Path) -> Ended:
-        planned = [record for name in modules for record in a_part(name)]
+        planned = [record for name in modules for record in of_part(name)]
         request = Request(models=tuple(f"live:{name}" for name in modules))
         store = Store.create(folder, request, [record.cell.id for record in planned], "")
         store.save_environment(report().environment)
@@ -188,6 +192,69 @@ def test_a_metric_is_of_the_whole_pipeline_and_paired(tmp_path: Path) -> None:
         lost.apply(Two())
     unsure = evaluated(tmp_path, wrong=0, samples=8, require="top1>-1%")
     assert any("8 samples do not show whether it is > -1%" in doubt for doubt in unsure.doubts), unsure.doubts
+
+
+def a_part_across(name: str) -> list[Record]:
+    """Return the records of a part in two precisions: bf16 is the fastest, and of fp32 onnx."""
+    levels_ms = {("eager", "fp32"): 4.0, ("onnx", "fp32"): 2.0, ("eager", "bf16"): 3.0, ("onnx", "bf16"): 1.0}
+    cells = {
+        (backend, precision): cell(backend, model=f"live:{name}").model_copy(
+            update={"precision": Precision(precision), "compared": (Precision.FP32, Precision.BF16)}
+        )
+        for backend, precision in levels_ms
+    }
+    return [ok(cells[key], steady([ms, ms * 1.001, ms * 0.999])) for key, ms in levels_ms.items()]
+
+
+@pytest.mark.parametrize(
+    ("bf16_adds", "fp32_adds", "in_place", "winner"),
+    [(1.0, 1.0, "bf16", "with the winners"), (0.5, 1.0, "fp32", "with the winners"), (0.5, 0.5, "fp32", "original"),
+     (math.nan, 1.0, "fp32", "with the winners")],
+)  # fmt: skip  # fmt: skip
+def test_the_metric_of_the_whole_judges_the_mix_of_precisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bf16_adds: float, fp32_adds: float, in_place: str, winner: str
+) -> None:
+    def ship(parts: Mapping[str, bakeoff.Result], folder: Path) -> dict[str, str]:
+        folder.mkdir()
+        [cell_id] = cells_to_ship(parts["first"])
+        (folder / "cell").write_text(cell_id)
+        return {}
+
+    def load(folder: Path, pipeline: object) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+        adds = bf16_adds if "_bf16_" in (folder / "cell").read_text() else fp32_adds
+        return {"first": lambda x: x + adds}
+
+    monkeypatch.setattr("bakeoff.api.pipelines.ship_winners", ship)
+    monkeypatch.setattr("bakeoff.api.pipelines.winners_in", load)
+    monkeypatch.setattr("bakeoff.api.pipelines.measure_in_turn", lambda *given: given[-1].update(took(20, 8).bursts))
+    evaluated: list[float] = []
+
+    def evaluate(predict: Two) -> dict[str, list[float]]:
+        evaluated.append(float(predict(torch.ones(1))))
+        return {"sum": [evaluated[-1]] * 100}
+
+    pipeline = Two()
+    found = compare_parts(
+        pipeline, torch.ones(1), ["first"], scripted(("first",), of_part=a_part_across), evaluate=evaluate,
+        require="sum>-10%", out=tmp_path / "run",
+    )  # fmt: skip
+    assert f"_{in_place}_onnx" in (tmp_path / "run" / "winners" / "cell").read_text()
+    assert found.report.notes[0].startswith(f"first: its winner is in place; onnx {in_place}")
+    missed = [note for note in found.report.notes if "miss what is required of the whole pipeline: sum " in note]
+    assert len(missed) == (in_place == "fp32")
+    assert evaluated[0] == 3.0 and len(evaluated) == 2 + len(missed)
+    assert found.contests[0].winner == winner
+
+
+def test_parts_across_precisions_leave_the_error_to_the_metric_of_the_whole() -> None:
+    def required_of_parts(require: str, precision: str) -> object:
+        fields = {"require": require, "precision": tuple(precision.split(","))}
+        return _Asked(fields, None, None, None, False).for_parts().fields["require"]
+
+    assert required_of_parts("top1>-1%, p99_ms<5", "fp32,bf16") == "p99_ms<5, relative_rmse<1"
+    assert required_of_parts("top1>-1%", "fp32") == ""
+    assert required_of_parts("p99_ms<5", "fp32,bf16") == "p99_ms<5"
+    assert required_of_parts("top1>-1%, relative_rmse<0.01", "fp32,bf16") == "relative_rmse<0.01"
 
 
 def test_an_evaluate_that_fails_for_the_winners_is_told(tmp_path: Path) -> None:
