@@ -208,7 +208,7 @@ def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line
     assert contest["outcome"] in ("sure", "doubted")  # the machine may be busy
     assert (contest["winner"], contest["without_numbers"]) == ("eager", {})
     progress = [line for line in err.splitlines() if line.startswith("[0:")]
-    assert sum(" built in " in line for line in progress) == 2
+    assert sum(" is ready after " in line for line in progress) == 2
     assert "fp32: eager, " in progress[-1]
 
 

@@ -60,7 +60,7 @@ class FirstBuild(Frozen):
     phases: list[Phase]
     memory: Memory
     built_at: str = ""  # date and time, in ISO 8601
-    label: str = ""  # of the cell that made it, of all that may share it
+    label: str = ""  # configuration of the cell that made it, of all that may share it
     placement: Placement | None = None
 
     @property

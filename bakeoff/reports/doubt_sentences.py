@@ -325,7 +325,7 @@ def unmet(doubt: RequirementMissed) -> str:
     if doubt.is_of_metric:
         near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
         return f"{doubt.quantity} is {number_format.metric(doubt.value)}{near}, not {doubt.comparison} {doubt.limit}"
-    return f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, not {doubt.comparison} {doubt.limit}"
+    return f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, not {doubt.comparison} {_limit(doubt)}"
 
 
 def _open_requirement(doubt: RequirementOpen) -> str:
@@ -333,7 +333,7 @@ def _open_requirement(doubt: RequirementOpen) -> str:
     if doubt.quantity in QUANTITIES:
         return (
             f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, and {doubt.samples:,} repetitions do not "
-            f"show whether it is {doubt.comparison} {doubt.limit}"
+            f"show whether it is {doubt.comparison} {_limit(doubt)}"
         )
     near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
     told = (
@@ -407,11 +407,16 @@ def _why_not_measured(name: str) -> str:
 
 
 def _quantity(name: str, value: float) -> str:
-    """Return six digits, so that a value that just misses a limit does not read like the limit. Bytes get a unit."""
-    if not is_bytes(name):
-        return f"{value:.6g}"
-    unit = next(unit for unit in ("GB", "MB", "kB", "B") if value >= UNITS[unit] or unit == "B")
-    return f"{value / UNITS[unit]:.6g} {unit}"
+    """Return six digits, so that a value that just misses a limit does not read like it. Bytes are in MiB, as in tables."""
+    return f"{value / number_format.MEBIBYTE:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
+
+
+def _limit(doubt: RequirementMissed | RequirementOpen) -> str:
+    """Return the limit as it was written, and bytes in MiB, too."""
+    number, _, unit = doubt.limit.partition(" ")
+    if not is_bytes(doubt.quantity) or unit == "MiB":
+        return doubt.limit
+    return f"{doubt.limit} ({_quantity(doubt.quantity, float(number) * UNITS.get(unit, 1))})"
 
 
 def _reasons(reasons: Sequence[str]) -> str:

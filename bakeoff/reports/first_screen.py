@@ -123,7 +123,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             if contest.winner == WITH_WINNERS
         ],
         "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
-        if has_kept_models and not judgement.report.complete
+        if has_kept_models and (not judgement.report.complete or sentences.not_reached(judgement))
         else [],
         "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
         if is_open and judgement.report.complete
@@ -176,14 +176,15 @@ def not_tried(judgement: Judgement) -> str:
         "here": [label for label in absent if label not in shown],
         "some of the contests": [label for label in absent if label in shown],
     }
-    absences = [
-        f"{len(labels)} backend{'s' if len(labels) > 1 else ''} that cannot run {place} "
-        f"{'were' if len(labels) > 1 else 'was'} not tried: {', '.join(labels)}."
-        for place, labels in by_place.items()
-        if labels
-    ]
+    absences = [f"{not_tried_at(place, labels)}." for place, labels in by_place.items() if labels]
     spared = "; ".join(f"{labels} ({reason})" for reason, labels in _reasons(_left_out(judgement, (Status.LEFT_OUT,))))
     return " ".join([*absences, *([f"Left out: {spared}."] if spared else [])])
+
+
+def not_tried_at(place: str, labels: Sequence[str]) -> str:
+    """Return `2 backends that cannot run here were not tried: iree, triton`."""
+    subject, were = ("1 backend", "was") if len(labels) == 1 else (f"{len(labels)} backends", "were")
+    return f"{subject} that cannot run {place} {were} not tried: {', '.join(labels)}"
 
 
 def why_not(judgement: Judgement) -> list[str]:

@@ -152,7 +152,6 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
         for contest in judgement.contests
         if contest.open_labels
     ]
-    not_reached = [record for record in judgement.report.records if record.status is Status.NOT_REACHED]
     parts = [f"more time would settle {', '.join(left)}"] if left else []
     hasty = [
         contest.cell.title
@@ -161,10 +160,15 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     ]
     if hasty:
         parts.append(f"fewer than {FEWEST_PROCESSES} processes of each cell were measured of {', '.join(hasty)}")
-    if not_reached:
-        labels = ", ".join(dict.fromkeys(record.cell.label for record in not_reached))
-        parts.append(f"`resume` measures the cells that were not reached: {labels}")
+    if labels := not_reached(judgement):
+        parts.append(f"no time was left for {', '.join(labels)}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
+
+
+def not_reached(judgement: Judgement) -> list[str]:
+    """Return the labels of the cells that a time budget left no time for."""
+    reached = (record.cell.label for record in judgement.report.records if record.status is Status.NOT_REACHED)
+    return list(dict.fromkeys(reached))
 
 
 def left_early(contest: ContestJudgement) -> str:

@@ -58,7 +58,7 @@ class StartsAnswer(ContestStarts):
 
 
 def headline(judged: StartsJudgement) -> str:
-    """Return `onnx answers first: 0.31 s after its process starts, 5.2x faster than eager`."""
+    """Return `onnx answers first: 0.31 s after its process starts, 5.20x as fast as eager`."""
     if not judged.cells:
         return "Nothing could be started"
     if not judged.candidates:
@@ -71,8 +71,7 @@ def headline(judged: StartsJudgement) -> str:
     others = [cell for cell in judged.cells if cell is not best]
     if not others or others[0].behind is None:
         return f"{best.label} answers first: {took}"
-    times = number_format.ratio(others[0].behind.value)
-    return f"{best.label} answers first: {took}, {times}x faster than {others[0].label}"
+    return f"{best.label} answers first: {took}, {number_format.times(others[0].behind)} as fast as {others[0].label}"
 
 
 def exit_status(judged: StartsJudgement) -> int:
@@ -85,7 +84,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     judged = contest.starts
     if judged is None:
         return []
-    return [headline(judged), *map(why_not_started, judged.without_starts)]
+    return [f"{headline(judged)}.", *map(why_not_started, judged.without_starts)]
 
 
 def tables(contest: ContestJudgement) -> list[Table]:

@@ -19,7 +19,7 @@ from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
-from bakeoff.judging.find_doubts import TOLD_ONCE, doubt_of_placement
+from bakeoff.judging.find_doubts import CANNOT_RUN, TOLD_ONCE, doubt_of_placement
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Cell, Record, Status
@@ -36,7 +36,7 @@ from bakeoff.reports import (
     traits,
 )
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
-from bakeoff.reports.first_screen import AGAIN, first_screen, not_tried
+from bakeoff.reports.first_screen import AGAIN, first_screen, not_tried, not_tried_at
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, T, TableOverSizes, shown_in
 from bakeoff.reports.tables import Table as TextTable
@@ -70,7 +70,8 @@ class LiveTable:
         self._requirements = requirements
         self._begun_s = clock_s()
         self._end_s: float | None = None  # when the run is expected to end
-        self._told: set[tuple[str, Status]] = set()
+        self._absent: dict[str, bool] = {}  # labels that cannot run here, and whether a line has said so
+        self._told: set[str] = set()  # labels that were named and never tried: a line is for all contests
         self._lines: dict[str, _Line] = {}
         self._drawn_s = -REFRESH_EVERY_S
         self._live: Live | None = None
@@ -103,7 +104,7 @@ class LiveTable:
 
     def built(self, cell: Cell, seconds: float) -> None:
         """Say that the first process of `cell` is ready."""
-        self._say(f"{_describe(cell)} built in {number_format.seconds(seconds)} s")
+        self._say(f"{_describe(cell)} is ready after {number_format.seconds(seconds)} s")
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:
@@ -117,16 +118,21 @@ class LiveTable:
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
             line.median_ms = record.latency.median_ms
-        about, outcome = _describe(record.cell), f"{number_format.ending(record)}, {one_line(record.reason)}"
-        if record.status.is_absence:  # one line for all contests
-            about = record.cell.label
-        if record.status is not Status.OK and (about, record.status) not in self._told:
-            self._told.add((about, record.status))
-            self._say(f"{about}: {outcome}")
+        if record.status in CANNOT_RUN and not record.asked_by_name:  # one line for all of them
+            self._absent.setdefault(record.cell.label, False)
+        elif record.status is not Status.OK and record.cell.label not in self._told:
+            about = _describe(record.cell)
+            if record.status.is_absence:
+                about = record.cell.label
+                self._told.add(about)
+            self._say(f"{about}: {number_format.ending(record)}, {one_line(record.reason)}")
         self._draw()
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Say what came out of a contest, whose records these are."""
+        """Say what came out of a contest, whose records these are, and what could not be tried."""
+        if absent := [label for label, is_told in self._absent.items() if not is_told]:
+            self._absent = dict.fromkeys(self._absent, True)
+            self._say(not_tried_at("here", absent))
         self._say(sentences.outcome(judge_contest(records, self._requirements)))
 
     def time_left(self, seconds: float) -> None:
@@ -341,12 +347,17 @@ def _texts(table: TextTable) -> Table:
     """Return a table of texts under its title."""
     drawn = Table(title=one_line(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for heading in table.text_columns:
-        drawn.add_column(heading, overflow="fold")
+        drawn.add_column(Text(_stacked(one_line(heading))), overflow="fold")
     for heading in table.number_columns:
-        drawn.add_column(Text(one_line(heading)), justify="right")
+        drawn.add_column(Text(_stacked(one_line(heading))), justify="right", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(one_line(text)) for text in row))
+        drawn.add_row(*(Text(one_line(text).replace(" [", "\n[")) for text in row))  # intervals below their values
     return drawn
+
+
+def _stacked(heading: str) -> str:
+    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
+    return heading.replace(" ", "\n")
 
 
 def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
@@ -426,9 +437,8 @@ def _describe(cell: Cell) -> str:
 
 
 def heading_of(column: Column[T]) -> str:
-    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
-    words = (column.terminal_heading or f"{column.heading} {column.unit}").split(" ")
-    return "\n".join([*words, *(["[95 %]"] if column.interval else [])])
+    heading = column.terminal_heading or f"{column.heading} {column.unit}"
+    return _stacked(f"{heading} [95\u00a0%]" if column.interval else heading)
 
 
 def print_wrapped(console: Console, bullet: str, *parts: str) -> None:

@@ -219,7 +219,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             RequirementMissed("onnx", "peak_device_bytes", "<", "400 MB", 412e6),
-            "onnx may not win: peak_device_bytes is 412 MB, not < 400 MB",
+            "onnx may not win: peak_device_bytes is 392.914 MiB, not < 400 MB (381.47 MiB)",
         ),
         (OfRecords(noted("no trend"), ("onnx", "eager")), "onnx, eager: no trend"),
         (OfRecords(Caveat(text="never ran"), ("onnx",)), "onnx: never ran"),
@@ -393,7 +393,7 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     ]
     said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"})))
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
-    assert said.endswith("; `resume` measures the cells that were not reached: inductor")
+    assert said.endswith("; no time was left for inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
     assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}))) == (

@@ -64,14 +64,15 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         table.ended(measured)
         for _ in range(2):  # two contests lack it for the same reason
             table.ended(failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU"))
+        table.ended(failed(cell("triton"), Status.UNSUPPORTED, "no kernel"))
         table.ended(failed(onnx, Status.CRASH, "died\nin [load]", died_in="load", signal=11))
         clock.now_s += 60
         table.decided([measured])
     assert file.getvalue().splitlines() == [
         "[0:00] computing [once]",
-        "[1:05, about 0:55 left] conv cpu fp32 eager built in 12 s",
-        "[1:05, about 0:55 left] tensorrt: unavailable, no GPU",
+        "[1:05, about 0:55 left] conv cpu fp32 eager is ready after 12 s",
         "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
+        "[2:05, about 0:00 left] 2 backends that cannot run here were not tried: tensorrt, triton",
         "[2:05, about 0:00 left] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",
     ]
 

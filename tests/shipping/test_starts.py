@@ -120,7 +120,7 @@ SLOW = cell("eager", *(2.0 + 0.01 * turn for turn in range(7)), environment_byte
 def test_the_first_one_to_answer_is_named_with_its_lead() -> None:
     judged = judge_starts([SLOW, FAST])
     assert [each.label for each in judged.cells] == ["onnx", "eager"]
-    assert shown.headline(judged) == "onnx answers first: 0.53 s after its process starts, 4.40x faster than eager"
+    assert shown.headline(judged) == "onnx answers first: 0.53 s after its process starts, 4.40x as fast as eager"
     assert judged.cells[0].start_ci95_s is not None and judged.cells[0].start_ci95_s.low == pytest.approx(0.5)
 
 
@@ -136,7 +136,7 @@ def test_what_is_required_is_held() -> None:
     assert [each.label for each in judged.candidates] == ["onnx"]
     assert shown.contest_answer(judged).cells[1].unmet == [
         "start_s is 2.33, not < 1",
-        "environment_bytes is 700 MB, not < 300 MB",
+        "environment_bytes is 667.572 MiB, not < 300 MB (286.102 MiB)",
     ]
     assert "not as required" in starts_file.to_markdown(judged, starts_of(FAST, SLOW))
     nothing = judge_starts([FAST, SLOW], "imports_s<0.1")

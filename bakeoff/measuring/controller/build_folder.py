@@ -120,7 +120,7 @@ def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_
     date = {"built_at": first.built_at} if is_of_earlier_run else {}
     if cell.dynamic:  # another size may have made it
         shared = {phase.name for phase in first.phases} - {FIRST_CALL, SETTLE}
-    elif first.label in ("", cell.label):
+    elif first.label in ("", cell.configuration):
         return [phase.model_copy(update=date) for phase in first.phases]
     else:
         shared = set(backends.create(cell.backend).shared_phases)

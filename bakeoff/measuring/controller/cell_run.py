@@ -379,7 +379,7 @@ class CellRun:
             phases=list(live.phases),
             memory=live.ready.memory if live.ready else Memory(),
             built_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            label=self.cell.label,
+            label=self.cell.configuration,
             placement=live.ready.placement if live.ready else None,
         )
 
