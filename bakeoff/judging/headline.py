@@ -32,7 +32,7 @@ class Headline:
     value: float | None = None  # of the first candidate
     speedup: Ratio | None = None  # over the baseline; None where there is none, or it may be as good itself
     baseline: str | None = None
-    doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED
+    doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED, or ALONE under load
 
 
 def headline_of(contest: ContestJudgement) -> Headline:
@@ -101,7 +101,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         best.value,
         best.speedup if contest.baseline not in candidates else None,
         contest.baseline,
-        doubt if certainty is Certainty.DOUBTED else None,
+        doubt if certainty in (Certainty.DOUBTED, Certainty.ALONE) else None,
     )
 
 

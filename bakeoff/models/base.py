@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError, unknown
@@ -200,6 +200,7 @@ class Family(ABC):
     name: str
     description: str
     dimensions: Mapping[str, Dimension]
+    dimensions_stand_in: ClassVar[str] = "bakeoff list has each model's"
     products: Precision | None = None
     """The precision of its matrix products, if that does not follow the cell's. The roofline then uses this one."""
 
@@ -224,7 +225,7 @@ class Family(ABC):
         """
         for key in given:
             if key not in self.dimensions:
-                raise unknown(f"dimension of {self.name}", key, self.dimensions, "bakeoff list")
+                raise unknown(f"dimension of {self.name}", key, self.dimensions, self.dimensions_stand_in)
         values = {
             name: dimension.parse(self.name, name, given.get(name, dimension.default))
             for name, dimension in self.dimensions.items()

@@ -129,6 +129,8 @@ class UserCode:
 class UserModel(UserCode, Family):
     """A model made by a function in a user's file."""
 
+    dimensions_stand_in = "dimensions are the keyword parameters of the factory"
+
     def __init__(self, source: str, factory: str) -> None:
         """Parse the file. Raise UsageError, also for a function that cannot be a factory."""
         super().__init__(source, factory)

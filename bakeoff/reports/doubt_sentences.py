@@ -407,7 +407,7 @@ def _why_not_measured(name: str) -> str:
 
 
 def _quantity(name: str, value: float) -> str:
-    """Return six digits, so that a value that just misses a limit does not read like it. Bytes are in MiB, as in tables."""
+    """Return six digits, so that a value that just misses a limit does not read like it. Tables have MiB, too."""
     return f"{value / number_format.MEBIBYTE:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
 
 

@@ -69,7 +69,8 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
         case Certainty.ALONE:
             if contest.tolerance and any(cell.beyond for cell in contest.cells):
                 return f"only {asked.candidates[0]} is {condition(contest)}"
-            return f"only {asked.candidates[0]} could be ranked"
+            alone = f"only {asked.candidates[0]} could be ranked"
+            return f"{alone}, and {_brief(asked)}" if asked.doubt else alone
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:

@@ -41,8 +41,7 @@ def what_is_missing(report: Report) -> str:
         return ""
     if len(report.records) < report.planned:
         return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
-    numbers = f"all {report.planned} cells have numbers"
-    return f"Incomplete: {numbers}, but the run was interrupted: the answers are those so far."
+    return f"Interrupted: all {report.planned} cells have numbers, and the answers are those so far."
 
 
 def name(environment: Environment) -> str:

@@ -94,10 +94,10 @@ def _head(judgement: Judgement, screen: FirstScreen) -> str:
     parts = [
         f"# {escape(sentences.title(judgement))}",
         f"<sub>{escape(' · '.join(machine.summary(judgement.report)))}</sub>",
-        *(f"**{escape(text)}**" for text in screen.unfinished),
         *map(_suite, judgement.suites),
         *(f"**{escape(text)}**" for text in screen.over_sizes),
         answers_table(contests) if contests else "No cell has ended yet.",
+        *map(escape, screen.unfinished),
         escape(screen.whether_to_ship),
         items(screen.about_models),
         escape(screen.not_tried),

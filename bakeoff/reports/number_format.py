@@ -231,7 +231,5 @@ def json_value(value: JsonValue) -> str:
 
 
 def ending(record: Record) -> str:
-    """Say how a cell ended: `ok`, `crash in load (signal 11)`."""
-    phase = f" in {one_line(record.died_in)}" if record.died_in else ""
-    signal = f" (signal {record.signal})" if record.signal else ""
-    return f"{record.status}{phase}{signal}"
+    """Say how a cell ended: `ok`, `crash in load`. The reason names a signal."""
+    return f"{record.status} in {one_line(record.died_in)}" if record.died_in else record.status.value

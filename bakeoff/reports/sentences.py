@@ -30,8 +30,8 @@ def title(judgement: Judgement) -> str:
     if not records:
         return "Nothing has been measured yet"
     tried = [record.cell for record in records if not record.status.is_absence] or [record.cell for record in records]
-    names = dict.fromkeys(cell.model for cell in tried)
-    models = f"{len(names)} models" if judgement.suites else _first_names(list(names))
+    names = {cell.model: cell.model_name for cell in tried}
+    models = f"{len(names)} models" if judgement.suites else _first_names(list(names.values()))
     backends = _first_names([cell.backend for cell in tried])
     return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}"
 
@@ -153,13 +153,15 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
         if contest.open_labels
     ]
     parts = [f"more time would settle {', '.join(left)}"] if left else []
+    fewest = judgement.report.request.get("processes")
+    fewest = fewest if isinstance(fewest, int) else FEWEST_PROCESSES
     hasty = [
         contest.cell.title
         for contest in judgement.contests
-        if contest.runner_up and len(contest.ranked[0].record.processes) < FEWEST_PROCESSES
+        if contest.runner_up and len(contest.ranked[0].record.processes) < fewest
     ]
     if hasty:
-        parts.append(f"fewer than {FEWEST_PROCESSES} processes of each cell were measured of {', '.join(hasty)}")
+        parts.append(f"fewer than {fewest} processes of each cell were measured of {', '.join(hasty)}")
     if labels := not_reached(judgement):
         parts.append(f"no time was left for {', '.join(labels)}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""

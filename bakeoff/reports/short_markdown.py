@@ -15,6 +15,7 @@ from bakeoff.reports import cost_report, doubt_sentences, further_answers, headl
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, items, picture, table_of, written_table
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Surface, Table, shown_in
 
 DETAILS_MD = "details.md"
@@ -31,8 +32,9 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
     report, contests, screen = judgement.report, judgement.contests, first_screen(judgement, str(folder))
     parts = [
         f"# {escape(sentences.title(judgement))}",
-        *(f"**{escape(text)}**" for text in (*screen.unfinished, *screen.of_suites, *screen.over_sizes)),
+        *(f"**{escape(text)}**" for text in (*screen.of_suites, *screen.over_sizes)),
         _answer(contests),
+        *map(escape, screen.unfinished),
         escape(screen.whether_to_ship),
         escape(screen.not_tried),
         items(screen.about_models),
@@ -52,7 +54,9 @@ def _answer(contests: Sequence[ContestJudgement]) -> str:
         return "No cell has ended yet."
     if len(contests) > 1:
         return answers_table(contests, MOST_CONTESTS)
-    return f"**{escape(headline.line(contests[0]))}**"
+    line = headline.line(contests[0])
+    begins_with_name = headline.candidates(contests[0]) != NONE
+    return f"**{escape(line if begins_with_name else line[0].upper() + line[1:])}**"
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:

@@ -321,7 +321,8 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
 def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print(Text(one_line(contest.title), style="bold"), soft_wrap=True)
     console.print(Text(one_line(sentences.paragraph(contest))), highlight=False)
-    console.print(_table(contest, console.width))
+    if any(row.record.phases or row.latency for row in contest.shown):
+        console.print(_table(contest, console.width))
     for (ending, reason), labels in _endings(contest).items():
         print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
     for row in contest.cells:

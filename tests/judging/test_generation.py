@@ -82,7 +82,7 @@ def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None
         "in the median."
     )
     (table,) = generation.tables(contest)
-    assert table.text_columns == ["backend", "caches", "as eager's"]
+    assert table.text_columns == ["backend", "caches", "tokens as eager's"]
     assert table.rows[0][:3] == ["onnx", "in place", "4/10"]
 
 

@@ -85,7 +85,7 @@ def test_options_are_compared_by_what_can_be_answered_at_most(
     assert load.settings is not None and load.settings.options == {"hint": chosen}
     of_one = [one for one in load.tried if one.settings.instances == 1]
     assert sum(one.value is not None for one in of_one) == searched
-    assert all("times as many requests at most" in one.reason for one in of_one if one.value is None)
+    assert all("times as many a second as the best settings" in one.reason for one in of_one if one.value is None)
 
 
 @dataclass

@@ -10,7 +10,7 @@ def test_what_an_interrupted_run_lacks_is_said() -> None:
     some = report(records, complete=False, planned=40)
     assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended or were measured in part."
     every = report(records, complete=False)
-    assert "all 7 cells have numbers, but the run was interrupted" in machine.what_is_missing(every)
+    assert "Interrupted: all 7 cells have numbers" in machine.what_is_missing(every)
 
 
 def test_a_machine_is_known_by_its_gpus_or_else_by_its_cpu() -> None:

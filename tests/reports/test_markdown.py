@@ -76,7 +76,7 @@ def test_pictures_are_embedded_with_their_captions() -> None:
 
 def test_commands_notes_and_environment_are_told() -> None:
     markdown = to_markdown(judged(complete=False, planned=40))
-    assert "**Incomplete: 18 of 40 cells have ended or were measured in part.**" in markdown
+    assert "\n\nIncomplete: 18 of 40 cells have ended or were measured in part." in markdown
     assert "python runner.py --model conv --backends inductor/max-autotune" in markdown
     assert "- children were forked from a server" in markdown
     assert "| host | bench\\|1 |" in markdown
