@@ -67,11 +67,15 @@ def may_win(records: Sequence[Record], requirements: Requirements | None = None)
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
     """Return the cells that are surely beaten by one that meets the requirements, by label.
 
-    Another one was much faster in every round, or the best one is called faster. The baseline is never among them.
+    Another one was much faster in every round, or the best one is called faster. The baseline is among them only once
+    the best one is called faster over `PROCESSES_OF_BASELINE`.
     """
     ranking = Ranking(records, requirements)
     return _called_slower(ranking) | ranking.beaten_in_rounds
 
+
+PROCESSES_OF_BASELINE = 5
+"""Speed-ups are taken to the baseline. So it takes part at least until this many epochs show that it is slower."""
 
 NEAR_BEST = 1.15
 """Nobody chooses a cell for its energy that takes more than this many times as long as the best one."""
@@ -88,7 +92,7 @@ def contenders(records: Sequence[Record], requirements: Requirements | None = No
     if best is None:
         return frozenset()
     near = {record.cell.label for record in ranking.measured if median_ms(record) <= NEAR_BEST * median_ms(best)}
-    return frozenset(near.difference(_called_slower(ranking)))
+    return frozenset(near.difference(_called_slower(ranking).keys() - {ranking.baseline_label}))
 
 
 def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
@@ -102,7 +106,7 @@ def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
         )
         for other, lead in ranking.leads()
         if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
-        if other is not ranking.baseline
+        if other is not ranking.baseline or lead.processes >= PROCESSES_OF_BASELINE
     }
 
 
@@ -212,7 +216,7 @@ def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], ba
     """Return the cells that one of the `rivals` beats in every undisturbed round that the two shared, by label.
 
     All processes so far count. Two cells that shared no round are compared through a third one, by the worst of its
-    rounds with each. The baseline itself is never beaten, because speed-ups are taken to it.
+    rounds with each. The baseline is never beaten so, because speed-ups are taken to it.
     """
     found = {}
     for label, series in cells.items():

@@ -8,7 +8,7 @@ import pytest
 
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.ranking import Ranking, beaten, undecided
+from bakeoff.judging.ranking import Ranking, beaten, contenders, undecided
 from bakeoff.records.schema import LeftEarly, Record, Status
 from tests.reports.samples import cell, constant, failed, lived, ok, once, under
 
@@ -58,8 +58,12 @@ def test_a_close_process_saves_it_and_the_slow_ones_count() -> None:
     assert close_once["inductor"].seen_in == "interval", "it was not slower in every round"
 
 
-def test_the_baseline_is_never_beaten() -> None:
+def test_rounds_beat_no_baseline_and_processes_do() -> None:
     assert list(found(once(9.0, "eager"), once(8.0, "inductor"), FAST)) == ["inductor"]
+    few = [lived(9.0, "eager", [1.0] * 4), lived(1.0, "onnx", [1.0, 1.01, 0.99, 1.0])]
+    assert not found(*few), "speed-ups are taken to it"
+    assert found(lived(9.0, "eager"), lived(1.0, "onnx"))["eager"].seen_in == "interval"
+    assert "eager" in contenders([lived(1.12, "eager"), lived(1.0, "onnx")]), "its energy is compared with"
 
 
 def test_only_a_cell_that_may_win_beats_another() -> None:

@@ -694,6 +694,16 @@ def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Pa
     assert [process.index for process in run.records["null/double"].processes] == [0, 3, 4]
 
 
+def test_the_baseline_leaves_once_five_processes_show_that_it_is_slower(tmp_path: Path) -> None:
+    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+        return [("null", "null/double")] if max(len(record.processes) for record in records) < 8 else []
+
+    run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 12), races=True), undecided=undecided)
+    left = run.records["eager"].left
+    assert left is not None and (left.after_process, left.seen_in) == (5, "interval")
+    assert processes_of(run) == [5, 8, 6]
+
+
 def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> None:
     dies = Script(level_ms=1.0, endings={(1, "burst 3"): SEGFAULT})
     run = run_contest(tmp_path, RUNNERS | {"null": dies}, RACE)
