@@ -28,6 +28,7 @@ from bakeoff.judging.doubts import (
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     AcceptedByMetric,
+    BuiltAnew,
     DecidedByRounding,
     FrozenChoices,
     Growing,
@@ -83,9 +84,9 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
             return Effect.NONE
         case RequirementOpen() | NotEvaluated() | WithoutInterval() | JudgedByCalibration() | EvaluationVaries():
             return Effect.NONE
-        case OfRecords(
-            doubt=AcceptedByMetric() | NarrowReference() | DecidedByRounding() | OtherWidths() | WarmUpNoise()
-        ):
+        case OfRecords(doubt=AcceptedByMetric() | NarrowReference() | DecidedByRounding()):
+            return Effect.NONE
+        case OfRecords(doubt=OtherWidths() | WarmUpNoise() | BuiltAnew()):
             return Effect.NONE
     shown = {record.cell.label for record in (*ranking.sharing_first_place(), ranking.baseline) if record}
     about = cells_of(doubt)

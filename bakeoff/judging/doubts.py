@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bakeoff.records.doubts import (
     AcceptedByMetric,
+    BuiltAnew,
     Caveat,
     DecidedByRounding,
     FrozenChoices,
@@ -312,6 +313,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     WarmUpTrend,
     WarmUpNoise,
     ProcessLost,
+    BuiltAnew,
     SettledLate,
     PartlyElsewhere,
     BuildSpread,

@@ -63,6 +63,13 @@ class ProcessLost(Frozen):
     reason: str
 
 
+class BuiltAnew(Frozen):
+    """The cell failed with a build of an earlier run. What was measured is a new build."""
+
+    kind: Literal["built anew"] = "built anew"
+    reason: str  # how it failed
+
+
 class Unchecked(Frozen):
     """The outputs of the cell could not be compared."""
 
@@ -121,6 +128,7 @@ RecordDoubt = Annotated[
     | Recompiled
     | WarmUpTrend
     | WarmUpNoise
-    | ProcessLost,
+    | ProcessLost
+    | BuiltAnew,
     Field(discriminator="kind"),
 ]

@@ -41,6 +41,7 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.records.doubts import (
     AcceptedByMetric,
+    BuiltAnew,
     Caveat,
     DecidedByRounding,
     FrozenChoices,
@@ -277,6 +278,8 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
             )
         case ProcessLost():
             return f"a further process was {doubt.reason}: its numbers are those of the processes before"
+        case BuiltAnew():
+            return f"a build that an earlier run kept failed ({doubt.reason}): its numbers are those of a new build"
     assert_never(doubt)
 
 

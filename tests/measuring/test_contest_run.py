@@ -18,7 +18,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from bakeoff.records.device import CPU, Device
-from bakeoff.records.doubts import ProcessLost
+from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.schema import Burst, Record, Status
 from bakeoff.records.store import Store
 from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
@@ -265,14 +265,24 @@ def test_what_was_asked_for_by_name_is_not_left_out() -> None:
     assert left[0] - left[1] == {"inductor.default"} and left[1] < left[0]
 
 
-@pytest.mark.parametrize("ending", [{"answers": {(0, "start"): WRONG}}, {"endings": {(0, "build"): SEGFAULT}}])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"answers": {(0, "start"): WRONG}},
+        {"endings": {(0, "build"): SEGFAULT}},
+        {"endings": {(0, "burst 3"): SEGFAULT}},
+        {"answers": {(0, "finish"): WRONG}},
+        {"endings": {(1, "burst 3"): SEGFAULT}},
+        {"answers": {(1, "finish"): WRONG}},
+    ],
+)
 def test_a_kept_build_that_fails_is_built_anew_and_not_kept(tmp_path: Path, ending: dict[str, Any]) -> None:
     scripts = {"eager": Script(phases=()), "onnx": Script(phases=("export", "compile"))}
 
     def run(name: str, **changed: Any) -> SimpleNamespace:
         with BuildCache(tmp_path / "cache") as cache:
             return run_contest(
-                tmp_path / name, scripts | {"onnx": replace(scripts["onnx"], **changed)}, build_cache=cache
+                tmp_path / name, scripts | {"onnx": replace(scripts["onnx"], **changed)}, plan_of(3), build_cache=cache
             )
 
     run("first")
@@ -281,8 +291,15 @@ def test_a_kept_build_that_fails_is_built_anew_and_not_kept(tmp_path: Path, endi
     again = run("second")
     assert again.records["onnx"].phases[0].built_at and not again.records["eager"].processes[0].warm
     anew = run("third", **ending)
-    assert anew.records["onnx"].status is Status.OK and not any(phase.built_at for phase in anew.records["onnx"].phases)
+    record = anew.records["onnx"]
+    assert record.status is Status.OK and not any(phase.built_at for phase in record.phases)
+    (doubt,), failed = record.doubts, next(iter(*ending.values()))
+    assert isinstance(doubt, BuiltAnew) and doubt.reason
+    assert [process.index for process in record.processes] == list(range(failed[0], 3)), "the failed one does not count"
+    assert {process.warm for process in record.processes[1:]} == {True}, "it was built once"
+    assert {burst.round for burst in record.bursts if burst.process == failed[0]} == set(range(12))
     assert any("failed with a build of an earlier run, and was built anew" in note for note in anew.notes)
+    assert not any("memory" in note for note in anew.notes)
     assert BuildCache(tmp_path / "cache").entries() == []
 
 

@@ -29,6 +29,7 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.judgement import judge
 from bakeoff.records.doubts import (
+    BuiltAnew,
     Caveat,
     NarrowReference,
     OtherWidths,
@@ -354,6 +355,11 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
         (
             ProcessLost(reason="not done within 600 s"),
             "a further process was not done within 600 s: its numbers are those of the processes before",
+        ),
+        (
+            BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
+            "a build that an earlier run kept failed (died of signal 11 (SIGSEGV) in measure): its numbers are those of "
+            "a new build",
         ),
     ],
 )

@@ -66,7 +66,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.doubts import AcceptedByMetric, ProcessLost
+from bakeoff.records.doubts import AcceptedByMetric, BuiltAnew, ProcessLost, RecordDoubt
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
@@ -171,6 +171,7 @@ class CellRun:
         self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
         self._starting: _Start | None = None
+        self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
         self._budget_s = kept.time_left_s if kept else setup.time_limit_s
         self._last_process_s = kept.last_process_s if kept else 0.0
@@ -384,9 +385,15 @@ class CellRun:
         )
 
     def builds_anew_after(self, record: Record) -> bool:
-        """Return True if it ended because of what an earlier run built, perhaps. It then builds in the run's folder."""
-        if not self.cached_at or record.status not in (Status.INCORRECT, Status.ERROR, Status.CRASH):
+        """Return True if it ended because of what an earlier run built, perhaps. It then builds in the run's folder.
+
+        All that was measured with that build is left out.
+        """
+        is_of_earlier_run = self._builds.is_cached and self._builds.from_before is not None
+        if not is_of_earlier_run or record.status not in (Status.INCORRECT, Status.ERROR, Status.CRASH):
             return False
+        self._failed_build = BuiltAnew(reason=record.reason)
+        self._so_far = self.load = None
         self.leave()
         self._builds.spoil()
         self._builds.leave(self.cell.label, keeps_build=False)
@@ -552,7 +559,7 @@ class CellRun:
         if known is None:
             failure = None if checked.passed else wrong_outputs(checked)
             status = Status.INCORRECT if failure else Status.OK
-            record = self._record(status, failure, doubts=doubts_of_ready(live.ready, self._traits or NO_TRAITS))
+            record = self._record(status, failure, doubts=self._first_doubts(live.ready))
         else:
             changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
             record = known.model_copy(update=changed | self._failed_check(known, checked))
@@ -628,7 +635,7 @@ class CellRun:
                     "is_only_inexact": before.is_only_inexact and (after.passed or after.is_only_inexact),
                 }
             ),
-            doubts=[*doubts_of_ready(ready, self._traits or NO_TRAITS), *doubts_of_finished(finished)],
+            doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory, self._builds.made.get(self._alive().build)),
             placement=placement,
             throughput=finished.throughput,
@@ -638,6 +645,10 @@ class CellRun:
             around=self._around(finished),
             recompiled=ready.recompiled,
         )
+
+    def _first_doubts(self, ready: Ready) -> list[RecordDoubt]:
+        known = doubts_of_ready(ready, self._traits or NO_TRAITS)
+        return [*known, self._failed_build] if self._failed_build else known
 
     def _further(self, so_far: Record, finished: Finished) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""

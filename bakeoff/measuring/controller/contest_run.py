@@ -197,7 +197,7 @@ class ContestRun:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
                 epoch.waiting.append(epoch.displaced.popleft())
             self._run_group(epoch)
-            if epoch.has_more_groups and self._run.interleaved:
+            if self._run.interleaved and (epoch.displaced or (epoch.waiting and epoch.is_full)):
                 self._note_groups(epoch)
 
     def _run_group(self, epoch: Epoch) -> None:
@@ -214,7 +214,7 @@ class ContestRun:
         stays = epoch.waiting and len(survivors) > 1
         epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
         self._let_go(epoch, [cell_run for cell_run in survivors if cell_run not in epoch.staying])
-        epoch.holds_all &= not epoch.displaced
+        epoch.holds_all &= not epoch.has_more_groups
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
@@ -364,19 +364,29 @@ class ContestRun:
                 self._step_done(Step.EVALUATE, cell_run, evaluate_s)
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
-        else:
+        elif not self._is_built_anew(cell_run, record):
             self._conclude(cell_run, record)
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.
 
-        Otherwise conclude it with the record that it ended with.
+        Otherwise conclude it with the record that it ended with, or have it built anew if its build was kept.
         """
+        if self._is_built_anew(cell_run, ended.record):
+            return False
         if ended.record.status is not Status.OOM or not others:
             self._conclude(cell_run, ended.record)
             return False
         self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
         cell_run.leave()
+        return True
+
+    def _is_built_anew(self, cell_run: CellRun, record: Record) -> bool:
+        """Return True if the cell waits in this epoch again, because the build of an earlier run may have failed it."""
+        if self._epoch is None or not cell_run.builds_anew_after(record):
+            return False
+        self._note(f"{cell_run.cell.id} failed with a build of an earlier run, and was built anew: {record.reason}")
+        self._epoch.waiting.appendleft(cell_run)
         return True
 
     def _note_groups(self, epoch: Epoch) -> None:

@@ -258,10 +258,7 @@ class GroupStart:
         except CellEnded as ended:
             cell_run = starting.cell_run
             self._starting.remove(starting)
-            if cell_run.builds_anew_after(ended.record):
-                self._run.store.note(f"{cell_run.cell.id} failed with a build of an earlier run, and was built anew")
-                self._epoch.waiting.appendleft(cell_run)
-            elif self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
+            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return False
