@@ -358,8 +358,8 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
         ),
         (
             BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
-            "a build that an earlier run kept failed (died of signal 11 (SIGSEGV) in measure): its numbers are those of "
-            "a new build",
+            "a build that an earlier run kept failed (died of signal 11 (SIGSEGV) in measure): its numbers are those "
+            "of a new build",
         ),
     ],
 )
