@@ -20,7 +20,7 @@ from bakeoff.backends.base import (
     Settings,
     Suits,
 )
-from bakeoff.backends.folded_norms import FOLDED_NORMS, fold_norms
+from bakeoff.backends.model_changes import CHANGES
 from bakeoff.backends.standalone import ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
@@ -56,7 +56,7 @@ class Eager(Backend):
         PLAIN.in_channels_last(),
         GRAPH.in_channels_last(),
         Mode(NO_FAST_PATH, any_size=True),
-        Mode(FOLDED_NORMS, fast_path=True, no_script="it folds the norms that one call of the model shows"),
+        *(Mode(name, fast_path=True, no_script=change.no_script) for name, change in CHANGES.items()),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
@@ -72,8 +72,8 @@ class Eager(Backend):
 
     def supports(self, cell: Cell) -> Availability:
         supported = super().supports(cell)
-        if supported and cell.mode == FOLDED_NORMS and (cell.task != INFERENCE or cell.precision.is_quantised):
-            return Availability(f"{FOLDED_NORMS} is for inference in a precision that casting gives: use eager")
+        if supported and cell.mode in CHANGES and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return Availability(f"{cell.mode} is for inference in a precision that casting gives: use eager")
         return supported
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -81,10 +81,10 @@ class Eager(Backend):
             return memory_format.build(self, module, inputs, context)
         if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
             raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
-        if context.cell.mode == FOLDED_NORMS:
+        if change := CHANGES.get(context.cell.mode):
             with context.phase("compile"):
-                if not fold_norms(module, inputs):
-                    raise Unsupported("no batch norm follows a convolution directly: use eager")
+                if not change.make(module, inputs):
+                    raise Unsupported(f"{change.lacking}: use eager")
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)

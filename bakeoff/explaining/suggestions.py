@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bakeoff import backends
 from bakeoff.backends.base import Mode
-from bakeoff.backends.folded_norms import FOLDED_NORMS
+from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.planning.request import Request
 from bakeoff.records.profile import CellProfile, Kind
@@ -21,6 +21,9 @@ EVEN_BALANCE = 0.8
 
 PRODUCTS = ("addmm", "linear", "mm", "bmm", "conv")
 """Parts of the names of library calls whose weights can be packed beforehand."""
+
+ATTENTION = ("softmax", "bmm", "matmul")
+"""Parts of the names of operators that attention consists of where it is no operator of its own."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,18 @@ def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
     copies = share_of_kinds(profile, Kind.COPY)
     norms = share_of_names(profile, ("batch_norm",))
     products = share_of_names(profile, PRODUCTS)
+    attention = share_of_names(profile, ATTENTION)
+    unaligned = share_of_modules(profile, profile.unaligned)
     if mode.captures and mode.worth_trying and waiting >= NOTEWORTHY_SHARE:
         yield f"{percent(waiting)} of the call is no kernel, and a graph launches all of them at once"
     if mode.channels_last_of == cell.mode and convolves:
         yield f"there are convolutions, and {percent(copies)} of the call is copies"
     if mode.name == FOLDED_NORMS and convolves and norms >= NOTEWORTHY_SHARE / 2:
         yield f"{percent(norms)} of the call is batch norms, which a convolution before them can take in"
+    if mode.name == PADDED and unaligned >= NOTEWORTHY_SHARE:
+        yield f"{percent(unaligned)} of the call is linear layers whose outputs are no multiple of {ALIGNMENT}"
+    if mode.name == SDPA and profile.attention == "eager" and attention >= NOTEWORTHY_SHARE / 2:
+        yield f"{percent(attention)} of the call is steps of attention, which torch has as one operator"
     freezes = "freezing" in mode.name and mode.worth_trying and not mode.channels_last_of
     if freezes and products >= NOTEWORTHY_SHARE:
         yield f"{percent(products)} of the call is products and convolutions, whose weights can be packed"
@@ -82,6 +91,12 @@ def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
     """Return the share of the profiled call in parts whose names have one of these texts."""
     named = (part.ms for part in profile.parts if any(text in part.name.lower() for text in texts))
     return sum(named) / profile.profiled_ms
+
+
+def share_of_modules(profile: CellProfile, paths: list[str]) -> float:
+    """Return the share of the profiled call in parts that belong to these modules alone."""
+    owned = (part.ms for part in profile.parts if part.modules and set(part.modules) <= set(paths))
+    return sum(owned) / profile.profiled_ms
 
 
 def percent(share: float) -> str:

@@ -86,5 +86,7 @@ class CellProfile(Frozen):
     work: CompilerWork = CompilerWork()
     threads: ThreadUse | None = None
     needs: dict[str, Work] = Field(default_factory=dict)  # of each module in a call with all inside it, by its path
+    unaligned: list[str] = Field(default_factory=list)  # linear layers whose number of outputs no library likes
+    attention: str = ""  # implementation that the configuration of a model of transformers names
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries that bear on the call
     is_of_artefact: bool = False  # the build starts from what the run kept

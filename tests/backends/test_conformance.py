@@ -268,7 +268,7 @@ def trained() -> Iterator[Any]:
             cell = cell_of(backend, mode, device, task=task)
             if task == INFERENCE or not backends.create(backend).supports(cell):
                 continue
-            if cell.label in ("eager/no-fast-path", "eager/folded-norms"):  # the trained model has no such layers
+            if cell.label in ("eager/no-fast-path",):  # the trained model has no such layers
                 continue
             is_slow = not device.is_cuda and cell.label not in QUICK_TRAINING
             marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]

@@ -38,6 +38,19 @@ def test_batch_norms_of_eager_are_suggested_to_be_folded() -> None:
     assert found["eager/folded-norms"].startswith("20 % of the call is batch norms")
 
 
+def test_unaligned_layers_and_steps_of_attention_are_suggested_where_they_take_time() -> None:
+    steps = profile({}, ("aten::linear", Kind.COMPUTE, 0.8), ("aten::softmax", Kind.COMPUTE, 0.2))
+    assert suggestions(steps, samples.cell("eager")) == []
+    known = steps.model_copy(update={"unaligned": ["a"], "attention": "eager"})
+    found = {each.configuration: each.why for each in suggestions(known, samples.cell("eager"))}
+    assert found == {
+        "eager/padded-linears": "100 % of the call is linear layers whose outputs are no multiple of 64",
+        "eager/sdpa": "20 % of the call is steps of attention, which torch has as one operator",
+    }
+    elsewhere = known.model_copy(update={"unaligned": ["b"], "attention": "sdpa"})
+    assert suggestions(elsewhere, samples.cell("eager")) == []
+
+
 def test_fewer_threads_are_tried_where_they_work_unevenly() -> None:
     uneven = profile({}, ("relu", Kind.COMPUTE, 1.0))
     assert fewer_threads(uneven) is None  # nothing is known of threads

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from bakeoff.backends.base import AheadOfTime, Compiled
+from bakeoff.backends.model_changes import attention_of, unaligned_layers
 from bakeoff.backends.profiling import WARMING_CALLS, Profiler, in_order
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.versions import COMMON, versions_of
@@ -49,6 +50,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
         trust_vector_instructions(checks.answers)
     classes = {path: type(child).__name__ for path, child in module.named_modules()}
     first_paths = first_paths_of(module)
+    unaligned, attention = list(unaligned_layers(module)), attention_of(module)  # before a build changes the module
     given = worker.to_build_with(sets)
     with worker.running():
         context = replace(worker.context(given), for_profile=True)
@@ -92,6 +94,8 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 work=with_placement(work, compiled, uncounted),
                 threads=threads,
                 needs=needs,
+                unaligned=unaligned,
+                attention=attention,
                 is_of_artefact=kept is not None,
                 versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
