@@ -164,12 +164,11 @@ def run(
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     if dry_run:
-        from bakeoff.commands import answers
         from bakeoff.commands.preview import preview
 
         planned = preview(request)
         if as_json:
-            return print_json(answers.of_preview(planned), 0)
+            return print_json(planned, 0)
         for line in planned.lines():
             say(line)
         return 0
@@ -513,7 +512,6 @@ def check_itself(
 
     Exit status 1 if a winner was called between equals.
     """
-    from bakeoff.commands import answers as documents
     from bakeoff.commands import selfcheck
     from bakeoff.measuring.controller.progress import Silent
 
@@ -529,7 +527,7 @@ def check_itself(
         rows += selfcheck.summarise_trials(model, mode, answers)
     console.print(listing.selfcheck_table(rows))
     status = int(any(row.winners for row in rows if row.planted == 1.0))
-    return print_json(documents.of_selfcheck(rows), status) if as_json else status
+    return print_json(selfcheck.SelfcheckAnswer(rows=rows), status) if as_json else status
 
 
 @app.command("list")
@@ -541,10 +539,10 @@ def list_known(
 ) -> int:
     """Backends with their modes and what they lack, and models with their dimensions."""
     available = runs.availability(config.split(devices)) if devices else {}
+    listed = listing.answer(available)
     if as_json:
-        return print_json(listing.answer(available), 0)
-    stdout.print(listing.backends_table(available), highlight=False)
-    stdout.print(listing.models_table(), highlight=False)
+        return print_json(listed, 0)
+    stdout.print(listing.backends_table(listed.backends), listing.models_table(listed.models), highlight=False)
     return 0
 
 
@@ -682,13 +680,12 @@ def inspect(
     as_json: AsJson = False,
 ) -> int:
     """The parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
-    from bakeoff.commands import answers
     from bakeoff.commands.inspection import inspect_model
 
     given = {name: values[0] for name, values in config.parse_dimensions(sizes or []).items()}
     inspected = inspect_model(model, given, config.split([parts]) if parts else ())
     if as_json:
-        return print_json(answers.of_parts(inspected), 0)
+        return print_json(inspected, 0)
     say(str(inspected))
     return 0
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -30,31 +31,13 @@ def version() -> str:
     commit, is_changed = git_state(checkout())
     at = [f"commit {commit[:10]}{' with changes' if is_changed else ''}"] if commit else []
     return ", ".join(
-        [f"bakeoff {bakeoff.__version__}", *at, _versions(["torch"]), f"Python {platform.python_version()}"]
+        [
+            f"bakeoff {bakeoff.__version__}",
+            *at,
+            _spelled({"torch": _version("torch")}),
+            f"Python {platform.python_version()}",
+        ]
     )
-
-
-def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
-    """Return a table of the backends. It imports none of their libraries.
-
-    `availability` has, for each backend and device that was asked, why it cannot run there, or an empty string.
-    """
-    table = _table("Backends")
-    for name in backends.names():
-        try:
-            backend = backends.create(name)
-            lines = [Text(backend.description)]
-            lines += [_fact("modes", ", ".join(backend.mode_names())), _fact("best", _best_modes(backend))]
-            lines += [Text(_versions(backend.libraries), "dim")]
-            lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
-        except Exception as error:
-            lines = [Text(str(error), "red")]
-        asked = {device: reason for (known, device), reason in availability.items() if known == name}
-        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in asked.items()]
-        table.add_row(name, Text("\n").join(lines))
-    table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
-    table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
-    return table
 
 
 def kept_build(build: CachedBuild) -> str:
@@ -68,11 +51,12 @@ class ListedBackend(Frozen):
     """One backend. Versions are None for libraries that are not installed."""
 
     name: str
-    description: str
-    modes: list[str]
-    versions: dict[str, str | None]
-    caveat: str
-    error: str  # why it could not be loaded, or nothing
+    description: str = ""
+    modes: list[str] = Field(default_factory=list)
+    best: list[str] = Field(default_factory=list)  # the modes worth trying, and where if that is not everywhere
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    caveat: str = ""
+    error: str = ""  # why it could not be loaded, or nothing
     devices: dict[str, str]  # why it cannot run on a device that was asked for, or nothing
 
 
@@ -80,9 +64,9 @@ class ListedModel(Frozen):
     """One model, with the defaults of its dimensions."""
 
     name: str
-    description: str
-    dimensions: dict[str, int | str]
-    error: str  # why it could not be loaded, or nothing
+    description: str = ""
+    dimensions: dict[str, int | str] = Field(default_factory=dict)
+    error: str = ""  # why it could not be loaded, or nothing
 
 
 class ListAnswer(Frozen):
@@ -93,7 +77,10 @@ class ListAnswer(Frozen):
 
 
 def answer(availability: Mapping[tuple[str, str], str]) -> ListAnswer:
-    """Return what the tables say, for programs."""
+    """Return all backends, without importing their libraries, and all models.
+
+    `availability` has, for each backend and device that was asked, why it cannot run there, or an empty string.
+    """
     return ListAnswer(
         backends=[_listed_backend(name, availability) for name in backends.names()],
         models=list(map(_listed_model, models.names())),
@@ -105,16 +92,14 @@ def _listed_backend(name: str, availability: Mapping[tuple[str, str], str]) -> L
     try:
         backend = backends.create(name)
     except Exception as error:
-        return ListedBackend(
-            name=name, description="", modes=[], versions={}, caveat="", error=first_line(error), devices=devices
-        )
+        return ListedBackend(name=name, error=first_line(error), devices=devices)
     return ListedBackend(
         name=name,
         description=backend.description,
         modes=list(backend.mode_names()),
+        best=_best_modes(backend),
         versions={library: _version(library) for library in backend.libraries},
         caveat=backend.caveat,
-        error="",
         devices=devices,
     )
 
@@ -123,9 +108,25 @@ def _listed_model(name: str) -> ListedModel:
     try:
         family = models.find(name)
     except BakeoffError as error:
-        return ListedModel(name=name, description="", dimensions={}, error=first_line(error))
+        return ListedModel(name=name, error=first_line(error))
     sizes = {key: dimension.default for key, dimension in family.dimensions.items()}
-    return ListedModel(name=name, description=family.description, dimensions=sizes, error="")
+    return ListedModel(name=name, description=family.description, dimensions=sizes)
+
+
+def backends_table(listed: Iterable[ListedBackend]) -> Table:
+    """Return a table of these backends."""
+    table = _table("Backends")
+    for each in listed:
+        lines = [Text(each.error, "red")]
+        if not each.error:
+            lines = [Text(each.description), _fact("modes", ", ".join(each.modes)), _fact("best", ", ".join(each.best))]
+            lines += [Text(_spelled(each.versions), "dim")]
+            lines += [Text(each.caveat, "yellow")] if each.caveat else []
+        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in each.devices.items()]
+        table.add_row(each.name, Text("\n").join(lines))
+    table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
+    table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
+    return table
 
 
 def _version(library: str) -> str | None:
@@ -135,27 +136,23 @@ def _version(library: str) -> str | None:
         return None
 
 
-def _best_modes(backend: Backend) -> str:
-    """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
+def _best_modes(backend: Backend) -> list[str]:
+    """Return `default` and `freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
     best_modes = []
     for mode in backend.modes:
         if (suits := mode.worth_trying) is not None:
             where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
             best_modes.append(f"{mode.name} ({where})" if where else mode.name)
-    return ", ".join(best_modes)
+    return best_modes
 
 
-def models_table() -> Table:
+def models_table(listed: Iterable[ListedModel]) -> Table:
     """Return a table of models, dimensions and defaults."""
     table = _table("Models, and the dimensions that --set changes, with their defaults")
-    for name in models.names():
-        try:
-            family = models.find(name)
-        except BakeoffError as error:
-            table.add_row(name, Text(first_line(error)))
-            continue
-        sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
-        table.add_row(name, Text("\n").join([Text(family.description), _fact("--set", sizes)]))
+    for each in listed:
+        sizes = ", ".join(f"{name} ({default})" for name, default in each.dimensions.items())
+        known = Text("\n").join([Text(each.description), _fact("--set", sizes)])
+        table.add_row(each.name, Text(each.error) if each.error else known)
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
     table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
     for form, description in models.SOURCES.values():
@@ -175,15 +172,10 @@ def _fact(name: str, text: str) -> Text:
     return Text.assemble((f"{name}: ", "bold"), text)
 
 
-def _versions(libraries: Iterable[str]) -> str:
+def _spelled(versions: Mapping[str, str | None]) -> str:
     """Return `torch 2.13.0, openvino 2026.4.1; not installed: torchao`."""
-    installed, missing = [], []
-    for library in libraries:
-        version = _version(library)
-        if version is None:
-            missing.append(library)
-        else:
-            installed.append(f"{library} {version}")
+    installed = [f"{library} {version}" for library, version in versions.items() if version]
+    missing = [library for library, version in versions.items() if not version]
     return "; ".join(filter(None, [", ".join(installed), f"not installed: {', '.join(missing)}" if missing else ""]))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import computed_field
 
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine
@@ -19,29 +20,31 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Cell
 
 Place = tuple[str, Device, str]
 """A backend, on a device, in an environment."""
 
 
-@dataclass(frozen=True)
-class PlannedContest:
+class PlannedContest(Frozen):
+    """One contest that would be measured."""
+
     title: str
     labels: tuple[str, ...]  # of the cells that can run
     seconds: float  # that it is expected to take
     evaluated_by: str = ""  # the user's own function
 
 
-@dataclass(frozen=True)
-class Preview:
-    """The contests of a request, and why some of their cells cannot run, by label."""
+class Preview(Frozen):
+    """What `bakeoff run --dry-run --json` prints. Times are estimates."""
 
     contests: tuple[PlannedContest, ...]
-    lacking: Mapping[str, str]
+    cannot_run: dict[str, str]  # why, by label
     budget_s: float | None = None
     places: tuple[str, ...] = ()  # of a pool
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def seconds(self) -> float:
         """Return about how long all of them take, side by side where there are several places."""
@@ -54,8 +57,8 @@ class Preview:
             labels = ", ".join(contest.labels) or "nothing can run"
             metric = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
             yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)}{metric})"
-        if self.lacking:
-            yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
+        if self.cannot_run:
+            yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.cannot_run.items())}"
         if any(contest.evaluated_by for contest in self.contests):
             yield f"nobody knows how long evaluate takes: {spell_seconds(USUAL_EVALUATE_S)} a call are counted"
         beside = f", side by side on {', '.join(self.places)}" if self.places else ""
@@ -84,23 +87,28 @@ def preview(request: Request) -> Preview:
 
 def preview_of(request: Request, contests: list[Contest], absences: Mapping[Place, str]) -> Preview:
     """Return what a run of these contests would do, where `absences` says why a place lacks a backend, or nothing."""
-    found: list[PlannedContest] = []
-    lacking: dict[str, str] = {}
+    planned: list[PlannedContest] = []
+    cannot_run: dict[str, str] = {}
     before_s = 0.0
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, load=request.load_plan)
     for contest in contests:
-        cells = [planned.cell for planned in contest.cells]
+        cells = [each.cell for each in contest.cells]
         reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
-        lacking |= {label: reason for label, reason in reasons.items() if reason}
+        cannot_run |= {label: reason for label, reason in reasons.items() if reason}
         labels = tuple(label for label, reason in reasons.items() if not reason)
         function = Path(contest.evaluated_by(request.evaluate)).name if labels else ""
         time_plan.expect(contest.id, labels, sampling.processes, evaluates=bool(function))
         started_s = starts_s(labels, LEAST_STARTS, request.require.judge_starts) if request.starts else 0.0
-        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s + started_s, function))
+        seconds = time_plan.left_s() - before_s + started_s
+        planned.append(PlannedContest(title=cells[0].title, labels=labels, seconds=seconds, evaluated_by=function))
         before_s = time_plan.left_s()
-    pool = request.devices if is_pool(request.devices) else ()
-    return Preview(tuple(found), lacking, request.budget.seconds if request.budget else None, pool)
+    return Preview(
+        contests=tuple(planned),
+        cannot_run=cannot_run,
+        budget_s=request.budget.seconds if request.budget else None,
+        places=request.devices if is_pool(request.devices) else (),
+    )
 
 
 def spell_seconds(seconds: float) -> str:

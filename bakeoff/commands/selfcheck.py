@@ -80,17 +80,16 @@ class Trial(Frozen):
     records: tuple[Record, Record]
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The result of all trials of one model and one planted slowdown."""
+class Summary(Frozen):
+    """The result of all trials of one model and one planted slowdown. `planted` 1 is two equal cells."""
 
     model: str
     mode: str
     planted: float
     trials: int
-    winners: int
+    winners: int  # trials that called one
     right: int
-    unstable: int
+    unstable: int  # trials that decided nothing
     upper: float  # 95 % upper bound of the rate of winners (Clopper and Pearson)
     half_width: float  # of the ratio's interval, median over trials
     processes: float  # mean over trials
@@ -153,6 +152,12 @@ def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
         processes=statistics.mean(answer.processes for answer in answers),
         seconds=statistics.median(answer.seconds for answer in answers),
     )
+
+
+class SelfcheckAnswer(Frozen):
+    """What `bakeoff selfcheck --json` prints."""
+
+    rows: list[Summary]
 
 
 @dataclass(frozen=True)

@@ -18,27 +18,26 @@ from bakeoff.models.base import Call
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.recording import record
 from bakeoff.records.errors import UsageError
+from bakeoff.records.frozen import Frozen
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Frozen):
     """One module of a pipeline, over one call of the pipeline."""
 
     name: str  # its path, such as `vae.decoder`
     kind: str  # its class
     calls: int
-    sizes: Mapping[str, int]  # how often each size of its inputs came, the most frequent first
+    sizes: dict[str, int]  # how often each size of its inputs came, the most frequent first
     seconds: float  # in all its calls, with those of the parts within it; the median over calls of the pipeline
     share: float  # of the whole call
     parameters: int
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a call of a pipeline consists of. Parts are in the order of their time, the longest first."""
+class Parts(Frozen):
+    """What a call of a pipeline consists of, as `bakeoff inspect --json` prints it. The longest part comes first."""
 
     seconds: float  # of a call: the sum of the medians of its parts and of all else
     parts: tuple[Part, ...]
@@ -114,13 +113,13 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     call_s = sum(medians[name] for name in outer) + rest_s
     listed = [
         Part(
-            name,
-            type(module).__name__,
-            calls[name].count,
-            calls[name].sizes,
-            medians[name],
-            medians[name] / call_s,
-            sum(weight.numel() for weight in module.parameters()),
+            name=name,
+            kind=type(module).__name__,
+            calls=calls[name].count,
+            sizes=calls[name].sizes,
+            seconds=medians[name],
+            share=medians[name] / call_s,
+            parameters=sum(weight.numel() for weight in module.parameters()),
         )
         for name, module in chosen.items()
     ]

@@ -8,12 +8,13 @@ from rich.console import Console
 from bakeoff import backends, models
 from bakeoff.backends.inductor import Inductor
 from bakeoff.backends.tensorrt import TensorRT
-from bakeoff.commands.listing import backends_table, models_table
+from bakeoff.commands.listing import answer, backends_table, models_table
 
 
 def shown(width: int, asked: dict[tuple[str, str], str] | None = None) -> str:
     console = Console(width=width, record=True, file=StringIO(), markup=False, emoji=False)
-    console.print(backends_table(asked or {}), models_table(), highlight=False)
+    listed = answer(asked or {})
+    console.print(backends_table(listed.backends), models_table(listed.models), highlight=False)
     return console.export_text()
 
 

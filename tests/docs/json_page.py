@@ -10,7 +10,10 @@ from pydantic import BaseModel
 
 from bakeoff.commands import answers as commands
 from bakeoff.commands.listing import ListAnswer
+from bakeoff.commands.preview import Preview
+from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
+from bakeoff.models.pipeline_parts import Parts
 from bakeoff.records.blame import Blame, KeptSet
 from bakeoff.reports import command_answers as answers
 from bakeoff.reports.json_answer import Answer
@@ -34,9 +37,9 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "blame --keep-fp32": KeptSet,
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
-    "run --dry-run": commands.PreviewAnswer,
-    "inspect": commands.PartsAnswer,
-    "selfcheck": commands.SelfcheckAnswer,
+    "run --dry-run": Preview,
+    "inspect": Parts,
+    "selfcheck": SelfcheckAnswer,
     "env": commands.EnvironmentsAnswer,
     "cache": commands.CacheAnswer,
 }

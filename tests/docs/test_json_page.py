@@ -10,10 +10,7 @@ import pytest
 from typer.main import get_command
 
 from bakeoff import cli
-from bakeoff.commands import answers
-from bakeoff.commands.selfcheck import Summary
 from bakeoff.judging.bisection import Bisection, Call, Step
-from bakeoff.models.pipeline_parts import Part, Parts
 from bakeoff.records import report_file
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.reports import command_answers
@@ -140,8 +137,3 @@ def test_answers_that_take_long_to_measure_have_their_keys(tmp_path: Path) -> No
     answer = command_answers.of_bisection(bisected, tmp_path)
     assert answer.first_slow == "1.1" and [step.call for step in answer.steps] == ["slow", "fast"]
     assert answer.conclusion.startswith("onnxruntime 1.1 is the first slow version")
-    trials = Summary("mlp", "default", 1.0, 10, 0, 10, 0, 0.26, 0.01, 3.0, 20.0)
-    assert answers.of_selfcheck([trials]).rows[0].winners == 0
-    parts = Parts(2.0, (Part("unet", "UNet", 20, {"1x4": 20}, 1.5, 0.75, 100),), timed_calls=3, rest=0.25)
-    inspected = answers.of_parts(parts)
-    assert inspected.rest == 0.25 and inspected.parts[0].sizes == {"1x4": 20}
