@@ -174,7 +174,8 @@ class BuildContext:
     open_axes: tuple[OpenAxis, ...] = ()
     """The axes of the inputs that the build leaves open: it then serves every size in their ranges."""
     kept_in_float32: tuple[str, ...] = ()
-    """Paths of modules that int8 leaves in float32, with all that is inside of them."""
+    """Paths of modules that stay in float32, with all that is inside of them. In 16 bits the module given to `build`
+    casts around them; what is quantised must leave them out."""
     for_profile: bool = False
     """True if the build will be profiled and is not measured: its kernels then keep the names of the user's modules."""
 
@@ -336,8 +337,6 @@ class Backend(ABC):
     """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
     takes_onnx: ClassVar[bool] = False
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
-    obeys_casts: ClassVar[bool] = True
-    """False if a build computes everything in the cell's 16 bits, also what the graph casts to float32."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
     profiles_artefact: ClassVar[bool] = False

@@ -51,7 +51,6 @@ MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 class OpenVINO(Backend):
     name = "openvino"
     takes_complex = False
-    obeys_casts = False  # its hint is for the whole graph
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
     devices = ("cpu",)
     usual_build_s = 5.0
@@ -129,6 +128,8 @@ class OpenVINO(Backend):
         if precision.is_weight_only:
             weight_only.require_nncf()
         hint = PRECISION_HINTS[precision.products]
+        if precision.is_16_bit and context.kept_in_float32:
+            hint = "dynamic"  # each operator in the type that the graph has there: any other hint is for all of them
         experts = use_exportable_experts(module)
         naming = noting_modules() if context.for_profile else contextlib.nullcontext(Converted())
         with context.phase("export"), naming as converted:  # or reading what was exported

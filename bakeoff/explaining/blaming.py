@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bakeoff import backends, models
+from bakeoff import models
 from bakeoff.backends.reasons import failure_of
 from bakeoff.explaining.profiles import asked_of_worker
 from bakeoff.judging.stored_report import report_at
@@ -111,8 +111,6 @@ def check_kept(record: Record) -> None:
         reason = f"it is {record.status}"
     elif cell.precision not in (Precision.FP16, Precision.BF16, Precision.INT8):
         reason = f"modules are kept in cells of fp16, bf16 and int8, and this is {cell.precision}"
-    elif cell.precision.is_16_bit and not backends.create(cell.backend).obeys_casts:
-        reason = f"{cell.backend} computes a whole model in {cell.precision}, whatever its graph casts"
     if reason:
         raise UsageError(f"{cell.id}: no module can be kept in fp32: {reason}")
 

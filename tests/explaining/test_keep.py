@@ -147,6 +147,33 @@ def test_weights_of_a_variant_are_no_inference_tensors() -> None:
         assert not any(weight.is_inference() for weight in half.parameters())
 
 
+class Offset(nn.Module):
+    """Rounds to steps of 4 in bfloat16 between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(torch.relu(self.up(x) + 1000.0))
+        return y - 1000.0 * self.down.weight.sum(1)
+
+
+@pytest.mark.slow
+def test_openvino_computes_what_is_kept_in_float32_beside_16_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openvino = pytest.importorskip("openvino")
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("OpenVINO does not compute in bf16 on this CPU")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), Offset(), nn.Linear(32, 8))
+    kept = kept_of(model, "openvino", Precision.BF16, 5e-2, tmp_path, monkeypatch)
+    plain, chosen, everything = (variant.error for variant in kept.variants)
+    assert kept.holds and kept.kept == ["2"]
+    assert (plain or 0) > 0.5 > 5e-2 > (chosen or 1) > (everything or 1)
+
+
 def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path, monkeypatch)
     assert kept.holds and not kept.kept and not kept.tried

@@ -314,18 +314,15 @@ class Keeping:
                 model = copy.deepcopy(self._exact).float()
             with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
                 yield compiled
-        elif self._quantised or not kept:
-            changes = {"kept_in_float32": tuple(kept)}
-            with self._builder.built(self._module, self._sets[0], calibration, **changes) as compiled:
-                yield compiled
-        else:
+            return
+        model, around = self._module, contextlib.ExitStack()
+        if kept and not self._quantised:
             with outside_inference_mode():  # the model as it is, which may run as it stands, is measured beside it
                 model = copy.deepcopy(self._module)
-            with (
-                InFloat32(model, self._exact, kept, self._dtype),
-                self._builder.built(model, self._sets[0], calibration) as compiled,
-            ):
-                yield compiled
+            around.enter_context(InFloat32(model, self._exact, kept, self._dtype))
+        changes = {"kept_in_float32": tuple(kept)}
+        with around, self._builder.built(model, self._sets[0], calibration, **changes) as compiled:
+            yield compiled
 
     def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[float]]:
         """Return the median latency in ms of each variant in each round."""
