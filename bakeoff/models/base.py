@@ -34,8 +34,8 @@ _STREAM = re.compile(r"stream:(\d+):(\d+)", re.ASCII)
 
 def ends_of_stream(value: str | int) -> tuple[int, int] | None:
     """Return the lowest and the highest size of a stream such as `stream:16:512`, or None for any other value."""
-    found = _STREAM.fullmatch(str(value))
-    return (int(found[1]), int(found[2])) if found else None
+    match = _STREAM.fullmatch(str(value))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,25 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+def call_of(example: object) -> Call:
+    """Return an example as a call with a tuple of arguments.
+
+    It is a `Call`, a dict of keyword arguments, a tuple or list of positional ones, or a single argument.
+    """
+    args, kwargs = example, {}
+    if isinstance(example, Call):
+        args, kwargs = example.args, dict(example.kwargs)
+    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example):  # includes a tokenizer's result
+        args, kwargs = (), dict(example)
+    return Call(tuple(args) if isinstance(args, tuple | list) else (args,), kwargs)
+
+
 def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
     """Return the first of `sets` for each combination of shapes."""
-    found: dict[tuple[torch.Size, ...], Inputs] = {}
-    for one in sets:
-        found.setdefault(tuple(tensor.shape for tensor in one.tensors()), one)
-    return list(found.values())
+    by_shapes: dict[tuple[torch.Size, ...], Inputs] = {}
+    for inputs in sets:
+        by_shapes.setdefault(tuple(tensor.shape for tensor in inputs.tensors()), inputs)
+    return list(by_shapes.values())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from inspect import isgenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bakeoff.models.base import Call
+from bakeoff.models.base import Call, Inputs, call_of
 from bakeoff.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ class Calls:
             return example
         several = isinstance(example, list | tuple) and example and all(isinstance(each, Call) for each in example)
         calls = cls(limit_bytes=2**62, calls_per_shape=2**31)
-        for each in example if several else [example]:  # type: ignore[attr-defined]
-            args, kwargs = _arguments(each)
-            calls.add(args, kwargs)
+        for call in map(call_of, example if several else [example]):  # type: ignore[call-overload]
+            calls.add(call.args, call.kwargs)
         if reason := next((size.reason for size in calls._sizes.values() if size.reason), ""):
             raise UsageError(reason)
         return calls
@@ -171,8 +170,8 @@ class Calls:
         lines.append("  calls  share  values  size")
         for label, size in self._by_label():
             share = f"{size.count / self.count:.0%}"
-            told = f" (no values: {size.reason})" if not size.kept else ""
-            lines.append(f"{size.count:7}  {share:>5}  {len(size.kept):6}  {label}{told}")
+            reason = f" (no values: {size.reason})" if not size.kept else ""
+            lines.append(f"{size.count:7}  {share:>5}  {len(size.kept):6}  {label}{reason}")
         if self.under_autocast:
             lines.append(f"{self.under_autocast} calls came under autocast; inputs are as they were given, before it")
         return "\n".join(lines)
@@ -274,14 +273,6 @@ def _part(leaf: Leaf, kinds_differ: bool) -> str:
     return f"{leaf.text}.{leaf.kind}" if kinds_differ else leaf.text
 
 
-def _arguments(example: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(example, Call):
-        return example.args if isinstance(example.args, tuple) else (example.args,), example.kwargs
-    if isinstance(example, Mapping) and all(isinstance(key, str) for key in example):
-        return (), example
-    return tuple(example) if isinstance(example, tuple | list) else (example,), {}
-
-
 def _arguments_by_path(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((f"args[{place}]", value) for place, value in enumerate(args))
     yield from ((f"kwargs['{name}']", kwargs[name]) for name in sorted(kwargs))
@@ -326,7 +317,7 @@ def _is_constant(value: Any) -> bool:
 
 def _refusal(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return which argument a file of calls cannot hold, and why, or an empty text."""
-    return next((told for path, value in _arguments_by_path(args, kwargs) if (told := _refused(value, path))), "")
+    return next(filter(None, (_refused(value, path) for path, value in _arguments_by_path(args, kwargs))), "")
 
 
 def _refused(value: Any, path: str) -> str:
@@ -336,7 +327,7 @@ def _refused(value: Any, path: str) -> str:
         plain = type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, torch.nn.Buffer)
         return "" if plain else f"{path} is a tensor of type {type(value).__name__}: calls hold plain tensors"
     if (parts := _parts(value, path)) is not None:
-        return next((told for inner_path, inner in parts if (told := _refused(inner, inner_path))), "")
+        return next(filter(None, (_refused(inner, inner_path) for inner_path, inner in parts)), "")
     if _is_constant(value):
         return ""
     name = type(value).__name__
@@ -348,19 +339,7 @@ def _refused(value: Any, path: str) -> str:
 
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return each tensor of a call once."""
-    import torch
-
-    found: dict[int, torch.Tensor] = {}
-
-    def collect(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found[id(value)] = value
-        for _, inner in _parts(value, "") or []:
-            collect(inner)
-
-    collect(list(args))
-    collect(dict(kwargs))
-    return list(found.values())
+    return list({id(tensor): tensor for tensor in Inputs(args, kwargs).tensors()}.values())
 
 
 def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

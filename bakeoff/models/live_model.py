@@ -31,7 +31,7 @@ from pydantic import Field
 
 from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import PARALLEL, require_weights
+from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
 from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.frozen import Frozen
@@ -167,9 +167,9 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
                 "TMPDIR name a folder with room for its weights"
             ) from None
         except Exception as error:  # pickling calls methods of the model's own, which may raise anything
-            found = next((told for name, value in named.items() if (told := _what_stays(value, name, pickler))), "")
-            told = f"the {next(iter(named))} cannot be taken to another process: {first_line(error)}"
-            raise UsageError(found or told) from error
+            stays = filter(None, (_what_stays(value, name, pickler) for name, value in named.items()))
+            other = f"the {next(iter(named))} cannot be taken to another process: {first_line(error)}"
+            raise UsageError(next(stays, other)) from error
         finally:
             pickler.forget_modules()
     return program.getvalue(), pickler
@@ -212,27 +212,8 @@ def _name_of(model: Callable[..., Any]) -> str:
     import torch
 
     if isinstance(model, torch.nn.Module):
-        return type(unwrapped_at_top(model)).__name__
+        return type(without_wrappers(model)).__name__
     return getattr(model, "__name__", type(model).__name__).replace("<lambda>", "factory")
-
-
-def unwrapped_at_top(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the module inside of compilers and parallel wrappers. Nothing is taken off of the caller's own one."""
-    while (inner := _inside(model)) is not None:
-        model = inner[1]
-    return model
-
-
-def _inside(value: Any) -> tuple[str, Any] | None:
-    """Return what a wrapper is called and what it holds, or None for anything else."""
-    kind = type(value)
-    if kind.__name__ == "OptimizedModule" and hasattr(value, "_orig_mod"):
-        return "torch.compile", value._orig_mod
-    if kind.__name__ in PARALLEL and kind.__module__.startswith("torch."):
-        return kind.__name__, value.module
-    if isinstance(value, types.FunctionType) and (original := getattr(value, "_torchdynamo_orig_callable", None)):
-        return "torch.compile", original
-    return None
 
 
 def _first_line_of_doc(described: Any) -> str:
@@ -257,14 +238,14 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
 def own_search_path() -> tuple[str, ...]:
     """Return the folders of this process's search path that no environment has brought, in their order."""
     brought = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found = []
+    own = []
     for entry in sys.path:
         # what was relative to an earlier working folder is still searched there
         searched = getattr(sys.path_importer_cache.get(entry), "path", None)
         folder = Path(searched or entry or os.getcwd()).resolve()
         if folder.is_dir() and not any(folder == each or each in folder.parents for each in brought):
-            found.append(str(folder))
-    return tuple(dict.fromkeys(found))
+            own.append(str(folder))
+    return tuple(dict.fromkeys(own))
 
 
 def _digest(program: bytes) -> str:
@@ -302,9 +283,9 @@ class _Pickling:
         """Return how a value travels that pickle would get wrong, or None. Raise TypeError for one that cannot."""
         import torch
 
-        if (inner := _inside(value)) is not None:
-            self.taken[inner[0]] = None
-            return _as_it_is, (inner[1],)
+        if (held := held_by_wrapper(value)) is not None:
+            self.taken[held[0]] = None
+            return _as_it_is, (held[1],)
         if isinstance(value, type | types.FunctionType):
             self._look_up(value.__module__)
         elif isinstance(value, torch.jit.ScriptModule):
@@ -451,8 +432,8 @@ def _what_stays(value: Any, path: str, pickling: _Pickling) -> str:
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parts of a value, each with what a path adds for it."""
-    if (inner := _inside(value)) is not None:
-        yield "", inner[1]
+    if (held := held_by_wrapper(value)) is not None:
+        yield "", held[1]
     elif isinstance(value, Mapping):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):

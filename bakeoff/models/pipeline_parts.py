@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.models.base import Call
+from bakeoff.models.base import call_of
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.recording import record
 from bakeoff.records.errors import UsageError
@@ -65,8 +65,8 @@ class Parts(Frozen):
 
 
 def _first_sizes(sizes: Mapping[str, int], shown: int = 2) -> str:
-    told = [f"{count} x {label}" for label, count in list(sizes.items())[:shown]]
-    return ", ".join([*told, *([f"and {len(sizes) - shown} more"] if len(sizes) > shown else [])])
+    first = [f"{count} x {label}" for label, count in list(sizes.items())[:shown]]
+    return ", ".join([*first, *([f"and {len(sizes) - shown} more"] if len(sizes) > shown else [])])
 
 
 MOST_TIMED_CALLS = 9
@@ -144,14 +144,10 @@ def run_once(pipeline: Any, example: Any) -> Any:
     import torch
 
     with torch.no_grad():
-        if isinstance(example, Call):
-            args = example.args if isinstance(example.args, tuple | list) else (example.args,)
-            return pipeline(*args, **example.kwargs)
         if callable(example):
             return example(pipeline)
-        if isinstance(example, Mapping):
-            return pipeline(**example)
-        return pipeline(*(example if isinstance(example, tuple | list) else (example,)))
+        call = call_of(example)
+        return pipeline(*call.args, **call.kwargs)
 
 
 def part_of(pipeline: object, name: str) -> nn.Module:
@@ -159,15 +155,15 @@ def part_of(pipeline: object, name: str) -> nn.Module:
     from torch import nn
 
     try:
-        found = functools.reduce(getattr, name.split("."), pipeline)
+        part = functools.reduce(getattr, name.split("."), pipeline)
     except AttributeError as error:
         known = ", ".join(_modules_of(pipeline))
         raise UsageError(
             f"no part '{name}' in {type(pipeline).__name__}: {error}; it holds {known or 'none'}"
         ) from None
-    if not isinstance(found, nn.Module):
-        raise UsageError(f"'{name}' of {type(pipeline).__name__} is a {type(found).__name__}, and no torch.nn.Module")
-    return found
+    if not isinstance(part, nn.Module):
+        raise UsageError(f"'{name}' of {type(pipeline).__name__} is a {type(part).__name__}, and no torch.nn.Module")
+    return part
 
 
 def _modules_of(pipeline: object) -> dict[str, nn.Module]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import Inputs, LoadedModel
@@ -47,13 +47,13 @@ def forms_of(module: nn.Module) -> tuple[str, ...]:
     """Return what the module is beside a plain module, to be read after its name."""
     import torch
 
-    found = []
+    forms = []
     if is_scripted(module):
-        is_one = isinstance(module, torch.jit.ScriptModule)
-        found.append("is a ScriptModule" if is_one else "has a ScriptModule among its parts")
+        is_script = isinstance(module, torch.jit.ScriptModule)
+        forms.append("is a ScriptModule" if is_script else "has a ScriptModule among its parts")
     if is_quantised(module):
-        found.append("is quantised already, and stays so in each precision")
-    return tuple(found)
+        forms.append("is quantised already, and stays so in each precision")
+    return tuple(forms)
 
 
 def form_by_types(module: nn.Module) -> tuple[str, ...]:
@@ -120,18 +120,23 @@ def initialise(module: nn.Module, sets: Sequence[Inputs], seed: int) -> None:
         module(*sets[0].args, **dict(sets[0].kwargs))
 
 
+def held_by_wrapper(value: Any) -> tuple[str, Any] | None:
+    """Return what a compiler or a parallel wrapper is called and what it holds, or None for anything else."""
+    kind = type(value)
+    if kind.__name__ == "OptimizedModule" and hasattr(value, "_orig_mod"):
+        return "torch.compile", value._orig_mod
+    if kind.__name__ in PARALLEL and kind.__module__.startswith("torch."):
+        return kind.__name__, value.module
+    if isinstance(value, FunctionType) and (original := _uncompiled(value)):
+        return "torch.compile", original
+    return None
+
+
 def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
-    while True:
-        original = getattr(module, "_orig_mod", None)
-        kind = type(module).__name__
-        if kind == "OptimizedModule" and original is not None:
-            taken["torch.compile"] = None
-            module = original
-        elif kind in PARALLEL and type(module).__module__.startswith("torch."):
-            taken[kind] = None
-            module = module.module  # type: ignore[assignment]
-        else:
-            return module
+    while (held := held_by_wrapper(module)) is not None:
+        wrapper, module = held
+        taken[wrapper] = None
+    return module
 
 
 def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:

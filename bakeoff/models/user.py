@@ -50,7 +50,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from bakeoff.models.base import INPUT_SETS, Around, Call, Dimension, Family, Inputs, LoadedModel, Pipeline, Sizes
+from bakeoff.models.base import (
+    INPUT_SETS,
+    Around,
+    Call,
+    Dimension,
+    Family,
+    Inputs,
+    LoadedModel,
+    Pipeline,
+    Sizes,
+    call_of,
+)
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
 from bakeoff.records.errors import UsageError, unknown
@@ -95,8 +106,8 @@ class UserCode:
         """Return the function, from the module as the process has it, or else import it."""
         self.make_importable()
         name = self.module or _names[self.file]
-        found: Callable[..., Any] = getattr(sys.modules.get(name) or self._import(), self.function)
-        return found
+        function: Callable[..., Any] = getattr(sys.modules.get(name) or self._import(), self.function)
+        return function
 
     def make_importable(self) -> None:
         """Put the file's folder first on the search path of this process. It stays there, for imports at any time.
@@ -508,8 +519,8 @@ def input_sets_of(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
     Raise UsageError for calls that differ by more than the values of their tensors.
     """
     sets = tuple(as_inputs(model, call) for call in calls)
-    for number, one in enumerate(sets[1:], 1):
-        if problem := difference_of(one, sets[0]):
+    for number, inputs in enumerate(sets[1:], 1):
+        if problem := difference_of(inputs, sets[0]):
             raise UsageError(
                 f"{model}: example call {number} {problem}: calls may differ in the values of tensors only. "
                 "For several sizes, give the factory a dimension, and set it to stream:LOW:HIGH"
@@ -554,18 +565,20 @@ def difference_of(call: Inputs, first: Inputs) -> str:
     import torch
     from torch.utils import _pytree as pytree
 
-    (ours, structure), (theirs, wanted) = (
-        pytree.tree_flatten((one.args, dict(sorted(one.kwargs.items())))) for one in (call, first)
+    (leaves, structure), (wanted_leaves, wanted_structure) = (
+        pytree.tree_flatten((inputs.args, dict(sorted(inputs.kwargs.items())))) for inputs in (call, first)
     )
-    problem = "" if structure == wanted else "has other arguments"
-    for one, other in zip(ours, theirs, strict=True) if not problem else ():
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            problem = problem or ("" if type(one) is type(other) and one == other else f"has {one!r} for {other!r}")
-        elif one.shape != other.shape:
-            problem = problem or f"has a tensor of shape {tuple(one.shape)} for {tuple(other.shape)}"
-        elif (one.dtype, one.layout) != (other.dtype, other.layout):
-            problem = problem or f"has a tensor of {one.dtype}, {one.layout} for {other.dtype}, {other.layout}"
-    return problem
+    if structure != wanted_structure:
+        return "has other arguments"
+    for leaf, wanted in zip(leaves, wanted_leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+            if type(leaf) is not type(wanted) or leaf != wanted:
+                return f"has {leaf!r} for {wanted!r}"
+        elif leaf.shape != wanted.shape:
+            return f"has a tensor of shape {tuple(leaf.shape)} for {tuple(wanted.shape)}"
+        elif (leaf.dtype, leaf.layout) != (wanted.dtype, wanted.layout):
+            return f"has a tensor of {leaf.dtype}, {leaf.layout} for {wanted.dtype}, {wanted.layout}"
+    return ""
 
 
 def as_inputs(model: str, example: object) -> Inputs:
@@ -573,21 +586,14 @@ def as_inputs(model: str, example: object) -> Inputs:
     import torch
     from torch.utils import _pytree as pytree
 
-    if isinstance(example, Call):
-        args = example.args if isinstance(example.args, tuple | list) else (example.args,)
-        inputs = Inputs(tuple(args), dict(example.kwargs))
-    elif isinstance(example, torch.Tensor):
-        inputs = Inputs((example,))
-    elif isinstance(example, tuple | list):
-        inputs = Inputs(tuple(example))
-    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example):  # includes a tokenizer's result
-        inputs = Inputs((), dict(example))
-    else:
+    call = call_of(example)
+    if not isinstance(example, torch.Tensor) and any(argument is example for argument in call.args):
         raise UsageError(
             f"{model}: the example inputs are {_describe(example)}: "
             "expected a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of bakeoff.Call"
         )
-    for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs))):
+    inputs = Inputs(call.args, call.kwargs)
+    for leaf in pytree.tree_leaves((call.args, call.kwargs)):
         if not isinstance(leaf, torch.Tensor | int | float | complex | str | None):
             raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
     if not inputs.tensors():
