@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, quantising
 from bakeoff.backends.base import (
-    AVAILABLE,
     CUDA_GRAPH,
     DEFAULT,
     AheadOfTime,
@@ -86,14 +85,12 @@ class AOTInductor(AheadOfTime):
         Mode(AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
     )
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)) or cell.mode not in FROZEN:
-            return supported
-        if cell.device.is_cuda:
-            return Availability(f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}")
-        if cell.precision.is_quantised:
-            return Availability(f"{against_freezing(cell)}: use {self.name}")
-        return AVAILABLE
+    def reason_against(self, cell: Cell) -> str:
+        if cell.mode in FROZEN and cell.device.is_cuda:
+            return f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}"
+        if cell.mode in FROZEN and cell.precision.is_quantised:
+            return f"{against_freezing(cell)}: use {self.name}"
+        return ""
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()

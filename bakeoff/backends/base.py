@@ -379,10 +379,10 @@ class Backend(ABC):
     @classmethod
     def mode(cls, name: str) -> Mode:
         """Return the mode of this name. Raise UsageError if the backend has none."""
-        found = next((mode for mode in cls.modes if mode.name == name), None)
-        if found is None:
-            raise unknown(f"mode of {cls.name}", name, cls.mode_names(), "bakeoff list")
-        return found
+        for mode in cls.modes:
+            if mode.name == name:
+                return mode
+        raise unknown(f"mode of {cls.name}", name, cls.mode_names(), "bakeoff list")
 
     @classmethod
     def mode_names(cls) -> list[str]:
@@ -402,34 +402,44 @@ class Backend(ABC):
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
-        if cell.is_onnx_file and not self.takes_onnx:
-            return Availability(f"{self.name} takes torch modules, and {cell.model} is an ONNX file")
-        if cell.task not in (*self.tasks, *GENERATION):
-            return Availability(
-                f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
-            )
-        if cell.is_trained and cell.precision.is_quantised:
-            return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
-        if cell.precision.is_quantised and not self.quantises:
-            return Availability(f"{self.name} does not do precision {cell.precision}")
-        return self._supports_mode(cell) and Availability(self._reason_against_range(cell) if cell.dynamic else "")
+        return Availability(
+            self._reason_against_task(cell)
+            or self._reason_against_mode(cell)
+            or self._reason_against_range(cell)
+            or self.reason_against(cell)
+        )
 
-    def _supports_mode(self, cell: Cell) -> Availability:
-        """Return whether the cell's mode makes sense in its task, in its precision and on its device."""
+    def reason_against(self, cell: Cell) -> str:
+        """Return what else speaks against the cell, by what this backend alone knows, or an empty string."""
+        return ""
+
+    def _reason_against_task(self, cell: Cell) -> str:
+        if cell.is_onnx_file and not self.takes_onnx:
+            return f"{self.name} takes torch modules, and {cell.model} is an ONNX file"
+        if cell.task not in (*self.tasks, *GENERATION):
+            return f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
+        if cell.is_trained and cell.precision.is_quantised:
+            return f"nothing is trained in {cell.precision}: what it rounds has no gradient"
+        if cell.precision.is_quantised and not self.quantises:
+            return f"{self.name} does not do precision {cell.precision}"
+        return ""
+
+    def _reason_against_mode(self, cell: Cell) -> str:
         mode = self.mode(cell.mode)
         if mode.rounded_weights and not cell.precision.is_weight_only:
-            return Availability(f"mode {mode.name} is for precisions that round weights alone: use {self.name}")
+            return f"mode {mode.name} is for precisions that round weights alone: use {self.name}"
         if mode.channels_last_of and (cell.task != INFERENCE or cell.precision.is_quantised):
-            return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
+            return f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}"
         if mode.captures and not cell.device.is_cuda:
-            return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
+            return f"CUDA graphs need a CUDA device, not {cell.device}"
         if mode.device not in ("", cell.device.kind):
             wanted = {"cpu": "is for the CPU", "cuda": "needs a CUDA device"}[mode.device]
-            return Availability(f"mode {mode.name} {wanted}, not {cell.device}")
-        return AVAILABLE
+            return f"mode {mode.name} {wanted}, not {cell.device}"
+        return ""
 
     def _reason_against_range(self, cell: Cell) -> str:
-        """Return why one build of the cell cannot serve a range of sizes, or an empty string."""
+        if not cell.dynamic:
+            return ""
         if not self.takes_ranges:
             return f"{self.name} builds for one size"
         if reason := self.mode(cell.mode).reason_for_one_size:

@@ -70,11 +70,10 @@ class Eager(Backend):
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         return ScriptPart(template("eager"))
 
-    def supports(self, cell: Cell) -> Availability:
-        supported = super().supports(cell)
-        if supported and cell.mode in CHANGES and (cell.task != INFERENCE or cell.precision.is_quantised):
-            return Availability(f"{cell.mode} is for inference in a precision that casting gives: use eager")
-        return supported
+    def reason_against(self, cell: Cell) -> str:
+        if cell.mode in CHANGES and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return f"{cell.mode} is for inference in a precision that casting gives: use eager"
+        return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if self.mode(context.cell.mode).channels_last_of:

@@ -50,12 +50,10 @@ class ExecuTorch(AheadOfTime):
             return Availability("this build of executorch has no XNNPACK")
         return AVAILABLE
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.device.is_cuda or cell.precision.allows_tf32:
-            return Availability(f"XNNPACK does not compute in {cell.precision} on {cell.device}")
-        return AVAILABLE
+            return f"XNNPACK does not compute in {cell.precision} on {cell.device}"
+        return ""
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch

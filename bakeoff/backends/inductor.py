@@ -176,27 +176,23 @@ class Inductor(Backend):
     def times_kernels(self, cell: Cell) -> bool:
         return cell.mode in DESCENTS or "max-autotune" in str(self.mode(cell.mode).options.get("mode"))
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         mode = self.mode(cell.mode).plain_name
         if not cell.device.is_cuda and mode == "reduce-overhead":
-            return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
+            return f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor"
         if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
-            return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
+            return f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune"
         if mode in FROZEN and cell.precision.is_quantised:
-            return Availability(f"{against_freezing(cell)}: use {FROZEN[mode]}")
+            return f"{against_freezing(cell)}: use {FROZEN[mode]}"
         if cell.mode in DESCENTS and cell.is_trained:
-            return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
+            return f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}"
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
-            return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
+            return f"task {cell.task} has no optimiser to compile: use inductor"
         if mode in FROZEN and cell.is_trained:
-            return Availability(f"{mode} makes constants of the weights, and training changes them: use {FROZEN[mode]}")
+            return f"{mode} makes constants of the weights, and training changes them: use {FROZEN[mode]}"
         if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
-            return Availability(
-                f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
-            )
-        return AVAILABLE
+            return f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
+        return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         return ScriptPart(

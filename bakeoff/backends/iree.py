@@ -72,14 +72,12 @@ class IREE(Backend):
             return Availability(f"this build of iree-base-runtime has no driver {driver}")
         return _gpu_available(device) if device.is_cuda else AVAILABLE
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.precision.allows_tf32:
-            return Availability(f"IREE multiplies float32 as it is, and has no {cell.precision}")
+            return f"IREE multiplies float32 as it is, and has no {cell.precision}"
         if cell.precision.input_type == "bfloat16":
-            return Availability(f"IREE's buffers in Python have no {cell.precision}")
-        return AVAILABLE
+            return f"IREE's buffers in Python have no {cell.precision}"
+        return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         artifact = context.workspace / ARTIFACT

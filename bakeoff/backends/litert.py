@@ -67,15 +67,13 @@ class LiteRT(AheadOfTime):
             )
         return AVAILABLE
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.device.is_cuda or cell.precision not in (Precision.FP32, Precision.W8A32):
-            return Availability(
+            return (
                 f"LiteRT's converter takes float32 modules on the CPU, and can round weights to 8 bits, "
                 f"not {cell.precision}"
             )
-        return AVAILABLE
+        return ""
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import litert_torch

@@ -135,23 +135,21 @@ class Onnx(Backend):
                 return Availability(f"{library} is not installed ({error}): pip install {library}")
         return _provider_available(device.kind) and torch_available(device)
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.mode == "opset-23" and cell.is_onnx_file:
-            return Availability(f"{cell.model} has an opset of its own")
+            return f"{cell.model} has an opset of its own"
         products = cell.precision.products
         if products.is_16_bit and not cell.device.is_cuda:
-            return Availability(f"ONNX Runtime's CPU provider has no {products} kernels for most operators")
+            return f"ONNX Runtime's CPU provider has no {products} kernels for most operators"
         if cell.precision.is_weight_only and _provider(cell) not in ("cpu", "cuda"):
-            return Availability(f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx")
+            return f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx"
         if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
-            return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")
+            return "ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep"
         if cell.precision is Precision.INT8 and _provider(cell) == "openvino":
-            return Availability("int8 through OpenVINO is what the backend openvino measures")
+            return "int8 through OpenVINO is what the backend openvino measures"
         if cell.precision is Precision.FP8:
-            return Availability("ONNX Runtime has no static fp8 quantisation for this model")
-        return AVAILABLE
+            return "ONNX Runtime has no static fp8 quantisation for this model"
+        return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         options = self.mode(cell.mode).options

@@ -79,12 +79,10 @@ class OpenVINO(Backend):
             return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
         return AVAILABLE
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.precision.products not in PRECISION_HINTS:
-            return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
-        return AVAILABLE
+            return f"OpenVINO does not compute in {cell.precision} on the CPU"
+        return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}

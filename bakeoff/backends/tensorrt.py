@@ -82,16 +82,12 @@ class TensorRT(AheadOfTime):
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
         return library_available() and torch_available(device)
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.precision is Precision.FP8:
-            return Availability("TensorRT takes FP8 from a graph quantised to it, and nothing here makes one")
+            return "TensorRT takes FP8 from a graph quantised to it, and nothing here makes one"
         if cell.precision.is_weight_only:
-            return Availability(
-                f"TensorRT takes {cell.precision} from a graph with rounded weights, and nothing makes one"
-            )
-        return AVAILABLE
+            return f"TensorRT takes {cell.precision} from a graph with rounded weights, and nothing makes one"
+        return ""
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import tensorrt  # noqa: F401 - before the phases, which do not time imports

@@ -94,14 +94,12 @@ class TorchTensorRT(Backend):
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
         return version_matches_torch() and torch_available(device) and library_imports()
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.precision.is_quantised:
-            return Availability(
+            return (
                 f"Torch-TensorRT takes {cell.precision} from modules that NVIDIA's ModelOpt quantised, and none is here"
             )
-        return AVAILABLE
+        return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         # imported before the phases, which do not time imports

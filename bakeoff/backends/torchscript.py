@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, memory_format
 from bakeoff.backends.base import (
-    AVAILABLE,
     CUDA_GRAPH,
     DEFAULT,
     Availability,
@@ -58,12 +57,10 @@ class TorchScript(Backend):
     def times_kernels(self, cell: Cell) -> bool:
         return False
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         if cell.precision.is_quantised:
-            return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
-        return AVAILABLE
+            return f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}"
+        return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         return ScriptPart(template("torchscript"), flat=True, is_lazy=True)

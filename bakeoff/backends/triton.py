@@ -71,16 +71,14 @@ class Triton(Backend):
             return Availability(f"the kernels need Triton 3.4 or later: {error}")
         return AVAILABLE
 
-    def supports(self, cell: Cell) -> Availability:
-        if not (supported := super().supports(cell)):
-            return supported
+    def reason_against(self, cell: Cell) -> str:
         row = kernels.TABLE.get(cell.model)
         if row is None:
-            return Availability(f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}")
+            return f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}"
         loads = self.mode(cell.mode).options.get("loads")
         if loads and len(row.loads) == 1:
-            return Availability(f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}")
-        return AVAILABLE
+            return f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}"
+        return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         row = kernels.TABLE[context.cell.model]
