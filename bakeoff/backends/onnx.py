@@ -188,6 +188,8 @@ class Onnx(Backend):
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import onnxruntime
+
         cell = context.cell
         provider = _provider(cell)
         if provider == onnx_tensorrt_rtx.MODE:
@@ -195,7 +197,7 @@ class Onnx(Backend):
         elif not (available := _provider_available(provider)):
             raise Unavailable(available.reason)
         if cell.device.is_cuda:
-            _load_cuda_libraries()
+            onnxruntime.preload_dlls()  # cuDNN and cuBLAS from torch's wheels
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
         experts = use_exportable_experts(module)
@@ -219,17 +221,7 @@ class Onnx(Backend):
             layers = _layers(exported, cell.precision)
             caches = caches_in_place(module, inputs)
             changed = {**experts, **({"caches": "in place"} if caches else {})}
-            bound = BoundSession(
-                sessions,
-                exported,
-                inputs,
-                cell.device,
-                static_inputs=graph,
-                layers=layers,
-                changed=changed,
-                caches=caches,
-                is_open=bool(context.open_axes),
-            )
+            bound = BoundSession(sessions, layers, changed, caches, static=inputs if graph else None)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
                 bound.run()
@@ -281,13 +273,6 @@ def _provider_available(provider: str) -> Availability:
     )
 
 
-def _load_cuda_libraries() -> None:
-    """Load cuDNN and cuBLAS from torch's wheels, where ONNX Runtime then finds them."""
-    import onnxruntime
-
-    onnxruntime.preload_dlls()
-
-
 def _missing_for_tensorrt() -> str:
     """Return why the provider's library does not load, or an empty string. It needs the TensorRT it was linked to."""
     import onnxruntime
@@ -310,8 +295,8 @@ class Sessions:
     def __init__(
         self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
     ) -> None:
-        self._exported = exported
-        self._context = context
+        self.exported = exported
+        self.context = context
         self._example = example
         self.provider = PROVIDERS[provider]
         self._asked = provider
@@ -327,11 +312,11 @@ class Sessions:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.intra_op_num_threads = self._context.threads
+        options.intra_op_num_threads = self.context.threads
         options.inter_op_num_threads = 1
-        if serving := self._context.serving:
+        if serving := self.context.serving:
             if serving.options.get("sessions") == ONE_FOR_ALL:
-                options.intra_op_num_threads = serving.instances * self._context.threads
+                options.intra_op_num_threads = serving.instances * self.context.threads
             if serving.options.get("spinning") == "off":
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -349,11 +334,9 @@ class Sessions:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
         if self._asked == onnx_tensorrt_rtx.MODE:
-            onnx_tensorrt_rtx.session_options(options, self._context, self._profile("nv"))
+            onnx_tensorrt_rtx.session_options(options, self.context, self._profile("nv"))
         # without `enable_fallback=0` its Python side tries other providers when a session fails
-        session = onnxruntime.InferenceSession(
-            str(self._exported.path), options, providers=providers, enable_fallback=0
-        )
+        session = onnxruntime.InferenceSession(str(self.exported.path), options, providers=providers, enable_fallback=0)
         if self.provider not in session.get_providers():
             raise BakeoffError(f"ONNX Runtime could not start {self.provider} (its log says why)")
         return session
@@ -361,7 +344,7 @@ class Sessions:
     @property
     def are_shared(self) -> bool:
         """Return True if instances that serve requests share one session."""
-        serving = self._context.serving
+        serving = self.context.serving
         return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
 
     def accepted_without_cpu(self) -> str:
@@ -386,7 +369,7 @@ class Sessions:
         return [cpu]
 
     def _cuda_options(self) -> dict[str, str]:
-        cell = self._context.cell
+        cell = self.context.cell
         more = Onnx.mode(cell.mode).options.get("options", {})
         assert isinstance(more, Mapping)
         return {
@@ -398,8 +381,8 @@ class Sessions:
 
     def _tensorrt_options(self) -> dict[str, str]:
         """Return the options. TF32 is on and has no option: only NVIDIA_TF32_OVERRIDE turns it off."""
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision.allows_tf32 else "0"
-        folder = str(self._context.workspace)
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self.context.cell.precision.allows_tf32 else "0"
+        folder = str(self.context.workspace)
         return {
             **self._device_and_stream(),
             "trt_engine_cache_enable": "1",
@@ -411,7 +394,7 @@ class Sessions:
 
     def _profile(self, prefix: str) -> dict[str, str]:
         """Return the shapes that one TensorRT engine serves, as `name:2x16x256,other:2x16`; nothing for one size."""
-        axes = self._context.open_axes
+        axes = self.context.open_axes
         if not axes or self._example is None:
             return {}
         shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
@@ -420,10 +403,10 @@ class Sessions:
             f"{prefix}_profile_opt_shapes": shapes,
             f"{prefix}_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
         }
-        names = self._exported.input_names
+        names = self.exported.input_names
         return {
-            option: ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, found, strict=True))
-            for option, found in ends.items()
+            option: ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, end, strict=True))
+            for option, end in ends.items()
         }
 
     def _openvino_options(self) -> dict[str, str]:
@@ -431,7 +414,7 @@ class Sessions:
         properties = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": str(self._context.threads),
+            "INFERENCE_NUM_THREADS": str(self.context.threads),
         }
         return {"device_type": "CPU", "precision": "ACCURACY", "load_config": json.dumps({"CPU": properties})}
 
@@ -439,7 +422,7 @@ class Sessions:
         import torch
 
         return {
-            "device_id": str(self._context.cell.device.cuda_index or 0),
+            "device_id": str(self.context.cell.device.cuda_index or 0),
             "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
         }
 
@@ -447,24 +430,20 @@ class Sessions:
 class BoundSession(Compiled):
     """A session with inputs and outputs bound to the memory of torch tensors.
 
-    With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
-    it binds the given tensors themselves. The caches of a decode step are bound as inputs and as outputs: ONNX Runtime
-    then writes into them and copies nothing. For an output whose size depends on the values in the inputs, it allocates
-    memory in each call.
+    With `static` inputs, binding copies into buffers like them, because a CUDA graph replays over fixed addresses.
+    Without, it binds the given tensors themselves. The last inputs are `caches` of a decode step, which are bound as
+    inputs and as outputs: ONNX Runtime then writes into them and copies nothing. For an output whose size depends on
+    the values in the inputs, it allocates memory in each call.
     """
 
     def __init__(
         self,
         sessions: Sessions,
-        exported: OnnxModel,
-        example: Inputs | None,
-        device: Device,
-        static_inputs: bool,
         layers: Settings,
         changed: Settings,
+        caches: int,
+        static: Inputs | None = None,
         session: Any = None,
-        caches: int = 0,
-        is_open: bool = False,
     ) -> None:
         import onnxruntime
         import torch
@@ -472,14 +451,12 @@ class BoundSession(Compiled):
         self._sessions = sessions
         self._layers = layers
         self._changed = changed
-        self._is_open = is_open
+        self._is_open = bool(sessions.context.open_axes)
         self._session = session or sessions.open()
-        self._exported = exported
-        self._device, self._cell_device = torch.device(device), device
+        self._exported = sessions.exported
+        self._device = torch.device(sessions.context.cell.device)
         self._caches = caches
-        self._static = (
-            tuple(_as_bound(tensor).clone() for tensor in example.tensors()) if static_inputs and example else None
-        )
+        self._static = tuple(_as_bound(tensor).clone() for tensor in static.tensors()) if static else None
         self._run_options = onnxruntime.RunOptions()
         # the harness synchronises the stream, so ONNX Runtime must only enqueue
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -490,7 +467,7 @@ class BoundSession(Compiled):
         self._spare = torch.empty(1, dtype=torch.uint8, device=self._device)  # the address of outputs without elements
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
-        self._last_bound: tuple[torch.Tensor, ...] = example.tensors() if example else ()
+        self._last_bound: tuple[torch.Tensor, ...] = ()
         self._placement: Placement | None = None
         if self._static is not None:
             self._current = self._binding(self._static)
@@ -536,21 +513,10 @@ class BoundSession(Compiled):
         """Return a further session, or the same one with buffers of its own."""
         if self._static is not None:
             raise Unsupported("a session that replays a CUDA graph answers one call at a time")
-        if self._sessions.are_shared and self._cell_device.is_cuda:
+        if self._sessions.are_shared and self._device.type == "cuda":
             raise Unsupported("a session on CUDA has one stream, and instances need one each")
         session = self._session if self._sessions.are_shared else None
-        return BoundSession(
-            self._sessions,
-            self._exported,
-            None,
-            self._cell_device,
-            False,
-            self._layers,
-            self._changed,
-            session,
-            self._caches,
-            self._is_open,
-        )
+        return BoundSession(self._sessions, self._layers, self._changed, self._caches, session=session)
 
     def placement(self) -> Placement | None:
         if self._placement is None:
@@ -574,8 +540,8 @@ class BoundSession(Compiled):
         return {**kept, "graph_input_and_output_types": ", ".join(sorted(types)), **self._layers}
 
     def settings(self) -> Settings:
-        told = ("enable_cuda_graph", "cudnn_conv_algo_search", "trt_engine_cache_enable", "device_type")
-        kept = {key: value for key, value in self._options().items() if key in told}
+        noted = ("enable_cuda_graph", "cudnn_conv_algo_search", "trt_engine_cache_enable", "device_type")
+        kept = {key: value for key, value in self._options().items() if key in noted}
         providers = ", ".join(self._session.get_providers())
         return {"provider": self._sessions.provider, "providers": providers, **kept, **self._changed}
 
@@ -748,21 +714,9 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
 def _onnx_type(dtype: torch.dtype) -> int:
     """Return the number of the element type in ONNX."""
     import onnx
-    import torch
 
-    names = {
-        torch.float32: "FLOAT",
-        torch.float64: "DOUBLE",
-        torch.float16: "FLOAT16",
-        torch.bfloat16: "BFLOAT16",
-        torch.int8: "INT8",
-        torch.uint8: "UINT8",
-        torch.int16: "INT16",
-        torch.int32: "INT32",
-        torch.int64: "INT64",
-        torch.bool: "BOOL",
-    }
-    return int(onnx.TensorProto.DataType.Value(names[dtype]))
+    name = str(dtype).removeprefix("torch.")
+    return int(onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())))
 
 
 def _torch_type(name: str) -> torch.dtype:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -89,14 +90,16 @@ class Prepared:
         transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
         would have to do.
         """
+        import torch
+
         if not self.layers or self.spares_inputs:
             return function
         tensors = _own_tensors(self.inputs)
         function(*tensors)
         # a tensor that the call has changed becomes the buffer that later calls may overwrite
         buffers = [
-            tensor if changed else None
-            for tensor, changed in zip(tensors, map(_differ, tensors, self.inputs.args), strict=True)
+            None if torch.equal(tensor, given) else tensor
+            for tensor, given in zip(tensors, self.inputs.args, strict=True)
         ]
         if all(buffer is None for buffer in buffers):
             return function
@@ -181,11 +184,9 @@ def torch_int8_cpu(
         reduce_range=should_reduce_range(torch.device("cpu"))
     )
     quantizer = x86_inductor_quantizer.X86InductorQuantizer()
-    for kind in (torch.nn.Linear, torch.nn.Conv2d, torch.nn.functional.conv1d):
-        set_config = (
-            quantizer.set_module_type_qconfig if isinstance(kind, type) else quantizer.set_function_type_qconfig
-        )
-        set_config(kind, config)
+    quantizer.set_module_type_qconfig(torch.nn.Linear, config)
+    quantizer.set_module_type_qconfig(torch.nn.Conv2d, config)
+    quantizer.set_function_type_qconfig(torch.nn.functional.conv1d, config)
     for path in kept:
         quantizer.set_module_name_qconfig(f"module.{path}", None)  # in `FlatModule`
     # export and calibration take neither inference tensors nor gradients
@@ -196,8 +197,8 @@ def torch_int8_cpu(
         exported.graph.eliminate_dead_code()  # torchao's quantiser fails on a layer that nothing uses
         exported.recompile()
         observed = prepare_pt2e(exported, quantizer)
-        for one in calibration:
-            observed(*_own_tensors(one))
+        for calibrating in calibration:
+            observed(*_own_tensors(calibrating))
         converted = convert_pt2e(observed)
         layers = list(_layers_of_graph(converted))
         counted = counted_layers(layers, Precision.INT8, may_be_few=bool(kept))
@@ -265,7 +266,7 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
         raise Unsupported(f"float8 products need an NVIDIA GPU, not {device.type}")
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_FP8_CAPABILITY:
-        have, need = (".".join(map(str, one)) for one in (capability, MIN_FP8_CAPABILITY))
+        have, need = (".".join(map(str, version)) for version in (capability, MIN_FP8_CAPABILITY))
         raise Unavailable(f"float8 products need compute capability {need}, and this GPU has {have}")
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
 
@@ -330,12 +331,11 @@ def counted_layers(
         reason = f"{library} brings {share} of the layers' weights to {precision} here; {kinds} would stay"
         reason += f" in {precision.input_type}"
         raise Unsupported(f"{reason} ({hint})" if hint else reason)
-    counted: Settings = {}
-    for kind, count in Counter(layer.kind for layer in layers if layer.quantised).items():
-        counted[f"{precision} {kind} layers"] = count
-    for kind, count in left.items():
-        counted[f"{precision.input_type} {kind} layers"] = count
-    return counted
+    rounded = Counter(layer.kind for layer in layers if layer.quantised)
+    return {
+        **{f"{precision} {kind} layers": count for kind, count in rounded.items()},
+        **{f"{precision.input_type} {kind} layers": count for kind, count in left.items()},
+    }
 
 
 def _layers_of_graph(graph_module: Any) -> Iterator[Layer]:
@@ -343,24 +343,12 @@ def _layers_of_graph(graph_module: Any) -> Iterator[Layer]:
     import torch
 
     aten = torch.ops.aten
-    weight_at = {
-        aten.linear.default: ("linear", 1),
-        aten.matmul.default: ("linear", 1),
-        aten.mm.default: ("linear", 1),
-        aten.addmm.default: ("linear", 2),
-        aten.conv1d.default: ("convolution", 1),
-        aten.conv2d.default: ("convolution", 1),
-        aten.conv2d.padding: ("convolution", 1),
-        aten.conv3d.default: ("convolution", 1),
-        aten.convolution.default: ("convolution", 1),
-        aten.conv_transpose1d.default: ("convolution", 1),
-        aten.conv_transpose2d.input: ("convolution", 1),
-        aten.conv_transpose3d.input: ("convolution", 1),
-    }
+    linear = (aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default)
     for node in graph_module.graph.nodes:
-        if node.op != "call_function" or node.target not in weight_at:
+        is_convolution = str(node.target).startswith("aten.conv")
+        if node.op != "call_function" or not (is_convolution or node.target in linear):
             continue
-        kind, index = weight_at[node.target]
+        kind, index = "convolution" if is_convolution else "linear", 2 if node.target == aten.addmm.default else 1
         fed, weight = node.args[index - 1], node.args[index]
         constant = _constant(graph_module, weight)
         if constant is not None:
@@ -373,10 +361,7 @@ def _constant(graph_module: Any, node: Any) -> torch.Tensor | None:
         node = node.args[0]
     if node.op != "get_attr":
         return None
-    found: Any = graph_module
-    for name in node.target.split("."):
-        found = getattr(found, name)
-    tensor: torch.Tensor = found
+    tensor: torch.Tensor = operator.attrgetter(node.target)(graph_module)
     return tensor
 
 
@@ -418,7 +403,7 @@ def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     from bakeoff.backends.calling import FlatModule
 
     duplicate = copy.deepcopy(module)
-    if not inputs.kwargs and all(isinstance(one, torch.Tensor) for one in inputs.args):
+    if not inputs.kwargs and all(isinstance(value, torch.Tensor) for value in inputs.args):
         return duplicate  # it takes them so already, and eager would pay for FlatModule in every call
     return FlatModule(duplicate, inputs)
 
@@ -479,8 +464,8 @@ def _observe(module: torch.nn.Module, parts: list[Any], sets: Iterable[Inputs]) 
 
     handles = [part.register_forward_pre_hook(note) for part in parts]
     try:
-        for one in sets:
-            module(*_own_tensors(one))
+        for inputs in sets:
+            module(*_own_tensors(inputs))
     finally:
         for handle in handles:
             handle.remove()
@@ -494,12 +479,6 @@ def _own_tensors(inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
     with torch.inference_mode(False), torch.no_grad():
         return tuple(tensor.clone() for tensor in inputs.tensors())
-
-
-def _differ(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    return not torch.equal(tensor, other)
 
 
 def require_torchao() -> None:
