@@ -301,6 +301,6 @@ def _finds_shared_libstdcxx() -> bool:
     asked = subprocess.run(
         [get_cpp_compiler(), "-print-file-name=libstdc++.so"], capture_output=True, text=True, check=False
     )
-    found = asked.stdout.strip()
+    path = asked.stdout.strip()
     # a compiler that does not find the library prints its bare name
-    return asked.returncode != 0 or (os.sep in found and Path(found).exists())
+    return asked.returncode != 0 or (os.sep in path and Path(path).exists())

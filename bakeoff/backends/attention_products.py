@@ -78,7 +78,7 @@ def products_in_blocks(
     if block < LEAST_BLOCK:
         return products(queries, keys, values, mask, scale)
     wide = torch.promote_types(queries.dtype, torch.float32)
-    keys, values = (torch.unflatten(one.to(wide), -2, (-1, block)).unsqueeze(-4) for one in (keys, values))
+    keys, values = (torch.unflatten(tensor.to(wide), -2, (-1, block)).unsqueeze(-4) for tensor in (keys, values))
     scores = (queries.to(wide)[..., None, None, :] * keys).sum(-1) * (width**-0.5 if scale is None else scale)
     if mask is not None:
         mask = torch.unflatten(mask.expand(*mask.shape[:-1], rows), -1, (-1, block))
@@ -87,7 +87,7 @@ def products_in_blocks(
         scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else (scores + mask).clamp(min=lowest)
     largest = scores.amax(-1)
     shares = (scores - largest[..., None]).exp()
-    found = (shares[..., None] * values).sum(-2)
+    sums = (shares[..., None] * values).sum(-2)
     weights = (largest - largest.amax(-1, keepdim=True)).exp()
     total = (weights * shares.sum(-1)).sum(-1, keepdim=True)
-    return ((weights[..., None] * found).sum(-2) / total).to(queries.dtype)
+    return ((weights[..., None] * sums).sum(-2) / total).to(queries.dtype)

@@ -27,14 +27,16 @@ class Buckets:
         output changes its size as no input does."""
         from bakeoff.backends.calling import flatten_outputs
 
-        by_size = sorted(sets, key=lambda one: sum(tensor.numel() for tensor in one.tensors()))
-        sizes = [_sizes(one.tensors()) for one in by_size]
+        by_size = sorted(sets, key=lambda inputs: sum(tensor.numel() for tensor in inputs.tensors()))
+        sizes = [_sizes(inputs.tensors()) for inputs in by_size]
         self._largest = {
             axis: max(each[axis] for each in sizes) for axis in sizes[0] if len({each[axis] for each in sizes}) > 1
         }
         if not self._largest:
             raise Unsupported("buckets are for inputs of several sizes, as of --set seq=stream:16:512: use inductor")
-        small, large = (_sizes(flatten_outputs(module(*one.args, **one.kwargs))) for one in (by_size[0], by_size[-1]))
+        small, large = (
+            _sizes(flatten_outputs(module(*inputs.args, **inputs.kwargs))) for inputs in (by_size[0], by_size[-1])
+        )
         self._cuts = {
             axis: self._follows(axis, size, large.get(axis), sizes[0], sizes[-1])
             for axis, size in small.items()

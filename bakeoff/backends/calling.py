@@ -44,16 +44,16 @@ class Returned(tuple[torch.Tensor, ...]):
         numbers: Iterable[str] = (),
         constants: Mapping[str, str] | None = None,
     ) -> Returned:
-        found = cls(tensors)
-        found.places, found.numbers, found.constants = tuple(places), frozenset(numbers), dict(constants or {})
-        assert len(found) == len(found.places)
-        return found
+        returned = cls(tensors)
+        returned.places, returned.numbers, returned.constants = tuple(places), frozenset(numbers), dict(constants or {})
+        assert len(returned) == len(returned.places)
+        return returned
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Returned:
         """Return the same with `function` applied to every tensor."""
-        found = Returned.of(map(function, self), self.places, self.numbers, self.constants)
-        found.choices, found.form = self.choices, self.form
-        return found
+        returned = Returned.of(map(function, self), self.places, self.numbers, self.constants)
+        returned.choices, returned.form = self.choices, self.form
+        return returned
 
 
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
@@ -84,9 +84,9 @@ def returned_by_call(outputs: object) -> Returned:
             constants[place] = repr(leaf)
     if not tensors:
         raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
-    found = Returned.of(tensors.values(), tensors, numbers, constants)
-    found.form = _form_of_answer(outputs)
-    return found
+    returned = Returned.of(tensors.values(), tensors, numbers, constants)
+    returned.form = _form_of_answer(outputs)
+    return returned
 
 
 def _form_of_answer(outputs: object) -> Form:
@@ -117,24 +117,24 @@ def is_tensor(value: object) -> bool:
 
 def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Return the outputs as dense tensors without gradients. A nested tensor becomes its values and their shapes."""
-    if not any(one.requires_grad or one.is_nested or one.is_quantized or is_sparse(one) for one in outputs):
+    if not any(each.requires_grad or each.is_nested or each.is_quantized or is_sparse(each) for each in outputs):
         return outputs
-    if not any(one.is_nested for one in outputs):
+    if not any(each.is_nested for each in outputs):
         return outputs.map(_dense) if isinstance(outputs, Returned) else tuple(map(_dense, outputs))
     places = outputs.places if isinstance(outputs, Returned) else tuple(f"[{n}]" for n in range(len(outputs)))
-    found: dict[str, torch.Tensor] = {}
-    for place, one in zip(places, outputs, strict=True):
-        if one.is_nested:
-            parts = one.detach().unbind()
-            found[f"{place}.values()"] = torch.cat([part.reshape(-1) for part in parts])
-            found[f"{place}.shapes"] = torch.tensor([list(part.shape) for part in parts])
+    by_place: dict[str, torch.Tensor] = {}
+    for place, output in zip(places, outputs, strict=True):
+        if output.is_nested:
+            parts = output.detach().unbind()
+            by_place[f"{place}.values()"] = torch.cat([part.reshape(-1) for part in parts])
+            by_place[f"{place}.shapes"] = torch.tensor([list(part.shape) for part in parts])
         else:
-            found[place] = _dense(one)
+            by_place[place] = _dense(output)
     if isinstance(outputs, Returned):
-        dense = Returned.of(found.values(), found, outputs.numbers, outputs.constants)
+        dense = Returned.of(by_place.values(), by_place, outputs.numbers, outputs.constants)
         dense.choices = outputs.choices
         return dense
-    return tuple(found.values())
+    return tuple(by_place.values())
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
@@ -183,17 +183,17 @@ def _leaves(outputs: object) -> list[tuple[str, Any]]:
     They may be nested in tuples, lists, mappings, dataclasses, and in the attributes of any object, unless that holds
     no tensor. An object that is met again is left out. Raise TypeError for what has no order.
     """
-    found: list[tuple[str, Any]] = []
-    _collect(outputs, "", found, set())
-    return found
+    leaves: list[tuple[str, Any]] = []
+    _collect(outputs, "", leaves, set())
+    return leaves
 
 
-def _collect(value: object, place: str, found: list[tuple[str, Any]], opened: set[int]) -> None:
+def _collect(value: object, place: str, leaves: list[tuple[str, Any]], opened: set[int]) -> None:
     if isinstance(value, LEAVES):
-        found.append((place, value))
+        leaves.append((place, value))
         return
     if (tensor := _from_numpy(value)) is not None:
-        found.append((place, tensor))
+        leaves.append((place, tensor))
         return
     if isinstance(value, NOT_OPENED):
         return
@@ -209,19 +209,19 @@ def _collect(value: object, place: str, found: list[tuple[str, Any]], opened: se
     if isinstance(value, Mapping):
         fields: list[str] = [each.name for each in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
         for key, each in value.items():
-            _collect(each, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", found, opened)
+            _collect(each, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", leaves, opened)
     elif isinstance(value, tuple) and (names := field_names(value)):
         for name, each in zip(names, value, strict=True):
-            _collect(each, f"{place}.{name}", found, opened)
+            _collect(each, f"{place}.{name}", leaves, opened)
     elif isinstance(value, Sequence):
         for index, each in enumerate(value):
-            _collect(each, f"{place}[{index}]", found, opened)
+            _collect(each, f"{place}[{index}]", leaves, opened)
     else:
         inner: list[tuple[str, Any]] = []
         for name, each in attributes(value):
             _collect(each, f"{place}.{name}", inner, opened)
         if dataclasses.is_dataclass(value) or any(isinstance(leaf, torch.Tensor) for _, leaf in inner):
-            found += inner
+            leaves += inner
     if isinstance(value, Mapping | Sequence):
         opened.discard(id(value))  # a list that is returned twice counts twice, as a tensor does
 

@@ -44,7 +44,7 @@ def _captured(compiled: Compiled, example: Inputs, context: BuildContext) -> Com
     sets = context.calibration
     # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
     with torch.inference_mode(False):
-        shared = set.intersection(*(_addresses(one) for one in sets)) if len(sets) > 1 else set()
+        shared = set.intersection(*(_addresses(inputs) for inputs in sets)) if len(sets) > 1 else set()
         static = example.map(
             lambda tensor: (
                 tensor if tensor.data_ptr() in shared else tensor.detach().clone().requires_grad_(tensor.requires_grad)

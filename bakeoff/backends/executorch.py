@@ -67,8 +67,9 @@ class ExecuTorch(AheadOfTime):
         with context.phase("compile"), torch.inference_mode(False), torch.no_grad():
             lowered = to_edge_transform_and_lower(graph, partitioner=[XnnpackPartitioner()]).to_executorch()
             (context.workspace / PROGRAM).write_bytes(lowered.buffer)
-            told = get_delegation_info(lowered.exported_program().graph_module)
-        counts = {name: (found.delegated, found.non_delegated) for name, found in told.delegation_by_operator.items()}
+            info = get_delegation_info(lowered.exported_program().graph_module)
+        by_operator = info.delegation_by_operator.items()
+        counts = {name: (counted.delegated, counted.non_delegated) for name, counted in by_operator}
         (context.workspace / ACCOUNT).write_text(json.dumps(counts))
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:

@@ -170,7 +170,7 @@ def model_at(path: Path) -> OnnxModel:
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
-    weights = {one.name for one in graph.initializer}  # which old files list among the inputs
+    weights = {weight.name for weight in graph.initializer}  # which old files list among the inputs
     return OnnxModel(
         path=path,
         input_names=tuple(value.name for value in graph.input if value.name not in weights),

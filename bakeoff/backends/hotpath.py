@@ -71,17 +71,17 @@ class HotModule(Wrapped):
 
     def placement(self) -> Placement:
         """Return what runs now, and why. Eager is a fallback only if compiling failed."""
-        found = self._hot.report()
-        failures = [str(report) for report in found if report.has_failed]
-        compiled = sum(report.runs == "compiled" for report in found)
+        reports = self._hot.report()
+        failures = [str(report) for report in reports if report.has_failed]
+        compiled = sum(report.runs == "compiled" for report in reports)
         extent = Extent.FULL if not failures else Extent.PARTIAL if compiled else Extent.FALLBACK
-        eager = len(found) - compiled if found else 1
+        eager = len(reports) - compiled if reports else 1
         engines = {"inductor graphs": compiled, "eager modules": eager}
         return Placement(
             extent=extent,
             engines={name: count for name, count in engines.items() if count},
             fallbacks=failures,
-            evidence=[str(report) for report in found] or ["the model: eager; no call has been looked at yet"],
+            evidence=[str(report) for report in reports] or ["the model: eager; no call has been looked at yet"],
         )
 
     def settings(self) -> Settings:

@@ -227,8 +227,8 @@ class Inductor(Backend):
         if context.cell.mode == SURGICAL:
             return self._build_surgical(module, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=False)
-        for one in context.calibration if context.cell.task == DECODE else ():
-            for cache in one.args[2:]:
+        for inputs_of_step in context.calibration if context.cell.task == DECODE else ():
+            for cache in inputs_of_step.args[2:]:
                 # a CUDA graph may write into an input only if that stays where it is
                 torch._dynamo.mark_static_address(cache, guard=False)
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
@@ -396,8 +396,8 @@ class OptimisedSteps(FromCounters, Wrapped):
             part()
             if name == "optimizer":
                 asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
-                found = counters["graph_break"] - before
-                self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
+                breaks = counters["graph_break"] - before
+                self._breaks_by_design = Counter({reason: breaks[reason] for reason in asked_for})
 
 
 def against_freezing(cell: Cell) -> str:

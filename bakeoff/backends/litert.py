@@ -120,7 +120,7 @@ class LoadedFlatbuffer(Compiled):
         self._inputs, self._outputs = _in_order(runner.get_input_details()), _in_order(runner.get_output_details())
 
     def bind(self, inputs: Inputs) -> None:
-        wanted = {one["index"]: one["dtype"] for one in self._interpreter.get_input_details()}
+        wanted = {detail["index"]: detail["dtype"] for detail in self._interpreter.get_input_details()}
         for index, tensor in zip(self._inputs, inputs.tensors(), strict=True):
             self._interpreter.set_tensor(index, tensor.contiguous().numpy().astype(wanted[index], copy=False))
 

@@ -142,10 +142,10 @@ def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:
             self._remaining = iter(list(calibration))
 
         def get_next(self) -> dict[str, Any] | None:
-            one = next(self._remaining, None)
-            if one is None:
+            inputs = next(self._remaining, None)
+            if inputs is None:
                 return None
-            return {name: tensor.cpu().numpy() for name, tensor in zip(names, one.tensors(), strict=True)}
+            return {name: tensor.cpu().numpy() for name, tensor in zip(names, inputs.tensors(), strict=True)}
 
     return Reader()
 

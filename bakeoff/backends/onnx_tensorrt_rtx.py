@@ -43,9 +43,11 @@ def find(device: Device) -> Any:
     except Exception as error:  # only some builds of ONNX Runtime have their own type for this
         raise Unavailable(f"the plug-in of TensorRT for RTX does not load: {first_line(error)}") from error
     index = device.cuda_index or 0
-    offered = [one for one in onnxruntime.get_ep_devices() if one.ep_name == PROVIDER]
+    offered = [offer for offer in onnxruntime.get_ep_devices() if offer.ep_name == PROVIDER]
     if torch.cuda.device_count() > 1:
-        offered = [one for one in offered if one.device.metadata.get("pci_bus_id", "").lower() == _pci_address(index)]
+        offered = [
+            offer for offer in offered if offer.device.metadata.get("pci_bus_id", "").lower() == _pci_address(index)
+        ]
     if offered:
         return offered[0]
     capability = torch.cuda.get_device_capability(index)

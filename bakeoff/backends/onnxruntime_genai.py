@@ -221,10 +221,10 @@ class Step(Engine):
         self._bound = self._ran = _Call(None, 0, [], ())
 
 
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_length(first: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens two sequences have in common from their beginning on."""
-    differing = (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
-    return next(differing, min(len(one), len(other)))
+    differing = (place for place, pair in enumerate(zip(first, other, strict=False)) if pair[0] != pair[1])
+    return next(differing, min(len(first), len(other)))
 
 
 class _Call(NamedTuple):

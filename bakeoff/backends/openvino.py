@@ -332,14 +332,14 @@ class Request(Compiled):
         On some CPUs OpenVINO makes one Subgraph of several layers. Each of its layers then has its weights as an input
         in bytes. Where a CPU cannot multiply bytes, OpenVINO has changed these weights to float before.
         """
-        found = 0
+        layers = 0
         for node in self._runtime_nodes():
             kind, name = _kind(node)
             if kind in MULTIPLYING:
-                found += name in ("i8", "u8")
+                layers += name in ("i8", "u8")
             elif kind == "Subgraph":
-                found += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
-        return found
+                layers += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
+        return layers
 
     def settings(self) -> Settings:
         names = ("EXECUTION_DEVICES", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
@@ -372,7 +372,7 @@ def _is_byte_matrix(node: Any) -> bool:
 def _plain(value: Any) -> str | int:
     """Return a property's value in a form that a record can hold."""
     if isinstance(value, list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(element) for element in value)
     if isinstance(value, int):
         return value
     return value.get_type_name() if hasattr(value, "get_type_name") else str(getattr(value, "name", value))

@@ -101,8 +101,8 @@ def guard_in(message: str) -> str:
     """Return in one line what torch says of a violated constraint, and the line of code if it names one, or nothing."""
     if not message.startswith("Constraints violated"):
         return ""
-    told = [line.strip()[2:] for line in message.splitlines() if line.strip().startswith("- ")]
-    what = next(iter(told), first_line(message)).partition(". If you're using")[0]
+    violations = [line.strip()[2:] for line in message.splitlines() if line.strip().startswith("- ")]
+    what = next(iter(violations), first_line(message)).partition(". If you're using")[0]
     what = what.replace("You marked ", "").replace(" as dynamic but your code specialized it", " was specialised")
     frames = _FRAME.findall(message)
     where = [f"{code.strip()} ({Path(path).name}, line {line})" for path, line, code in frames[-1:]]

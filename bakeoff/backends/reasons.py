@@ -58,9 +58,9 @@ def failure_of(kind: str, message: str) -> Failure:
         if failure := explain(kind, text):
             return failure
     line, place = _source_line(text)
-    told = ": ".join(filter(None, [kind, _first_that_says_something(text).rstrip(": "), line]))
+    sentence = ": ".join(filter(None, [kind, _first_that_says_something(text).rstrip(": "), line]))
     return Failure(
-        kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=without_full_stop(told)
+        kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=without_full_stop(sentence)
     )
 
 
@@ -85,8 +85,10 @@ _KINDS_OF_TENSORS = {
 
 
 def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:
-    found = next((told for said, told in _KINDS_OF_TENSORS.items() if said in text), None)
-    return Failure(kind=found[0], text=found[1]) if found else None
+    for words, (name, sentence) in _KINDS_OF_TENSORS.items():
+        if words in text:
+            return Failure(kind=name, text=sentence)
+    return None
 
 
 def _of_a_graph(kind: str, text: str) -> Failure | None:
@@ -108,9 +110,9 @@ def _of_operators(kind: str, text: str) -> Failure | None:
     if names := [name for listed in _NOT_IN_OPENVINO.findall(text) for name in listed.split(", ")]:
         operators = ", ".join(dict.fromkeys(map(_operator, names)))
         return Failure(kind="not in OpenVINO", operator=operators, text=f"OpenVINO cannot convert {operators}")
-    if told := _TORCH_EXPORT.get(kind):
+    if explain := _TORCH_EXPORT.get(kind):
         operator = _operator(_first_that_says_something(text))
-        return Failure(kind=kind, operator=operator, text=f"torch.export: {told(operator)}")
+        return Failure(kind=kind, operator=operator, text=f"torch.export: {explain(operator)}")
     return None
 
 
@@ -129,10 +131,10 @@ def _of_a_branch(kind: str, text: str) -> Failure | None:
     if not place and (cause := _CAUSED_BY.search(text)) and not cause[1].startswith(("_", "torch/")):
         place = f"{Path(cause[1]).name}, line {cause[2]}, in {cause[3]}"
     unknown = ", ".join(dict.fromkeys(_SYMBOL.findall(match[1])))
-    told = f"torch.export cannot follow what depends on the values in a tensor: {line.rstrip(':') or match[1]}"
+    sentence = f"torch.export cannot follow what depends on the values in a tensor: {line.rstrip(':') or match[1]}"
     if unknown and not line:
-        told += f", where only a call tells what {unknown} is"
-    return Failure(kind="data-dependent branch", place=place, text=told)
+        sentence += f", where only a call tells what {unknown} is"
+    return Failure(kind="data-dependent branch", place=place, text=sentence)
 
 
 def _of_torchscript(kind: str, text: str) -> Failure | None:
@@ -141,8 +143,8 @@ def _of_torchscript(kind: str, text: str) -> Failure | None:
 
 
 def _of_a_compiler(kind: str, text: str) -> Failure | None:
-    found = _COMPILER.search(text) if "compile error" in _first_that_says_something(text) else None
-    return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {found[0].strip()}") if found else None
+    match = _COMPILER.search(text) if "compile error" in _first_that_says_something(text) else None
+    return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {match[0].strip()}") if match else None
 
 
 def _of_a_lowering(kind: str, text: str) -> Failure | None:

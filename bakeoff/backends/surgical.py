@@ -69,7 +69,7 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
     from torch.nn.modules import module as hooks
     from torch.utils import _python_dispatch
 
-    found = Outside()
+    outside = Outside()
     everything = _Call(None)
     calls = [everything]
     compiled = {id(target) for target in targets.values()}
@@ -77,7 +77,7 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
     class Watching(_python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not any(id(call.module) in compiled for call in calls) and not func.is_view:
-                found.operators[str(func.overloadpacket)] += 1
+                outside.operators[str(func.overloadpacket)] += 1
             return func(*args, **(kwargs or {}))
 
     def enter(module: nn.Module, *_: object) -> None:
@@ -93,8 +93,8 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
         stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
         stack.enter_context(Watching())
-        yield found
-    found.modules.update(_class_of(module) for module in everything.inner)
+        yield outside
+    outside.modules.update(_class_of(module) for module in everything.inner)
 
 
 @dataclass
@@ -181,6 +181,6 @@ def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
 
 def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
     """Return what one eager call of `module` runs outside of `targets`."""
-    with counted_outside(targets) as found:
+    with counted_outside(targets) as outside:
         module(*inputs.args, **inputs.kwargs)
-    return found
+    return outside

@@ -158,8 +158,8 @@ class Complaints:
 
     def failure(self, what: str, *reasons: str) -> Exception:
         """Return an error of one line that says what failed, and why: from `reasons`, or else from the log."""
-        told = "; ".join(reasons or self.errors) or "TensorRT logged no error"
-        message = " ".join(f"{what}: {told}".split())
+        why = "; ".join(reasons or self.errors) or "TensorRT logged no error"
+        message = " ".join(f"{what}: {why}".split())
         # by the error's type the harness sees that a cell ran out of memory
         return MemoryError(message) if re.search("out ?of ?memory", message, re.IGNORECASE) else BakeoffError(message)
 

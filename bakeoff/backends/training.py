@@ -62,7 +62,7 @@ class Training:
         self.module = module
         self.task = task
         self._loss = loss or mean_square
-        self._parameters = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        self._parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         changing = [*module.buffers(), *(self._parameters.values() if task == TRAIN_STEP else ())]
         self._initial = [(tensor, _set_aside(tensor)) for tensor in changing]
         self._samples = (

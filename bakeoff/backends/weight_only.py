@@ -65,8 +65,8 @@ def onnx_layers(exported: OnnxModel, precision: Precision) -> Settings:
 
     graph = onnx.load(exported.path, load_external_data=False).graph
     levels = {_attributes(node).get("accuracy_level", 0) for node in graph.node if node.op_type == "MatMulNBits"}
-    told = {"accuracy_level": ", ".join(map(str, sorted(levels)))}
-    return {**counted_layers(_layers_of_onnx(graph), precision, library="ONNX Runtime"), **told}
+    level = {"accuracy_level": ", ".join(map(str, sorted(levels)))}
+    return {**counted_layers(_layers_of_onnx(graph), precision, library="ONNX Runtime"), **level}
 
 
 def openvino_weights(model: Any, precision: Precision) -> Any:
@@ -122,15 +122,15 @@ def _split_gemms(graph: Any) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        told = _attributes(node)
-        if node.op_type != "Gemm" or node.input[1] not in constants or told.get("transA", 0):
+        attributes = _attributes(node)
+        if node.op_type != "Gemm" or node.input[1] not in constants or attributes.get("transA", 0):
             nodes.append(node)
             continue
         weight = onnx.numpy_helper.to_array(constants[node.input[1]])
         matrix = f"{node.output[0]}.weight"
-        scaled = weight.T if told.get("transB", 0) else weight
+        scaled = weight.T if attributes.get("transB", 0) else weight
         graph.initializer.append(
-            onnx.numpy_helper.from_array((scaled * scaled.dtype.type(told.get("alpha", 1.0))).copy(), matrix)
+            onnx.numpy_helper.from_array((scaled * scaled.dtype.type(attributes.get("alpha", 1.0))).copy(), matrix)
         )
         has_bias = len(node.input) > 2 and node.input[2]
         product = f"{node.output[0]}.product" if has_bias else node.output[0]
@@ -149,8 +149,8 @@ def _layers_of_onnx(graph: Any) -> Iterator[Layer]:
     sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "MatMulNBits":
-            told = _attributes(node)
-            yield Layer("linear", told["K"] * told["N"], True)
+            attributes = _attributes(node)
+            yield Layer("linear", attributes["K"] * attributes["N"], True)
         elif node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] in sizes:
             kind = "convolution" if node.op_type == "Conv" else "linear"
             yield Layer(kind, math.prod(sizes[node.input[1]]), False)
@@ -179,7 +179,7 @@ def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
         operators.DEPTHWISE_CONV_2D: "convolution",
     }
     read = schema.ModelT.InitFromPackedBuf(model, 0)
-    codes = [operatorCode.builtinCode for operatorCode in read.operatorCodes]
+    codes = [code.builtinCode for code in read.operatorCodes]
     for graph in read.subgraphs:
         # weights for products in float32 are widened by an operator of their own
         rounded = {
@@ -187,13 +187,13 @@ def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
             for operator in graph.operators
             if codes[operator.opcodeIndex] == operators.DEQUANTIZE
         }
-        for one in graph.operators:
-            if (kind := kinds.get(codes[one.opcodeIndex])) is not None:
-                weight = graph.tensors[rounded.get(one.inputs[1], one.inputs[1])]
+        for operator in graph.operators:
+            if (kind := kinds.get(codes[operator.opcodeIndex])) is not None:
+                weight = graph.tensors[rounded.get(operator.inputs[1], operator.inputs[1])]
                 yield Layer(kind, math.prod(map(int, weight.shape)), weight.type == schema.TensorType.INT8)
 
 
 def _attributes(node: Any) -> dict[str, Any]:
     import onnx
 
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -165,17 +165,17 @@ def _example_of(graph: torch.fx.GraphModule) -> tuple[torch.Tensor, ...]:
     """Return tensors of the kinds that a traced graph takes. Raises ValueError for a graph that takes a number."""
     import torch
 
-    found = []
+    example = []
     for node in graph.graph.nodes:
         if node.op != "placeholder":
             continue
         kind = node.meta["val"]
         if not isinstance(kind, torch.Tensor):
             raise ValueError(f"its backward takes the number {kind} from its forward")
-        found.append(
+        example.append(
             torch.zeros_like(torch.empty_strided(kind.shape, kind.stride(), dtype=kind.dtype, device=kind.device))
         )
-    return tuple(found)
+    return tuple(example)
 
 
 def _package(program: ExportedProgram, file: Path) -> None:
@@ -198,9 +198,9 @@ def _linker_options() -> dict[str, Any]:
         return {}
     command = [get_cpp_compiler(), "-print-file-name=libstdc++.so"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = asked.stdout.strip()
+    path = asked.stdout.strip()
     # a compiler that does not find the library prints its bare name
-    if asked.returncode != 0 or (os.sep in found and Path(found).exists()):
+    if asked.returncode != 0 or (os.sep in path and Path(path).exists()):
         return {}
     return {"aot_inductor.custom_op_libs": [":libstdc++.so.6"]}
 
@@ -210,10 +210,10 @@ def _reference(flat: torch.nn.Module, tensors: list[torch.Tensor], is_training: 
     from bakeoff.hotpath.packages import results_of
 
     before = [tensor._version for tensor in tensors]
-    found = results_of(flat, tensors, is_training)
+    results = results_of(flat, tensors, is_training)
     if before != [tensor._version for tensor in tensors]:
         raise ValueError("its forward writes into its inputs or buffers")
-    return found
+    return results
 
 
 def _try_out(
@@ -233,16 +233,16 @@ def _try_out(
     def compiled() -> list[torch.Tensor]:
         return results_of(lambda *given: loaded(list(given)), tensors, task.is_training)
 
-    found = compiled()
+    results = compiled()
     load_s = time.perf_counter() - begun
-    if error := difference(found, expected):
+    if error := difference(results, expected):
         raise ValueError(f"the compiled version computes something else: {error}")
     eager_s, compiled_s = _in_turns(lambda: results_of(flat, tensors, task.is_training), compiled, tensors)
     return {"load_s": load_s, "eager_s": eager_s, "compiled_s": compiled_s}
 
 
 def _in_turns(
-    one: Callable[[], object], other: Callable[[], object], tensors: list[torch.Tensor]
+    eager: Callable[[], object], compiled: Callable[[], object], tensors: list[torch.Tensor]
 ) -> tuple[float, float]:
     """Return the median seconds of a call of each, the device's work included."""
     import torch
@@ -251,14 +251,14 @@ def _in_turns(
     seconds: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + 2 * TIMED_S_PER_VERSION
     while time.perf_counter() < end or len(seconds[0]) < 5:
-        for call, found in zip((one, other), seconds, strict=True):
+        for call, taken in zip((eager, compiled), seconds, strict=True):
             for device in devices:
                 torch.cuda.synchronize(device)
             begun = time.perf_counter()
             call()
             for device in devices:
                 torch.cuda.synchronize(device)
-            found.append(time.perf_counter() - begun)
+            taken.append(time.perf_counter() - begun)
     return statistics.median(seconds[0][1:]), statistics.median(seconds[1][1:])
 
 

@@ -83,12 +83,12 @@ class _Writer(pickle.Pickler):
 
     def files(self) -> dict[str, str]:
         """Return the files of modules that were loaded under names by which Python does not find them."""
-        found = {}
+        files = {}
         for name in self._modules:
             origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
             if origin and "." not in name and name not in BUILT_IN and PathFinder.find_spec(name) is None:
-                found[name] = str(origin)
-        return found
+                files[name] = str(origin)
+        return files
 
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, torch.Tensor):

@@ -82,7 +82,7 @@ class Knowledge:
         """Write down what was learned of a path, in place of what was known. Raises OSError."""
         with self._lock:
             self._known = {**self._read(), path: learned}
-            paths = {key: _document(one) for key, one in self._known.items()}
+            paths = {key: _document(entry) for key, entry in self._known.items()}
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / FILE, json.dumps({"format": FORMAT, "paths": paths}, indent=1))
 

@@ -77,10 +77,10 @@ def differentiable(
         @once_differentiable
         def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             tangents = [_laid_out(given, stride) for given, stride in zip(gradients, strides, strict=True)]
-            found: list[torch.Tensor | None] = [None] * ctx.inputs
+            by_input: list[torch.Tensor | None] = [None] * ctx.inputs
             for place, gradient in zip(places, backward([*ctx.saved_tensors, *tangents]), strict=True):
-                found[place] = gradient
-            return tuple(found)
+                by_input[place] = gradient
+            return tuple(by_input)
 
     apply: Callable[..., tuple[torch.Tensor, ...]] = Compiled.apply
     return apply
@@ -106,11 +106,11 @@ def results_of(call: Callable[..., Any], tensors: Tensors, is_training: bool) ->
     return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
 
 
-def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
+def difference(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
     """Return how the tensors differ by more than rounding. The text is empty where they do not."""
-    if len(found) != len(expected):
-        return f"{len(found)} tensors instead of {len(expected)}"
-    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+    if len(results) != len(expected):
+        return f"{len(results)} tensors instead of {len(expected)}"
+    for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return f"tensor {number} is {ours.dtype} {list(ours.shape)} instead of {theirs.dtype} {list(theirs.shape)}"
         if not theirs.dtype.is_floating_point:

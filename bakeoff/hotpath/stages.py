@@ -443,8 +443,8 @@ class Ready(EagerStage):
             expected = packages.results_of(flat, tensors, is_training=True)
         else:
             expected = tensors_in((call.outputs,), {})
-        found = packages.results_of(lambda *given: function(list(given)), tensors, path.is_training)
-        return Version(function, rebuilder(call.outputs)), packages.difference(found, expected)
+        results = packages.results_of(lambda *given: function(list(given)), tensors, path.is_training)
+        return Version(function, rebuilder(call.outputs)), packages.difference(results, expected)
 
 
 class Trial(Undecided):
@@ -512,16 +512,16 @@ class Trial(Undecided):
     def _judged(self, path: Path, result: TrialResult) -> Settled:
         measured = self.found()
         assert measured.eager_s is not None and measured.compiled_s is not None
-        told = (
+        speed = (
             f"{result.speedup:.2f}x [{result.low:.2f}, {result.high:.2f}] as fast "
             f"({1e3 * measured.compiled_s:.3g} ms compiled, {1e3 * measured.eager_s:.3g} ms eager)"
         )
         if result.is_won:
-            reason, verdict = f"tried, and {told}", "compiled"
+            reason, verdict = f"tried, and {speed}", "compiled"
             settled = replace(self.settled(reason), version=self._version, switched_at_call=path.calls)
         else:
             doubt = "" if result.is_lost else f", which shows no lead of {deciding.MIN_SPEEDUP}"
-            reason, verdict = f"tried, and compiled is {told}{doubt}", "eager"
+            reason, verdict = f"tried, and compiled is {speed}{doubt}", "eager"
             # the next run tries again what may well be faster; it looks at these medians before it does
             speedup = deciding.speedup_of(measured.eager_s, measured.compiled_s)
             if not result.is_lost and speedup >= deciding.MIN_SPEEDUP:

@@ -123,8 +123,8 @@ def find_evaluate(name: str) -> Callable[..., object]:
     if name.startswith(LIVE):
         from bakeoff.models.live_model import read_evaluate
 
-        found: Callable[..., object] = read_evaluate()
-        return found
+        evaluate: Callable[..., object] = read_evaluate()
+        return evaluate
     return _code_of(name).imported()
 
 
@@ -173,5 +173,5 @@ def _of_distribution(name: str, target: str) -> Family:
 
 def _class(path: str) -> Callable[..., Family]:
     module, _, attribute = path.partition(":")
-    found: Callable[..., Family] = getattr(importlib.import_module(module), attribute)
-    return found
+    family: Callable[..., Family] = getattr(importlib.import_module(module), attribute)
+    return family

@@ -35,7 +35,7 @@ class Fused(nn.Module):
         if queries.dim() == 4:
             return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal)
         # torch's fused kernels need four dimensions
-        queries, keys, values = (one.unsqueeze(1) for one in (queries, keys, values))
+        queries, keys, values = (tensor.unsqueeze(1) for tensor in (queries, keys, values))
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal).squeeze(1)
 
 

@@ -25,17 +25,17 @@ def with_calibration(model: LoadedModel) -> LoadedModel:
     if model.calibrate is None:
         return replace(model, forms=(*model.forms, OWN))
     given = tuple(model.calibrate())
-    for number, one in enumerate(given):
-        if problem := difference_of(one, model.inputs[0]):
+    for number, inputs in enumerate(given):
+        if problem := difference_of(inputs, model.inputs[0]):
             raise UsageError(f"{model.calibrates_with}: call {number} {problem} of the call that is judged")
-    judged = tuple(one for one in model.inputs if not any(one is other for other in given))
-    kept = tuple(one for one in given if not any(_is_equal(one, other) for other in judged))
+    judged = tuple(inputs for inputs in model.inputs if not any(inputs is other for other in given))
+    kept = tuple(inputs for inputs in given if not any(_is_equal(inputs, other) for other in judged))
     if not kept:
         raise UsageError(f"{model.calibrates_with}: every call is also judged, and nothing is left to calibrate with")
     left_out = len(given) - len(kept)
     also = f", without {left_out} that are judged" if left_out else ", none of which is judged"
-    told = f"is calibrated for int8 with {len(kept)} calls from {model.calibrates_with}{also}"
-    model = replace(model, inputs=judged, calibration=kept, forms=(*model.forms, told))
+    form = f"is calibrated for int8 with {len(kept)} calls from {model.calibrates_with}{also}"
+    model = replace(model, inputs=judged, calibration=kept, forms=(*model.forms, form))
     if len(judged) > 1:
         return model
     return replace(model, inputs=input_sets(judged[0]), bolder_inputs=partial(input_sets, judged[0]))
@@ -56,8 +56,8 @@ def second_half(sets: Sequence[Inputs]) -> Sequence[Inputs]:
     return sets[(len(sets) + 1) // 2 :]
 
 
-def _is_equal(one: Inputs, other: Inputs) -> bool:
+def _is_equal(inputs: Inputs, other: Inputs) -> bool:
     import torch
 
-    pairs = list(zip(one.tensors(), other.tensors(), strict=False))
+    pairs = list(zip(inputs.tensors(), other.tensors(), strict=False))
     return all(ours.shape == theirs.shape and torch.equal(ours, theirs) for ours, theirs in pairs)

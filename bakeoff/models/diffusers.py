@@ -92,7 +92,7 @@ def describe(folder: str) -> Facts:
     if not issubclass(model_class, diffusers.ModelMixin):
         raise UsageError(f"{model}: {named} is no model of diffusers: {FACTORY_INSTEAD}")
     accepted = inspect.signature(model_class.forward).parameters
-    config = {name: one.default for name, one in inspect.signature(model_class.__init__).parameters.items()}
+    config = {name: parameter.default for name, parameter in inspect.signature(model_class.__init__).parameters.items()}
     config |= read_config(model, Path(folder), TAKES)
     facts: Facts = {
         "class": named,
@@ -105,7 +105,7 @@ def describe(folder: str) -> Facts:
     }
     given = {facts["image"], "timestep", "class_labels" if facts["classes"] else ""}
     given.add("encoder_hidden_states" if facts["text_width"] else "")
-    needed = {name for name, one in accepted.items() if one.default is one.empty and name != "self"}
+    needed = {name for name, parameter in accepted.items() if parameter.default is parameter.empty and name != "self"}
     if lacking := sorted(needed - given) or ([] if facts["image"] and facts["channels"] else ["no image"]):
         raise UsageError(f"{model}: {named} takes {', '.join(lacking)}: {FACTORY_INSTEAD}")
     return facts

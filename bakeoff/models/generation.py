@@ -105,9 +105,9 @@ def writes_in_place(module: Any) -> Any:
     the logits alone. Return None for a module that cannot."""
     if not hasattr(module, "in_place"):
         return None
-    found = copy.copy(module)
-    found.in_place = True
-    return found
+    in_place = copy.copy(module)
+    in_place.in_place = True
+    return in_place
 
 
 def caches_in_place(module: Any, inputs: Inputs) -> int:
@@ -126,7 +126,7 @@ def _sets_of_steps(decoder: Decoder, tokens: torch.Tensor, positions: Sequence[i
 
     def before(position: int) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            return tuple(one.contiguous() for one in decoder.prefill(tokens[:, :position])[1:])
+            return tuple(cache.contiguous() for cache in decoder.prefill(tokens[:, :position])[1:])
 
     shared = None if decoder.is_recurrent else before(positions[0])
     return tuple(

@@ -45,10 +45,10 @@ def grouped_attention(
     batch, heads, length, width = query.shape
     is_shared = key.shape[1] != heads
     if length != 1 or not is_shared or attention_mask is None or attention_mask.shape[1] != 1:
-        found: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
+        unchanged: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
         )
-        return found
+        return unchanged
     grouped = query.reshape(batch, key.shape[1], -1, width)
     attended = functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=options.get("scaling")
@@ -180,9 +180,9 @@ class RecurrentStep(nn.Module):
 
     def forward(self, token: Tensor, position: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         layers = [State(*pair) for pair in zip(states[::2], states[1::2], strict=True)]
-        logits, *found = _call_recurrent(self.language_model, token, layers)
+        logits, *states_after = _call_recurrent(self.language_model, token, layers)
         # no position is needed, but an exporter would drop an input that nothing uses
-        return logits + 0.0 * position.to(logits.dtype), *found
+        return logits + 0.0 * position.to(logits.dtype), *states_after
 
 
 def _call_recurrent(model: Any, tokens: Tensor, layers: list[Any]) -> tuple[Tensor, ...]:

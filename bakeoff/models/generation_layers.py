@@ -28,7 +28,7 @@ class Prefill(nn.Module):
         for layer in lm.layers:
             queries, keys, values = layer.project(x, cosines, sines)
             x = layer.finish(x, layer.attention(queries, keys, values))
-            caches += [functional.pad(one, (0, 0, 0, self.context - length)) for one in (keys, values)]
+            caches += [functional.pad(rows, (0, 0, 0, self.context - length)) for rows in (keys, values)]
         return lm.output(lm.norm(x[:, -1])), *caches
 
 

@@ -250,11 +250,11 @@ def _check_type(model: str, config: Mapping[str, Any]) -> None:
 
     Its table of types is read and not imported, because the controller plans without torch.
     """
-    found = importlib.util.find_spec("transformers")
+    spec = importlib.util.find_spec("transformers")
     named = str(config.get("model_type", ""))
-    if not named or "auto_map" in config or found is None or found.origin is None:
+    if not named or "auto_map" in config or spec is None or spec.origin is None:
         return
-    tables = [Path(found.origin).parent / "models/auto" / name for name in TABLES_OF_TYPES]
+    tables = [Path(spec.origin).parent / "models/auto" / name for name in TABLES_OF_TYPES]
     text = "".join(path.read_text(encoding="utf-8") for path in tables if path.exists())
     known = re.findall(r'"([\w.-]+)"\s*[,:]\s*"\w+Config"', text)
     if known and named not in known:

@@ -68,17 +68,17 @@ def copied(tensors: list[torch.Tensor], device: str | None = None) -> list[torch
         begin = min(int(tensor.storage_offset()) for tensor in group)
         length = max(tensor.storage_offset() + extent(tensor) for tensor in group) - begin
         buffers[key] = begin, copy_of(group[0].detach().as_strided((length,), (1,), begin))
-    found: dict[int, torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
     for tensor in tensors:
-        if id(tensor) in found:
+        if id(tensor) in copies:
             continue
         if is_strided(tensor) and tensor.numel():
             begin, buffer = buffers[memory_of(tensor)]
             copy = buffer.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
         else:
             copy = copy_of(tensor.detach())
-        found[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
-    return [found[id(tensor)] for tensor in tensors]
+        copies[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return [copies[id(tensor)] for tensor in tensors]
 
 
 def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, ...] = ()) -> None:

@@ -126,14 +126,14 @@ def _arrays_in(file: Path) -> dict[str, Any]:
 
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            found = {name: np.ascontiguousarray(arrays[name]) for name in arrays.files}
+            contiguous = {name: np.ascontiguousarray(arrays[name]) for name in arrays.files}
     except FileNotFoundError:
         raise UsageError(f"no file {file}: numpy.savez('sample.npz', NAME=array) writes one") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read {file}: {error}") from None
-    if not found:
+    if not contiguous:
         raise UsageError(f"{file} holds no array: numpy.savez('sample.npz', NAME=array) writes one by its name")
-    return found
+    return contiguous
 
 
 def _size_of_arrays(arrays: Mapping[str, Any]) -> SizeInFile:

@@ -108,7 +108,7 @@ class MatmulFp8(Drawn):
         def quantised(tensor: torch.Tensor) -> torch.Tensor:
             return (tensor / scale).clamp_(-largest, largest).to(torch.float8_e4m3fn)
 
-        sets = tuple(one.map(quantised) for one in _matrices(dimensions, seed, device, torch.float32))
+        sets = tuple(inputs.map(quantised) for inputs in _matrices(dimensions, seed, device, torch.float32))
         return LoadedModel(ScaledProduct(scale, scale).eval(), sets)
 
 

@@ -87,10 +87,10 @@ def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError
     """Return an error that says which torchvision would fit."""
     import torch
 
-    told = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
+    reason = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
     return UsageError(
         f"{model} needs torchvision, and the one here is built for another torch than {torch.__version__} "
-        f"({told}): {torchvision_remedy(torch.version.cuda)}"
+        f"({reason}): {torchvision_remedy(torch.version.cuda)}"
     )
 
 

@@ -59,7 +59,7 @@ class OnnxFile(Family):
         """An ONNX file brings the types that it computes in. Those with 16-bit weights have no fp32 to be called."""
         if precision not in (Precision.FP32, Precision.TF32):
             return f"an ONNX file brings its own types: {self.name} is not cast to {precision}"
-        halves = {_type_name(one.data_type) for one in self.model.graph.initializer} & {"FLOAT16", "BFLOAT16"}
+        halves = {_type_name(weight.data_type) for weight in self.model.graph.initializer} & {"FLOAT16", "BFLOAT16"}
         return f"the weights of {self.name} are {', '.join(sorted(halves))}, not {precision}" if halves else ""
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
@@ -89,7 +89,7 @@ class OnnxFile(Family):
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs of a call. Old files list their weights among the inputs."""
-    weights = {one.name for one in model.graph.initializer}
+    weights = {weight.name for weight in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 
 
@@ -134,7 +134,7 @@ def _default(value: onnx.ValueInfoProto, axis: int) -> int:
 
 def _ids_below(model: onnx.ModelProto, name: str) -> int:
     """Return the length of the shortest table that the input indexes."""
-    tables = {one.name: one.dims for one in model.graph.initializer}
+    tables = {weight.name: weight.dims for weight in model.graph.initializer}
     lengths = [
         int(tables[node.input[0]][0])
         for node in model.graph.node
@@ -149,7 +149,7 @@ def _work(model: onnx.ModelProto) -> tuple[int, int]:
 
     values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in values}
-    shapes |= {one.name: list(one.dims) for one in model.graph.initializer}
+    shapes |= {weight.name: list(weight.dims) for weight in model.graph.initializer}
     flops = 0
     for node in model.graph.node:
         if node.op_type not in ("MatMul", "Gemm", "Conv") or not shapes.get(node.output[0]):
@@ -158,11 +158,14 @@ def _work(model: onnx.ModelProto) -> tuple[int, int]:
         if node.op_type == "Conv":
             summed = math.prod(second[1:])
         else:
-            is_transposed = any(one.name == "transA" and one.i for one in node.attribute)
+            is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
             summed = first[0] if is_transposed and first else first[-1] if first else 0
         flops += 2 * math.prod(shapes[node.output[0]]) * summed
-    widths = {one.name: onnx.helper.tensor_dtype_to_np_dtype(one.data_type).itemsize for one in model.graph.initializer}
-    ends = {one.name: 4 for one in (*inputs_of(model), *model.graph.output)}
+    widths = {
+        weight.name: onnx.helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
+        for weight in model.graph.initializer
+    }
+    ends = {value.name: 4 for value in (*inputs_of(model), *model.graph.output)}
     return flops, sum(math.prod(shapes[name]) * width for name, width in (widths | ends).items())
 
 

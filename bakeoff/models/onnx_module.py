@@ -55,7 +55,7 @@ class OnnxModule(nn.Module):
         path.write_bytes(model.SerializeToString())
 
     def _copy_weights(self, folder: Path) -> None:
-        for location in {entry.value for one in self.model.graph.initializer for entry in _locations(one)}:
+        for location in {entry.value for weight in self.model.graph.initializer for entry in _locations(weight)}:
             (folder / location).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(self.path.parent / location, folder / location)
 

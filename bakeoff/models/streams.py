@@ -20,7 +20,7 @@ def each_size(dimensions: Sizes) -> list[dict[str, int | str]]:
 
     Several streams go through their sizes together.
     """
-    spans = {name: found for name, value in dimensions.items() if (found := ends_of_stream(value))}
+    spans = {name: ends for name, value in dimensions.items() if (ends := ends_of_stream(value))}
     if not spans:
         return [dict(dimensions)]
     return [

@@ -54,7 +54,7 @@ class Torchvision(Family):
             module = torchvision.models.get_model(self.architecture, weights=None, **self.arguments(dimensions))
             inputs = tuple(self._inputs(dimensions) for _ in range(INPUT_SETS))
             if self.kind == DETECTION:  # what follows the backbone chooses boxes and is no batch normalisation
-                make_as_trained(module, [Inputs((torch.stack(one.args[0]),)) for one in inputs], module.backbone)
+                make_as_trained(module, [Inputs((torch.stack(given.args[0]),)) for given in inputs], module.backbone)
             else:
                 make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)

@@ -130,12 +130,12 @@ def decoded(outputs: Tensor, least_score: float) -> list[Detections]:
     x, y = (x + grid) * STRIDE, (y + grid[:, None]) * STRIDE
     width, height = width * SIZE / 2, height * SIZE / 2
     corners = torch.stack([x - width, y - height, x + width, y + height], dim=-1)
-    found = []
+    detections = []
     for its_scores, its_boxes in zip(scores, corners, strict=True):
         is_found = its_scores >= least_score
         pairs = zip(its_scores[is_found].tolist(), its_boxes[is_found], strict=True)
-        found.append(sorted(pairs, key=lambda pair: -pair[0]))
-    return found
+        detections.append(sorted(pairs, key=lambda pair: -pair[0]))
+    return detections
 
 
 def suppressed(detections: Detections) -> Detections:
@@ -160,10 +160,10 @@ def matched(detections: Detections, planted: Tensor) -> tuple[list[tuple[float, 
     return hits, scores
 
 
-def overlap(one: Tensor, other: Tensor) -> float:
+def overlap(box: Tensor, other: Tensor) -> float:
     """Return the area that two boxes share, over the area of both together."""
-    sides = (torch.minimum(one[2:], other[2:]) - torch.maximum(one[:2], other[:2])).clamp(min=0)
-    shared, areas = sides.prod(), (one[2:] - one[:2]).prod() + (other[2:] - other[:2]).prod()
+    sides = (torch.minimum(box[2:], other[2:]) - torch.maximum(box[:2], other[:2])).clamp(min=0)
+    shared, areas = sides.prod(), (box[2:] - box[:2]).prod() + (other[2:] - other[:2]).prod()
     return float(shared / (areas - shared))
 
 

@@ -105,11 +105,11 @@ def pairs() -> tuple[list[str], list[str], list[int]]:
     draw = random.Random(0)
     firsts, seconds, grades = [], [], []
     for _ in range(PAIRS):
-        one = drawn(draw)
-        other = [part if draw.random() < 0.5 else another for part, another in zip(one, drawn(draw), strict=True)]
-        firsts.append(sentence(one, draw))
+        first = drawn(draw)
+        other = [part if draw.random() < 0.5 else another for part, another in zip(first, drawn(draw), strict=True)]
+        firsts.append(sentence(first, draw))
         seconds.append(sentence(other, draw))
-        grades.append(sum(points for points, a, b in zip(POINTS, one, other, strict=True) if a == b))
+        grades.append(sum(points for points, a, b in zip(POINTS, first, other, strict=True) if a == b))
     return firsts, seconds, grades
 
 

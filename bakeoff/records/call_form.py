@@ -133,11 +133,11 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):  # some callables of C++ do not tell
         return [["args", "VAR_POSITIONAL"], ["kwargs", "VAR_KEYWORD"]]
-    found: list[list[Any]] = []
+    described: list[list[Any]] = []
     for each in parameters:
         default = [] if each.default is each.empty else [_form_of_default(each.default)]
-        found.append([each.name, each.kind.name, *default])
-    return found
+        described.append([each.name, each.kind.name, *default])
+    return described
 
 
 def _form_of_default(value: object) -> Form:
@@ -231,12 +231,12 @@ def _imported(place: str) -> Any:
     """Return the class at `module:name`, or None if it cannot be imported here."""
     module, _, name = place.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        attribute: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            attribute = getattr(attribute, part)
     except (ImportError, AttributeError):
         return None
-    return found if isinstance(found, type) else None
+    return attribute if isinstance(attribute, type) else None
 
 
 Take = Callable[[Any, list[Any]], None]

@@ -195,10 +195,10 @@ class ScriptedWorker:
     def _say(self, stage: str, *events: object) -> None:
         ending = self._script.endings.get((self._number, stage))
         if ending is not None:
-            told = [event for event in events if isinstance(event, PhaseBegun)]
+            begun = [event for event in events if isinstance(event, PhaseBegun)]
             if isinstance(ending, Status):
                 ending = Failed(status=ending, failure=Failure(kind="Scripted", text="scripted"))
-            events = (*told, ending)
+            events = (*begun, ending)
         self._events.extend(events)
 
     def send(self, command: object) -> None:

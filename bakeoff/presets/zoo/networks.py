@@ -110,8 +110,8 @@ class GraphLayer(nn.Module):
         sources, targets = edges[0], edges[1]
         ones = torch.ones_like(targets, dtype=nodes.dtype)
         degrees = torch.zeros_like(nodes[:, 0]).scatter_add(0, targets, ones).clamp(min=1)
-        found = nodes[sources]
-        sums = torch.zeros_like(nodes).scatter_add(0, targets.unsqueeze(1).expand_as(found), found)
+        messages = nodes[sources]
+        sums = torch.zeros_like(nodes).scatter_add(0, targets.unsqueeze(1).expand_as(messages), messages)
         return nodes + functional.relu(self.norm(self.own(nodes) + self.others(sums / degrees.unsqueeze(1))))
 
 

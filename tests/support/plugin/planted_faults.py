@@ -156,8 +156,8 @@ def no_residual(module: torch.nn.Module) -> None:
     """Lose the residual around the first block whose outputs have the shape of its inputs."""
     import torch
 
-    def without(_: torch.nn.Module, given: tuple[Any, ...], found: Any) -> Any:
-        return found - given[0]
+    def without(_: torch.nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+        return output - given[0]
 
     blocks = [part for part in module.modules() if type(part).__name__.endswith(("Layer", "Block", "block"))]
     if not blocks:
@@ -185,18 +185,25 @@ def rounded(tensor: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
     return ((whole + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
 
 
-def tf32(module: torch.nn.Module) -> None:
-    """Round the operands of products to TF32's mantissa."""
+def float32_layers(module: torch.nn.Module) -> list[Any]:
+    """Return the layers with products in float32. Raise Unsupported if there is none."""
     import torch
-
-    def round_inputs(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(rounded(one, TF32_MANTISSA_BITS) if torch.is_tensor(one) else one for one in given)
 
     kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
     layers = [part for part in module.modules() if isinstance(part, kinds) and part.weight.dtype is torch.float32]
     if not layers:
         raise Unsupported("the model has no layer with products in float32")
-    for layer in layers:
+    return layers
+
+
+def tf32(module: torch.nn.Module) -> None:
+    """Round the operands of products to TF32's mantissa."""
+    import torch
+
+    def round_inputs(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rounded(value, TF32_MANTISSA_BITS) if torch.is_tensor(value) else value for value in given)
+
+    for layer in float32_layers(module):
         layer.weight.data = rounded(layer.weight.data, TF32_MANTISSA_BITS)
         layer.register_forward_pre_hook(round_inputs)
 
@@ -206,16 +213,12 @@ def bf16(module: torch.nn.Module) -> None:
     import torch
 
     def narrow(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(one.bfloat16() if torch.is_tensor(one) else one for one in given)
+        return tuple(value.bfloat16() if torch.is_tensor(value) else value for value in given)
 
-    def widen(_: torch.nn.Module, given: tuple[Any, ...], found: Any) -> Any:
-        return found.float()
+    def widen(_: torch.nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+        return output.float()
 
-    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-    layers = [part for part in module.modules() if isinstance(part, kinds) and part.weight.dtype is torch.float32]
-    if not layers:
-        raise Unsupported("the model has no layer with products in float32")
-    for layer in layers:
+    for layer in float32_layers(module):
         layer.bfloat16()
         layer.register_forward_pre_hook(narrow)
         layer.register_forward_hook(widen)
