@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.schema import SCHEMA_VERSION, Report
 from bakeoff.records.upgrade import upgrade_report
 
@@ -51,7 +51,7 @@ def read(path: Path, with_samples: bool = True) -> Report:
     except (OSError, EOFError) as error:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not JSON ({_first_line(error)}): give the {REPORT_JSON} of a run") from None
+        raise UsageError(f"{file} is not JSON ({first_line(error)}): give the {REPORT_JSON} of a run") from None
     if not isinstance(document, dict) or "schema_version" not in document:
         raise UsageError(f"{file} is JSON but no report: it has no schema_version")
     _check_version(file, document["schema_version"])
@@ -60,7 +60,7 @@ def read(path: Path, with_samples: bool = True) -> Report:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file} is not a valid report: {field}: {_first_line(first['msg'])}") from None
+        raise UsageError(f"{file} is not a valid report: {field}: {first_line(first['msg'])}") from None
     return report if with_samples else _without_samples(report)
 
 
@@ -115,7 +115,3 @@ def _validated(document: dict[str, Any]) -> Report:
 def _minor(version: str) -> int:
     part = [*version.split("."), "0"][1]
     return int(part) if part.isdecimal() else 0
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -41,6 +41,8 @@ VMSTAT = Path("/proc/vmstat")
 
 
 BUILD_FILE = "build.json"
+
+Kept = TypeVar("Kept", bound=Frozen)
 
 
 class UnfinishedCell(Frozen):
@@ -115,7 +117,8 @@ class Store:
         for name in ("cells", "logs", "reference"):
             (root / name).mkdir()
         store = cls(root)
-        store._write_plan({"command": command, "planned": list(planned), "request": request.model_dump(mode="json")})
+        plan = {"command": command, "planned": list(planned), "request": request.model_dump(mode="json")}
+        write_atomically(root / "plan.json", json.dumps(plan, indent=1))
         return store
 
     @staticmethod
@@ -242,51 +245,48 @@ class Store:
         return self.root / "logs" / f"{name}.log"
 
     def reference(self, contest_id: str) -> Path:
-        return self.root / "reference" / f"{contest_id}.safetensors"
+        return self._of_contest(contest_id, "safetensors")
 
     def sample(self, contest_id: str) -> Path:
         """Return the file with one input set and the outputs that it must give, for what is exported."""
-        return self.root / "reference" / f"{contest_id}.sample.npz"
+        return self._of_contest(contest_id, "sample.npz")
 
     def inputs(self, contest_id: str) -> Path:
         """Return the file with the contest's input sets, for cells whose build is made with those of another size."""
-        return self.root / "reference" / f"{contest_id}.inputs.pt"
+        return self._of_contest(contest_id, "inputs.pt")
 
     def save_work(self, contest_id: str, work: Work) -> None:
         """Keep the work of a call beside the reference, which is computed in the same process."""
-        write_atomically(self._work(contest_id), work.model_dump_json())
+        write_atomically(self._of_contest(contest_id, "work.json"), work.model_dump_json())
 
     def work(self, contest_id: str) -> Work | None:
         """Return the work of a call of this contest's model, or None if it was not counted."""
-        path = self._work(contest_id)
-        return Work.model_validate_json(path.read_text()) if path.exists() else None
+        return _read(self._of_contest(contest_id, "work.json"), Work)
 
     def save_fingerprint(self, contest_id: str, fingerprint: str) -> None:
         """Keep what builds of the contest's model are found by."""
-        write_atomically(self._fingerprint(contest_id), fingerprint)
+        write_atomically(self._of_contest(contest_id, "fingerprint"), fingerprint)
 
     def fingerprint(self, contest_id: str) -> str:
         """Return what builds of the contest's model are found by, or nothing if it is not known."""
-        path = self._fingerprint(contest_id)
+        path = self._of_contest(contest_id, "fingerprint")
         return path.read_text() if path.exists() else ""
 
     def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
         """Keep what was found out about a contest's model, beside the reference."""
-        write_atomically(self._traits(contest_id), traits.model_dump_json())
+        write_atomically(self._of_contest(contest_id, "traits.json"), traits.model_dump_json())
 
     def traits(self, contest_id: str) -> ModelTraits | None:
         """Return what was found out about a contest's model, or None if there is no reference yet."""
-        path = self._traits(contest_id)
-        return ModelTraits.model_validate_json(path.read_text()) if path.exists() else None
+        return _read(self._of_contest(contest_id, "traits.json"), ModelTraits)
 
     def save_metrics(self, contest_id: str, metrics: Metrics) -> None:
         """Keep what `evaluate` says of a contest's float reference, beside the reference."""
-        write_atomically(self._metrics(contest_id), metrics.model_dump_json())
+        write_atomically(self._of_contest(contest_id, "metrics.json"), metrics.model_dump_json())
 
     def metrics(self, contest_id: str) -> Metrics | None:
         """Return what `evaluate` says of a contest's float reference, or None if it was not called yet."""
-        path = self._metrics(contest_id)
-        return Metrics.model_validate_json(path.read_text()) if path.exists() else None
+        return _read(self._of_contest(contest_id, "metrics.json"), Metrics)
 
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)
@@ -295,8 +295,7 @@ class Store:
 
     def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
         """Return the machine's highest rates, or None if they were not measured."""
-        path = self._ceilings(device, precision)
-        return Ceilings.model_validate_json(path.read_text()) if path.exists() else None
+        return _read(self._ceilings(device, precision), Ceilings)
 
     def note(self, text: str) -> None:
         """Keep a note for the readers of the report. The same note is kept once."""
@@ -313,8 +312,7 @@ class Store:
         write_atomically(self.root / "environment.json", environment.model_dump_json(indent=1))
 
     def environment(self) -> Environment | None:
-        path = self.root / "environment.json"
-        return Environment.model_validate_json(path.read_text()) if path.exists() else None
+        return _read(self.root / "environment.json", Environment)
 
     @contextlib.contextmanager
     def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], object]]:
@@ -346,23 +344,12 @@ class Store:
     def _so_far(self, contest_id: str) -> Path:
         return self.root / "so_far" / f"{contest_id}.json"
 
-    def _work(self, contest_id: str) -> Path:
-        return self.root / "reference" / f"{contest_id}.work.json"
-
-    def _fingerprint(self, contest_id: str) -> Path:
-        return self.root / "reference" / f"{contest_id}.fingerprint"
-
-    def _traits(self, contest_id: str) -> Path:
-        return self.root / "reference" / f"{contest_id}.traits.json"
-
-    def _metrics(self, contest_id: str) -> Path:
-        return self.root / "reference" / f"{contest_id}.metrics.json"
+    def _of_contest(self, contest_id: str, what: str) -> Path:
+        """Return the file with something that is known of the contest's model, beside its reference."""
+        return self.root / "reference" / f"{contest_id}.{what}"
 
     def _ceilings(self, device: Device, precision: Precision) -> Path:
         return self.root / "ceilings" / f"{device.slug}_{precision}.json"
-
-    def _write_plan(self, plan: dict[str, object]) -> None:
-        write_atomically(self.root / "plan.json", json.dumps(plan, indent=1))
 
     def _read_plan(self) -> dict[str, Any]:
         path = self.root / "plan.json"
@@ -371,6 +358,11 @@ class Store:
         except (OSError, ValueError):
             raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
         return plan
+
+
+def _read(path: Path, kind: type[Kept]) -> Kept | None:
+    """Return what was kept in a file, or None if there is no such file."""
+    return kind.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def _read_unfinished(path: Path) -> UnfinishedContest:
