@@ -84,20 +84,15 @@ class Eager(Backend):
             with context.phase("compile"):
                 if not change.make(module, inputs):
                     raise Unsupported(f"{change.lacking}: use eager")
+        captures = self.mode(context.cell.mode).captures
         if context.training is not None:
-            return self._build_training(context.training, inputs, context)
-        prepared = quantising.prepare(module, inputs, context, lower=True)
-        compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
-        if context.cell.mode != CUDA_GRAPH:
-            return compiled
-        return cuda_graph.capture(compiled, inputs, context)
-
-    def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
-        steps = Steps(training)
-        if context.cell.mode != CUDA_GRAPH:
-            return steps
-        training.make_capturable()
-        return cuda_graph.capture(steps, inputs, context)
+            compiled: Compiled = Steps(context.training)
+            if captures:
+                context.training.make_capturable()
+        else:
+            prepared = quantising.prepare(module, inputs, context, lower=True)
+            compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
+        return cuda_graph.capture(compiled, inputs, context) if captures else compiled
 
 
 class EagerAgain(Eager):

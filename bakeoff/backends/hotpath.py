@@ -11,7 +11,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import ANYWHERE, Availability, Backend, BuildContext, Compiled, Mode, Settings, Wrapped
-from bakeoff.backends.eager import Callables, torch_available
+from bakeoff.backends.eager import Callables, Steps, torch_available
 from bakeoff.records.device import Device
 from bakeoff.records.schema import TASKS, Extent, Placement
 
@@ -45,11 +45,8 @@ class HotPath(Backend):
         threshold = self.mode(context.cell.mode).options["hot_threshold"]
         assert isinstance(threshold, int)
         hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
-        if context.training is None:
-            return HotModule(Callables(module), hot, threshold)
-        from bakeoff.backends.eager import Steps
-
-        return HotModule(Steps(context.training), hot, threshold)
+        eager = Callables(module) if context.training is None else Steps(context.training)
+        return HotModule(eager, hot, threshold)
 
 
 class HotModule(Wrapped):

@@ -31,7 +31,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, model_at, use_exportable_experts
-from bakeoff.backends.ranges import highest, lowest
+from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
@@ -398,15 +398,14 @@ class Sessions:
         if not axes or self._example is None:
             return {}
         shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
-        ends = {
-            f"{prefix}_profile_min_shapes": [lowest(axes, place, shape) for place, shape in enumerate(shapes)],
-            f"{prefix}_profile_opt_shapes": shapes,
-            f"{prefix}_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
-        }
+        low, high = zip(*(lowest_and_highest(axes, *numbered) for numbered in enumerate(shapes)), strict=True)
+        ends = {"min": low, "opt": shapes, "max": high}
         names = self.exported.input_names
         return {
-            option: ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, end, strict=True))
-            for option, end in ends.items()
+            f"{prefix}_profile_{end}_shapes": ",".join(
+                f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, tuned, strict=True)
+            )
+            for end, tuned in ends.items()
         }
 
     def _openvino_options(self) -> dict[str, str]:

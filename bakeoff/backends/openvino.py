@@ -24,7 +24,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, noting_modules
 from bakeoff.backends.profiling import Profiler
-from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
+from bakeoff.backends.ranges import OpenAxes, exported, lowest_and_highest
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, template
 from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
@@ -252,7 +252,7 @@ def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
 
     shapes = {}
     for index, tensor in enumerate(inputs.tensors()):
-        ends = zip(lowest(axes, index, tensor.shape), highest(axes, index, tensor.shape), strict=True)
+        ends = zip(*lowest_and_highest(axes, index, tensor.shape), strict=True)
         shapes[index] = openvino.PartialShape([openvino.Dimension(low, high) for low, high in ends])
     return shapes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,16 +40,12 @@ def of_tensor(axes: OpenAxes, tensor: int) -> dict[int, OpenAxis]:
     return {each.axis: each for each in axes if each.tensor == tensor}
 
 
-def lowest(axes: OpenAxes, tensor: int, shape: Iterable[int]) -> tuple[int, ...]:
-    """Return the tensor's shape with every open axis at its lowest size."""
-    known = of_tensor(axes, tensor)
-    return tuple(known[axis].low if axis in known else size for axis, size in enumerate(shape))
-
-
-def highest(axes: OpenAxes, tensor: int, shape: Iterable[int]) -> tuple[int, ...]:
-    """Return the tensor's shape with every open axis at its highest size."""
-    known = of_tensor(axes, tensor)
-    return tuple(known[axis].high if axis in known else size for axis, size in enumerate(shape))
+def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tensor's shape with every open axis at its lowest, and at its highest size."""
+    lowest, highest = list(shape), list(shape)
+    for axis, each in of_tensor(axes, tensor).items():
+        lowest[axis], highest[axis] = each.low, each.high
+    return tuple(lowest), tuple(highest)
 
 
 def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept: Sequence[int] = ()) -> ExportedProgram:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,11 @@ class Outside:
     modules: Counter[str] = field(default_factory=Counter)
 
 
-@contextlib.contextmanager
-def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
-    """Count, inside the context, operators and working modules of eager calls. Views are not counted, since they launch
-    nothing. The result is complete when the context ends."""
+def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
+    """Return the operators and working modules that one eager call of `module` runs outside of `targets`.
+
+    Views are not counted, since they launch nothing.
+    """
     from torch.nn.modules import module as hooks
     from torch.utils import _python_dispatch
 
@@ -80,12 +81,12 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
                 outside.operators[str(func.overloadpacket)] += 1
             return func(*args, **(kwargs or {}))
 
-    def enter(module: nn.Module, *_: object) -> None:
-        calls.append(_Call(module))
+    def enter(called: nn.Module, *_: object) -> None:
+        calls.append(_Call(called))
 
-    def leave(module: nn.Module, *_: object) -> None:
+    def leave(called: nn.Module, *_: object) -> None:
         call = calls.pop()
-        if id(module) not in compiled:
+        if id(called) not in compiled:
             calls[-1].inner |= call.working()
         calls[-1].is_leaf = False
 
@@ -93,8 +94,9 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
         stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
         stack.enter_context(Watching())
-        yield outside
-    outside.modules.update(_class_of(module) for module in everything.inner)
+        module(*inputs.args, **inputs.kwargs)
+    outside.modules.update(_class_of(part) for part in everything.inner)
+    return outside
 
 
 @dataclass
@@ -177,10 +179,3 @@ def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
 
     for target in targets.values():
         target.forward = torch.compile(target.forward, backend="inductor")
-
-
-def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
-    """Return what one eager call of `module` runs outside of `targets`."""
-    with counted_outside(targets) as outside:
-        module(*inputs.args, **inputs.kwargs)
-    return outside

@@ -35,7 +35,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
 from bakeoff.backends.profiling import Profiler
-from bakeoff.backends.ranges import highest, lowest, of_tensor
+from bakeoff.backends.ranges import lowest_and_highest, of_tensor
 from bakeoff.backends.tensorrt_profiling import LayerProfiler
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
@@ -256,7 +256,8 @@ def _add_profile(
     axes = context.open_axes
     for place, (name, shape) in enumerate(shapes.items()):
         if of_tensor(axes, place):
-            profile.set_shape(name, lowest(axes, place, shape), shape, highest(axes, place, shape))
+            low, high = lowest_and_highest(axes, place, shape)
+            profile.set_shape(name, low, shape, high)
     if config.add_optimization_profile(profile) < 0:
         raise complaints.failure("TensorRT took no optimisation profile")
 

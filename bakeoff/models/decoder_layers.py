@@ -30,11 +30,13 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sines", angles.sin(), persistent=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        return self._turned(queries), self._turned(keys)
+        return turned(queries, self.cosines, self.sines), turned(keys, self.cosines, self.sines)
 
-    def _turned(self, x: Tensor) -> Tensor:
-        first, second = x.chunk(2, dim=-1)
-        return x * self.cosines + torch.cat((-second, first), dim=-1) * self.sines
+
+def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Return (..., width) turned by tables of the positions' cosines and sines, which may be broadcast."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
 class QkvSplit(nn.Module):

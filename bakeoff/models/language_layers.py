@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bakeoff.models.attention_layers import ATTENTIONS
-from bakeoff.models.decoder_layers import ROPE_BASE, RMSNorm, SwiGLU
+from bakeoff.models.decoder_layers import ROPE_BASE, RMSNorm, SwiGLU, turned
 
 
 class DecoderLM(nn.Module):
@@ -90,13 +90,6 @@ class DecoderLayer(nn.Module):
         x = x + self.attention_output(attended.transpose(1, 2).flatten(start_dim=2))
         x = x + self.down(self.activation(self.gate_up(self.feed_forward_norm(x))))
         return x
-
-
-def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Apply a rotary embedding to (..., length, width) with tables (length, width). Source: Su et al., "RoFormer",
-    2021."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
 def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:

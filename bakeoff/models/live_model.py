@@ -326,10 +326,11 @@ class _Pickling:
 
     def travels(self, value: object) -> bool:
         """Return True if a value can be pickled. Nothing is written."""
-        try:
-            self.Pickler(_Sink(), protocol=pickle.DEFAULT_PROTOCOL).dump(value)
-        except Exception:  # as in `save`
-            return False
+        with open(os.devnull, "wb") as nowhere:
+            try:
+                self.Pickler(nowhere, protocol=pickle.DEFAULT_PROTOCOL).dump(value)
+            except Exception:  # as in `save`
+                return False
         return True
 
     def forget_modules(self) -> None:
@@ -352,13 +353,6 @@ class _Pickling:
                 self._by_value.append(module)
         elif "site-packages" in Path(getattr(module, "__file__", None) or "").parts:
             self.installed.add(name)
-
-
-class _Sink:
-    """Takes a pickle and keeps nothing."""
-
-    def write(self, data: object) -> int:
-        return 0
 
 
 def _as_it_is(value: Any) -> Any:

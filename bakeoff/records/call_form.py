@@ -172,28 +172,27 @@ def maker(form: Form) -> Make:
 
     A class that cannot be imported here is replaced by `Fields`. Raise HasNoForm for what only has a text.
     """
-    if TENSOR in form:
-        number = form[TENSOR]
-        return lambda leaves: leaves[number]
-    if "value" in form:
-        value = form["value"]
-        return lambda leaves: value
-    if "class" in form:
-        kind = _imported(form["class"])
-        return lambda leaves: kind
-    if "torch" in form:
-        constant = _of_torch(*form["torch"])
-        return lambda leaves: constant
-    if "list" in form:
-        elements = [maker(each) for each in form["list"]]
-        return lambda leaves: [make(leaves) for make in elements]
-    if "tuple" in form:
-        if [each.get(TENSOR) for each in form["tuple"]] == list(range(len(form["tuple"]))):
+    match form:
+        case {"tensor": number}:
+            return lambda leaves: leaves[number]
+        case {"value": constant}:
+            return lambda leaves: constant
+        case {"class": place}:
+            kind = _imported(place)
+            return lambda leaves: kind
+        case {"torch": [name, text]}:
+            of_torch = _of_torch(name, text)
+            return lambda leaves: of_torch
+        case {"list": elements}:
+            makers = [maker(each) for each in elements]
+            return lambda leaves: [make(leaves) for make in makers]
+        case {"tuple": members} if [each.get(TENSOR) for each in members] == list(range(len(members))):
             return tuple
-        members = tuple(maker(each) for each in form["tuple"])
-        return lambda leaves: tuple([make(leaves) for make in members])
-    if "text" in form:
-        raise HasNoForm(f"it holds {form['text']}, which cannot be made again")
+        case {"tuple": members}:
+            makers = [maker(each) for each in members]
+            return lambda leaves: tuple([make(leaves) for make in makers])
+        case {"text": text}:
+            raise HasNoForm(f"it holds {text}, which cannot be made again")
     return _maker_of_items(form)
 
 
