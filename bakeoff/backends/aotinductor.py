@@ -201,7 +201,8 @@ class AOTInductor(AheadOfTime):
             run: Function = loader.run
             # rounding weights alone leaves inputs alone, and a decode step is meant to write into its caches
             if account["layers"] and not context.cell.precision.is_weight_only:
-                run = _sparing_inputs(run, inputs, account["layers"])
+                spared = quantising.sparing_inputs(lambda *tensors: loader.run(list(tensors)), inputs)
+                run = lambda tensors: spared(*tensors)  # noqa: E731
             loaded: Compiled = LoadedPackage(run, account, options)
         return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == CUDA_GRAPH else loaded
 
@@ -265,15 +266,6 @@ class LoadedPackage(Compiled):
     def close(self) -> None:
         self._tensors, self._outputs = [], []
         self._function = None
-
-
-def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function:
-    """Protect the inputs that a quantised package would overwrite (see `Prepared.sparing`)."""
-    import torch
-
-    prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)
-    spared = prepared.sparing(lambda *tensors: run(list(tensors)))
-    return lambda tensors: spared(*tensors)
 
 
 SHARED_LIBSTDCXX = "libstdc++.so.6"

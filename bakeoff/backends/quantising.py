@@ -84,39 +84,37 @@ class Prepared:
         return Inputs(_own_tensors(self.inputs)) if self.layers else self.inputs
 
     def sparing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, changed so that it leaves its inputs alone.
-
-        oneDNN adds a residual into the residual's own buffer, and Inductor (2.13, on the CPU) hands it the caller's. A
-        transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
-        would have to do.
-        """
-        import torch
-
-        if not self.layers or self.spares_inputs:
-            return function
-        tensors = _own_tensors(self.inputs)
-        function(*tensors)
-        # a tensor that the call has changed becomes the buffer that later calls may overwrite
-        buffers = [
-            None if torch.equal(tensor, given) else tensor
-            for tensor, given in zip(tensors, self.inputs.args, strict=True)
-        ]
-        if all(buffer is None for buffer in buffers):
-            return function
-
-        def on_copies(*given: torch.Tensor) -> Any:
-            return function(
-                *(
-                    tensor if buffer is None else buffer.copy_(tensor)
-                    for tensor, buffer in zip(given, buffers, strict=True)
-                )
-            )
-
-        return on_copies
+        """Return `function`, changed so that it leaves its inputs alone."""
+        return sparing_inputs(function, self.inputs) if self.layers and not self.spares_inputs else function
 
     def adapt(self, compiled: Compiled) -> Compiled:
         """Return `compiled` behind the model's own arguments. It reports what its layers compute in."""
         return Flattened(compiled, self.layers, self.needs_freezing) if self.layers else compiled
+
+
+def sparing_inputs(function: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
+    """Return a function of flat tensors like `inputs`, changed so that it leaves its inputs alone.
+
+    oneDNN adds a residual into the residual's own buffer, and Inductor (2.13, on the CPU) hands it the caller's. A
+    transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
+    would have to do.
+    """
+    import torch
+
+    tensors = _own_tensors(inputs)
+    function(*tensors)
+    # a tensor that the call has changed becomes the buffer that later calls may overwrite
+    buffers = [
+        None if torch.equal(tensor, given) else tensor for tensor, given in zip(tensors, inputs.tensors(), strict=True)
+    ]
+    if all(buffer is None for buffer in buffers):
+        return function
+
+    def on_copies(*given: torch.Tensor) -> Any:
+        pairs = zip(given, buffers, strict=True)
+        return function(*(tensor if buffer is None else buffer.copy_(tensor) for tensor, buffer in pairs))
+
+    return on_copies
 
 
 class Flattened(Wrapped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import functools
 import os
@@ -15,7 +16,7 @@ import torch
 from bakeoff.hotpath import deciding, stages
 from bakeoff.hotpath.compiling import Compiler, InductorBeside
 from bakeoff.hotpath.detector import HotPathDetector, Shapes
-from bakeoff.hotpath.knowledge import Knowledge, default_folder
+from bakeoff.hotpath.knowledge import Knowledge, Measured, default_folder
 from bakeoff.hotpath.stages import Policy, Settled
 from bakeoff.hotpath.switch import Switch
 
@@ -50,9 +51,9 @@ def enable_hot_path_detection(
     return HotPaths([Switch(part, name, policy) for name, part in _parts(model, modules)])
 
 
-@dataclass(frozen=True)
-class PathReport:
-    """The state of one kind of call of one module. Unknown values are None; latencies are of one call."""
+@dataclass(frozen=True, kw_only=True)
+class PathReport(Measured):
+    """The state of one kind of call of one module, with what was measured of it."""
 
     module: str
     stage: str
@@ -61,11 +62,6 @@ class PathReport:
     calls: int  # up to the last look
     is_training: bool
     signature: str | None
-    eager_s: float | None
-    compiled_s: float | None
-    compile_s: float | None
-    load_s: float | None
-    burden: float | None  # the share of compile_s by which compiling delayed the calls beside it
     watched_calls: int
     watching_s: float
     switched_at_call: int | None
@@ -116,6 +112,7 @@ def _report(module: str, path: stages.Path) -> PathReport:
     stage = path.stage
     known = stage if isinstance(stage, Settled) else stage.settled(stage.reason)
     return PathReport(
+        **dataclasses.asdict(known.measured),
         module=module,
         stage=stage.name,
         runs=stage.runs,
@@ -123,11 +120,6 @@ def _report(module: str, path: stages.Path) -> PathReport:
         calls=path.calls,
         is_training=path.is_training,
         signature=known.signature,
-        eager_s=known.measured.eager_s,
-        compiled_s=known.measured.compiled_s,
-        compile_s=known.measured.compile_s,
-        load_s=known.measured.load_s,
-        burden=known.measured.burden,
         watched_calls=path.budget.watched,
         watching_s=path.budget.extra_s,
         switched_at_call=known.switched_at_call,

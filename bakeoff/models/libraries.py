@@ -47,14 +47,14 @@ def facts_of(module: str, source: str) -> Facts:
     return facts
 
 
-def import_library(library: str, model: str, remedy: str = "") -> Any:
+def import_library(library: str, model: str) -> Any:
     """Import `library`. Raises UsageError with the remedy if it is missing or does not fit torch."""
     try:
         return importlib.import_module(library)
     except ImportError as error:
         if error.name and error.name.partition(".")[0] not in (library.partition(".")[0], "torchvision"):
             raise
-        raise UsageError(f"{model} needs {error.name or library}: pip install {remedy or library}") from error
+        raise UsageError(f"{model} needs {error.name or library}: pip install {library}") from error
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise

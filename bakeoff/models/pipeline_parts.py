@@ -64,9 +64,9 @@ class Parts(Frozen):
         )
 
 
-def _first_sizes(sizes: Mapping[str, int], shown: int = 2) -> str:
-    first = [f"{count} x {label}" for label, count in list(sizes.items())[:shown]]
-    return ", ".join([*first, *([f"and {len(sizes) - shown} more"] if len(sizes) > shown else [])])
+def _first_sizes(sizes: Mapping[str, int]) -> str:
+    first = [f"{count} x {label}" for label, count in list(sizes.items())[:2]]
+    return ", ".join([*first, *([f"and {len(sizes) - 2} more"] if len(sizes) > 2 else [])])
 
 
 MOST_TIMED_CALLS = 9
