@@ -7,6 +7,7 @@ costs nothing, and a missing library becomes an `Availability` with a reason.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -42,6 +43,19 @@ class Availability:
 
 
 AVAILABLE = Availability()
+
+
+def installed(name: str, remedy: str, *modules: str, beside: str = "") -> Availability:
+    """Import these modules, and look for `beside` without importing it. Return whether all are there."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+        if beside and importlib.util.find_spec(beside) is None:
+            raise ImportError(f"No module named '{beside}'")
+    except ImportError as error:
+        return Availability(f"{name} is not installed ({error}): {remedy}")
+    return AVAILABLE
+
 
 DEFAULT = "default"
 """The name of every backend's first mode."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import delegation
-from bakeoff.backends.base import AVAILABLE, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from bakeoff.backends.base import AVAILABLE, AheadOfTime, Availability, BuildContext, Compiled, Settings, installed
 from bakeoff.backends.ranges import exported
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
@@ -39,13 +39,11 @@ class ExecuTorch(AheadOfTime):
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
             return Availability(f"ExecuTorch runs on the CPU here, not on {device}")
-        try:
-            from executorch.runtime import Runtime
-        except ImportError as error:
-            return Availability(
-                f"executorch is not installed ({error}): pip install executorch, "
-                "or bakeoff env add executorch executorch"
-            )
+        remedy = "pip install executorch, or bakeoff env add executorch executorch"
+        if not (imports := installed("executorch", remedy, "executorch.runtime")):
+            return imports
+        from executorch.runtime import Runtime
+
         if not Runtime.get().backend_registry.is_available(XNNPACK):
             return Availability("this build of executorch has no XNNPACK")
         return AVAILABLE

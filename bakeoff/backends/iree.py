@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends.base import ANYWHERE, AVAILABLE, Availability, Backend, BuildContext, Compiled, Mode, Settings
+from bakeoff.backends.base import (
+    ANYWHERE,
+    AVAILABLE,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    Mode,
+    Settings,
+    installed,
+)
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
 from bakeoff.records.device import Device
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 ARTIFACT = "model.vmfb"
+PACKAGES = "iree-base-compiler iree-base-runtime"
 
 STACK_BYTES = 262_144
 """Stack that one compiled function may take. With IREE's default, a layer normalisation does not compile."""
@@ -57,14 +68,12 @@ class IREE(Backend):
     module: ClassVar[str] = "iree"
 
     def available(self, device: Device) -> Availability:
-        try:
-            import iree.compiler
-            import iree.runtime
-        except ImportError as error:
-            return Availability(
-                f"iree is not installed ({error}): pip install iree-base-compiler iree-base-runtime, "
-                "or bakeoff env add iree iree-base-compiler iree-base-runtime"
-            )
+        remedy = f"pip install {PACKAGES}, or bakeoff env add iree {PACKAGES}"
+        if not (imports := installed("iree", remedy, "iree.compiler", "iree.runtime")):
+            return imports
+        import iree.compiler
+        import iree.runtime
+
         target, driver = _target(device), _driver(device)
         if target not in iree.compiler.query_available_targets():
             return Availability(f"this build of iree-base-compiler has no target {target}")

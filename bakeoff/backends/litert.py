@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bakeoff.backends import delegation
 from bakeoff.backends.base import (
     ANYWHERE,
-    AVAILABLE,
     INT8_PRODUCTS,
     AheadOfTime,
     Availability,
@@ -19,6 +17,7 @@ from bakeoff.backends.base import (
     Compiled,
     Mode,
     Settings,
+    installed,
     int8_products,
 )
 from bakeoff.backends.weight_only import litert_weights
@@ -54,18 +53,11 @@ class LiteRT(AheadOfTime):
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
             return Availability(f"LiteRT runs on the CPU here, not on {device}")
-        try:
-            import ai_edge_litert.interpreter  # noqa: F401
-
-            # the process that is measured loads without the converter, which imports jax
-            if importlib.util.find_spec("litert_torch") is None:
-                raise ImportError("No module named 'litert_torch'")
-        except ImportError as error:
-            return Availability(
-                f"litert is not installed ({error}): bakeoff env add litert litert-torch ai-edge-litert, "
-                "which brings jax and other versions of our packages"
-            )
-        return AVAILABLE
+        remedy = (
+            "bakeoff env add litert litert-torch ai-edge-litert, which brings jax and other versions of our packages"
+        )
+        # the process that is measured loads without the converter, which imports jax
+        return installed("litert", remedy, "ai_edge_litert.interpreter", beside="litert_torch")
 
     def reason_against(self, cell: Cell) -> str:
         if cell.device.is_cuda or cell.precision not in (Precision.FP32, Precision.W8A32):

@@ -27,6 +27,7 @@ from bakeoff.backends.base import (
     ServingKnobs,
     Settings,
     Suits,
+    installed,
     int8_products,
 )
 from bakeoff.backends.eager import torch_available
@@ -129,10 +130,8 @@ class Onnx(Backend):
 
     def available(self, device: Device) -> Availability:
         for library in ("onnx", "onnxscript", "onnxruntime"):
-            try:
-                __import__(library)
-            except ImportError as error:
-                return Availability(f"{library} is not installed ({error}): pip install {library}")
+            if not (imports := installed(library, f"pip install {library}", library)):
+                return imports
         return _provider_available(device.kind) and torch_available(device)
 
     def reason_against(self, cell: Cell) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from bakeoff.backends.base import AVAILABLE, Availability, Backend, BuildContext, Compiled, Settings
+from bakeoff.backends.base import AVAILABLE, Availability, Backend, BuildContext, Compiled, Settings, installed
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
@@ -38,16 +37,8 @@ class OnnxRuntimeGenAI(Backend):
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
             return Availability(f"onnxruntime-genai runs on the CPU here, not on {device}")
-        try:
-            import onnxruntime_genai  # noqa: F401
-
-            if importlib.util.find_spec("transformers") is None:
-                raise ImportError("No module named 'transformers'")
-        except ImportError as error:
-            return Availability(
-                f"onnxruntime-genai is not installed ({error}): pip install onnxruntime-genai transformers"
-            )
-        return AVAILABLE
+        remedy = "pip install onnxruntime-genai transformers"
+        return installed("onnxruntime-genai", remedy, "onnxruntime_genai", beside="transformers")
 
     def supports(self, cell: Cell) -> Availability:
         if cell.task == INFERENCE:

@@ -19,6 +19,7 @@ from bakeoff.backends.base import (
     ServingKnobs,
     Settings,
     Suits,
+    installed,
     int8_products,
 )
 from bakeoff.backends.exporting import use_exportable_experts
@@ -71,10 +72,10 @@ class OpenVINO(Backend):
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
             return Availability(f"OpenVINO runs on the CPU here, not on {device}")
-        try:
-            import openvino
-        except ImportError as error:
-            return Availability(f"openvino is not installed ({error}): pip install openvino")
+        if not (imports := installed("openvino", "pip install openvino", "openvino")):
+            return imports
+        import openvino
+
         if "CPU" not in openvino.Core().available_devices:
             return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
         return AVAILABLE

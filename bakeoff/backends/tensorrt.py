@@ -15,7 +15,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,6 +38,7 @@ from bakeoff.backends.ranges import lowest_and_highest, of_tensor
 from bakeoff.backends.tensorrt_profiling import LayerProfiler
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
+from bakeoff.records.frozen import Frozen
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -128,8 +128,7 @@ def library_available() -> Availability:
     return AVAILABLE
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Frozen):
     """Facts about an engine that it does not report itself.
 
     Its tensors have the ONNX graph's names, but not the graph's order (github.com/pytorch/TensorRT, pull 1646).
@@ -139,15 +138,6 @@ class Manifest:
     output_names: tuple[str, ...]
     tf32: bool
     builder_optimization_level: int
-
-    def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        kept = json.loads((folder / MANIFEST).read_text())
-        names = (tuple(kept.pop("input_names")), tuple(kept.pop("output_names")))
-        return cls(*names, **kept)
 
 
 class Complaints:
@@ -220,12 +210,13 @@ def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tu
         raise complaints.failure("TensorRT built no engine")
     (context.workspace / ENGINE).write_bytes(plan)
     (context.workspace / TIMING_CACHE).write_bytes(cache.serialize())
-    Manifest(
-        exported.input_names,
-        exported.output_names,
+    manifest = Manifest(
+        input_names=exported.input_names,
+        output_names=exported.output_names,
         tf32=config.get_flag(trt.BuilderFlag.TF32),
         builder_optimization_level=config.builder_optimization_level,
-    ).write(context.workspace)
+    )
+    (context.workspace / MANIFEST).write_text(manifest.model_dump_json())
 
 
 def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
@@ -284,7 +275,7 @@ class Engine(Compiled):
 
         self._stream_handle = stream_handle
         self._folder = folder
-        self._manifest = Manifest.read(folder)
+        self._manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
         self._complaints = Complaints()
         self._logger = logger_for(self._complaints)
         trt.init_libnvinfer_plugins(self._logger, "")

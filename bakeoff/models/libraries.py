@@ -49,16 +49,13 @@ def facts_of(module: str, source: str) -> Facts:
 
 def import_library(library: str, model: str) -> Any:
     """Import `library`. Raises UsageError with the remedy if it is missing or does not fit torch."""
-    try:
-        return importlib.import_module(library)
-    except ImportError as error:
-        if error.name and error.name.partition(".")[0] not in (library.partition(".")[0], "torchvision"):
-            raise
-        raise UsageError(f"{model} needs {error.name or library}: pip install {library}") from error
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        raise torchvision_of_another_torch(model, error) from error
+    with naming_torchvision(model):
+        try:
+            return importlib.import_module(library)
+        except ImportError as error:
+            if error.name and error.name.partition(".")[0] not in (library.partition(".")[0], "torchvision"):
+                raise
+            raise UsageError(f"{model} needs {error.name or library}: pip install {library}") from error
 
 
 @contextmanager
