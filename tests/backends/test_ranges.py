@@ -40,8 +40,8 @@ def dynamic_cell(label: str, **changes: object) -> Cell:
 
 
 def test_shapes_have_open_axes_at_their_ends() -> None:
-    assert ranges.lowest([ROWS], 0, (6, 8)) == (2, 8) and ranges.highest([ROWS], 0, (6, 8)) == (16, 8)
-    assert ranges.highest([ROWS], 1, (6, 8)) == (6, 8)
+    assert ranges.lowest_and_highest([ROWS], 0, (6, 8)) == ((2, 8), (16, 8))
+    assert ranges.lowest_and_highest([ROWS], 1, (6, 8)) == ((6, 8), (6, 8))
 
 
 @pytest.mark.parametrize(
