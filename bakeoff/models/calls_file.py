@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from inspect import isgenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,10 +101,11 @@ class Calls:
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Count one call. Its values are copied to host memory now, if they are among those that are kept."""
-        leaves = tuple(_leaves_of(args, kwargs))
+        pairs = [pair for path, value in _arguments_by_path(args, kwargs) for pair in _leaves(value, path)]
+        leaves = tuple(leaf for leaf, _ in pairs)
         size = self._sizes.setdefault(leaves, CallSize(leaves))
         size.count += 1
-        size.reason = size.reason or _refusal(args, kwargs)
+        size.reason = size.reason or next(filter(None, (reason for _, reason in pairs)), "")
         if size.reason:
             return
         place = len(size.kept)
@@ -278,26 +278,29 @@ def _arguments_by_path(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iter
     yield from ((f"kwargs['{name}']", kwargs[name]) for name in sorted(kwargs))
 
 
-def _leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Leaf]:
-    for path, value in _arguments_by_path(args, kwargs):
-        yield from _leaves(value, path)
-
-
-def _leaves(value: Any, path: str) -> Iterator[Leaf]:
+def _leaves(value: Any, path: str) -> Iterator[tuple[Leaf, str]]:
+    """Yield each part of a value, with why a file of calls cannot hold it, or an empty text."""
     import torch
 
+    kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         layout = "" if value.layout is torch.strided else f".{str(value.layout).removeprefix('torch.')}"
         text = "x".join(map(str, value.shape)) or "scalar"
-        yield Leaf(path, text, str(value.dtype).removeprefix("torch.") + layout)
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, torch.nn.Buffer)
+        reason = "" if is_plain else f"{path} is a tensor of type {kind}: calls hold plain tensors"
+        yield Leaf(path, text, str(value.dtype).removeprefix("torch.") + layout), reason
     elif (parts := _parts(value, path)) is not None:
-        yield Leaf(path, "", type(value).__name__)
+        yield Leaf(path, "", kind), ""
         for inner_path, inner in parts:
             yield from _leaves(inner, inner_path)
     elif _is_constant(value):
-        yield Leaf(path, repr(value), "constant")
+        yield Leaf(path, repr(value), "constant"), ""
+    elif isinstance(value, Iterator):
+        reason = f"{path} is a {kind}, which can be read only once: calls hold {TAKEN}"
+        yield Leaf(path, kind, "refused"), reason
     else:
-        yield Leaf(path, type(value).__name__, "refused")
+        what = "dataclass" if dataclasses.is_dataclass(value) else "value of type"
+        yield Leaf(path, kind, "refused"), f"{path} is a {what} {kind}: calls hold {TAKEN}"
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Any]] | None:
@@ -313,28 +316,6 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]] | None:
 
 def _is_constant(value: Any) -> bool:
     return value is None or (isinstance(value, bool | int | float | complex | str) and not isinstance(value, Enum))
-
-
-def _refusal(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return which argument a file of calls cannot hold, and why, or an empty text."""
-    return next(filter(None, (_refused(value, path) for path, value in _arguments_by_path(args, kwargs))), "")
-
-
-def _refused(value: Any, path: str) -> str:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        plain = type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, torch.nn.Buffer)
-        return "" if plain else f"{path} is a tensor of type {type(value).__name__}: calls hold plain tensors"
-    if (parts := _parts(value, path)) is not None:
-        return next(filter(None, (_refused(inner, inner_path) for inner_path, inner in parts)), "")
-    if _is_constant(value):
-        return ""
-    name = type(value).__name__
-    if isgenerator(value) or isinstance(value, Iterator):
-        return f"{path} is a {name}, which can be read only once: calls hold {TAKEN}"
-    kind = "dataclass" if dataclasses.is_dataclass(value) else "value of type"
-    return f"{path} is a {kind} {name}: calls hold {TAKEN}"
 
 
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
