@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +33,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, model_at, use_exportable_experts
+from bakeoff.backends.loaded.onnx import CAPTURING_CALLS, ELEMENTS
 from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.generation import caches_in_place
@@ -55,9 +57,6 @@ PROVIDERS = {
 }
 PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
 """Distributions that bring a build of ONNX Runtime with the provider."""
-
-CAPTURING_CALLS = 3
-"""ONNX Runtime runs twice to allocate memory for the graph, then captures it."""
 
 PROFILED_CALLS = 5
 
@@ -100,7 +99,7 @@ class Onnx(Backend):
             captures=True,
             built_as=DEFAULT,
         ),
-        Mode("opset-23", {"opset": 23}),
+        Mode("opset-23", {"opset": 23}),  # in which attention is one operator, which a provider may run as one kernel
         int8_products({"accuracy_level": 4}),
         Mode(
             "tensorrt-ep", {"provider": "tensorrt"}, device="cuda", no_script=OTHER_PROVIDER, caveat=NEVER_RAN_TENSORRT
@@ -166,25 +165,21 @@ class Onnx(Backend):
         )
 
     def runtime(self, device: Device) -> Runtime:
-        if not device.is_cuda:
-            return Runtime(
-                ARTIFACTS,
-                ("onnxruntime", "numpy"),
-                ("import onnxruntime",),
-                loader=LOADER,
-                triton=TRITON,
-                cpp=CPP,
-                holds_quantised=True,
-            )
-        return Runtime(
+        runtime = Runtime(
             ARTIFACTS,
-            ("onnxruntime-gpu", "torch", "onnx", "numpy"),
-            ("import onnxruntime", "from onnx import TensorProto"),
+            ("onnxruntime", "numpy"),
+            ("import onnxruntime",),
             loader=LOADER,
             triton=TRITON,
-            threads=Threads.TURNS,  # a session has one stream
+            cpp=CPP,
             holds_quantised=True,
         )
+        if not device.is_cuda:
+            return runtime
+        libraries = ("onnxruntime-gpu", "torch", "onnx", "numpy")
+        imports = ("import onnxruntime", "from onnx import TensorProto")
+        # a session has one stream
+        return replace(runtime, libraries=libraries, imports=imports, cpp=None, threads=Threads.TURNS)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import onnxruntime
@@ -203,7 +198,8 @@ class Onnx(Backend):
         exported = exported_before(context.workspace)
         if exported is None:
             with context.phase("export"):
-                exported = export_onnx(module, inputs, context.workspace, _opset(cell), context.open_axes)
+                opset: Any = self.mode(cell.mode).options.get("opset")
+                exported = export_onnx(module, inputs, context.workspace, opset, context.open_axes)
                 if cell.precision is Precision.INT8:
                     exported = onnx_quantising.static_onnx(
                         exported,
@@ -250,13 +246,6 @@ def _layers(exported: OnnxModel, precision: Precision) -> Settings:
     if precision.is_weight_only:
         return weight_only.onnx_layers(exported, precision)
     return onnx_quantising.onnx_layers(exported) if precision.is_quantised else {}
-
-
-def _opset(cell: Cell) -> int | None:
-    """Return the mode's opset. From 23 on, attention is one operator, which a provider may run as one kernel."""
-    opset = Onnx.mode(cell.mode).options.get("opset")
-    assert opset is None or isinstance(opset, int)
-    return opset
 
 
 def _provider_available(provider: str) -> Availability:
@@ -711,10 +700,7 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
 
 def _onnx_type(dtype: torch.dtype) -> int:
     """Return the number of the element type in ONNX."""
-    import onnx
-
-    name = str(dtype).removeprefix("torch.")
-    return int(onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())))
+    return ELEMENTS[str(dtype).removeprefix("torch.")]
 
 
 def _torch_type(name: str) -> torch.dtype:
