@@ -269,10 +269,13 @@ class Inductor(Backend):
 
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile only the targets, each alone. The module's own `forward` calls them."""
+        import torch
+
         targets = surgical.find_targets(module, context.targets)
         outside = surgical.stays_outside(module, targets, inputs)
         with context.phase("compile"), naming_kernels(context.for_profile) as named, InductorLog() as log:
-            surgical.compile_parts(targets)
+            for target in targets.values():
+                target.forward = torch.compile(target.forward, backend="inductor")
             for _ in range(TRIGGERING_CALLS):
                 module(*inputs.args, **inputs.kwargs)
             return surgical.SurgicalModule(Optimised(module, context.cell.device, log, named), targets, outside)

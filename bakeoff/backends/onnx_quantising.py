@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import QUANTISED, OnnxModel
+from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.records.errors import Unavailable, Unsupported
+from bakeoff.records.precision import Precision
 
 if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
@@ -118,19 +120,22 @@ def onnx_layers(model: OnnxModel) -> Settings:
     import onnx
 
     graph = onnx.load(model.path, load_external_data=False).graph
-    dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    constants = {tensor.name for tensor in graph.initializer}
-    counted: Counter[str] = Counter()
+    return counted_layers(layers_of(graph), Precision.INT8, library="ONNX Runtime", may_be_few=True)
+
+
+def layers_of(graph: Any) -> Iterator[Layer]:
+    """Yield the products of an ONNX graph with a constant weight, which may be dequantised, or have few bits."""
+    import onnx
+
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    dequantised = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     for node in graph.node:
-        if node.op_type in ONNX_LAYERS and set(node.input[:2]) <= dequantised:
-            counted[f"int8 {_kind(node.op_type)} layers"] += 1
-        elif node.op_type in ONNX_LAYERS and node.input[1] in constants:
-            counted[f"float32 {_kind(node.op_type)} layers"] += 1
-    return dict(counted)
-
-
-def _kind(operator: str) -> str:
-    return "convolution" if operator == "Conv" else "linear"
+        if node.op_type == "MatMulNBits":
+            columns, rows = (onnx.helper.get_node_attr_value(node, name) for name in ("K", "N"))
+            yield Layer("linear", columns * rows, True)
+        elif node.op_type in ONNX_LAYERS and (weight := dequantised.get(node.input[1], node.input[1])) in sizes:
+            kind = "convolution" if node.op_type == "Conv" else "linear"
+            yield Layer(kind, sizes[weight], node.input[0] in dequantised and node.input[1] in dequantised)
 
 
 def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:

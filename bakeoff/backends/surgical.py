@@ -18,7 +18,6 @@ from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.schema import Extent, Placement
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from bakeoff.models.base import Inputs
@@ -171,11 +170,3 @@ class SurgicalModule(Wrapped):
         super().close()
         for target in self._targets.values():
             target.__dict__.pop("forward", None)
-
-
-def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
-    """Replace the `forward` of each target. torch.compile compiles it in the next call."""
-    import torch
-
-    for target in targets.values():
-        target.forward = torch.compile(target.forward, backend="inductor")

@@ -18,7 +18,7 @@ from typing import Any
 
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import OnnxModel
-from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES
+from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES, layers_of
 from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
@@ -53,7 +53,7 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)  # it logs two lines for each layer
     quantiser.process()
     rounded = quantiser.model.model
-    counted_layers(_layers_of_onnx(rounded.graph), precision, library="ONNX Runtime")
+    counted_layers(layers_of(rounded.graph), precision, library="ONNX Runtime")
     for file in exported.path.parent.glob(f"{exported.path.name}*"):
         file.unlink()
     onnx.save(rounded, exported.path, save_as_external_data=rounded.ByteSize() > MAX_PROTOBUF_BYTES)
@@ -66,7 +66,7 @@ def onnx_layers(exported: OnnxModel, precision: Precision) -> Settings:
     graph = onnx.load(exported.path, load_external_data=False).graph
     levels = {_attributes(node).get("accuracy_level", 0) for node in graph.node if node.op_type == "MatMulNBits"}
     level = {"accuracy_level": ", ".join(map(str, sorted(levels)))}
-    return {**counted_layers(_layers_of_onnx(graph), precision, library="ONNX Runtime"), **level}
+    return {**counted_layers(layers_of(graph), precision, library="ONNX Runtime"), **level}
 
 
 def openvino_weights(model: Any, precision: Precision) -> Any:
@@ -143,17 +143,6 @@ def _split_gemms(graph: Any) -> None:
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-
-
-def _layers_of_onnx(graph: Any) -> Iterator[Layer]:
-    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "MatMulNBits":
-            attributes = _attributes(node)
-            yield Layer("linear", attributes["K"] * attributes["N"], True)
-        elif node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] in sizes:
-            kind = "convolution" if node.op_type == "Conv" else "linear"
-            yield Layer(kind, math.prod(sizes[node.input[1]]), False)
 
 
 def _layers_of_openvino(model: Any) -> Iterator[Layer]:
