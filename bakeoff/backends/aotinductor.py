@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,10 +47,6 @@ from bakeoff.records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
 
@@ -268,8 +268,6 @@ class LoadedPackage(Compiled):
         self._function = None
 
 
-SHARED_LIBSTDCXX = "libstdc++.so.6"
-
 LINKED = "aot_inductor.custom_op_libs"
 """Inductor's option that names further libraries of a package."""
 
@@ -283,7 +281,7 @@ def linker_options() -> dict[str, Any]:
     """
     if sys.platform != "linux" or _finds_shared_libstdcxx():
         return {}
-    return {LINKED: [f":{SHARED_LIBSTDCXX}"]}
+    return {LINKED: [":libstdc++.so.6"]}
 
 
 def _finds_shared_libstdcxx() -> bool:
