@@ -221,7 +221,7 @@ class Undecided(ABC):
         """Return the stage after this call, which may be this one."""
 
     @abstractmethod
-    def found(self) -> Measured:
+    def measured(self) -> Measured:
         """Return what this run knows by now."""
 
     def cancel(self) -> None:  # noqa: B027 - most stages have nothing under way
@@ -230,7 +230,7 @@ class Undecided(ABC):
     def settled(self, reason: str, *, has_failed: bool = False) -> Settled:
         """Return the last stage, with eager."""
         signature = self.evidence.signature if self.evidence else None
-        return Settled(reason, self.found(), signature, has_failed=has_failed)
+        return Settled(reason, self.measured(), signature, has_failed=has_failed)
 
     def failed(self, reason: str) -> Settled:
         return self.settled(reason, has_failed=True)
@@ -270,7 +270,7 @@ class EagerStage(Undecided):
             self._note(path, call.recorder)
         return self._go_on(path, call)
 
-    def found(self) -> Measured:
+    def measured(self) -> Measured:
         return Measured(eager_s=self.eager.median_s)
 
     def _objection(self, path: Path, recorder: Recorder) -> str:
@@ -398,7 +398,7 @@ class Ready(EagerStage):
         self._is_own = is_own
         """False for a version of an earlier run, or of another module."""
 
-    def found(self) -> Measured:
+    def measured(self) -> Measured:
         return replace(self._measured, load_s=None, eager_s=self.eager.median_s)
 
     def _go_on(self, path: Path, call: Answered) -> Stage:
@@ -470,7 +470,7 @@ class Trial(Undecided):
         self._second_is_compiled: bool | None = None
         """The version of the next call, where that completes a pair."""
 
-    def found(self) -> Measured:
+    def measured(self) -> Measured:
         return replace(
             self._measured,
             eager_s=self._eager.median_s or self._watched_eager_s,
@@ -510,7 +510,7 @@ class Trial(Undecided):
         return is_compiled, self._compiled if is_compiled else self._eager
 
     def _judged(self, path: Path, result: TrialResult) -> Settled:
-        measured = self.found()
+        measured = self.measured()
         assert measured.eager_s is not None and measured.compiled_s is not None
         speed = (
             f"{result.speedup:.2f}x [{result.low:.2f}, {result.high:.2f}] as fast "
