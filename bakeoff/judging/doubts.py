@@ -216,7 +216,7 @@ class CoresTaken:
     """Other processes kept the cores busy in this share of the bursts."""
 
     share: float
-    is_counted: bool = False  # such rounds are part of the winner's comparison; else they are left out
+    is_counted: bool = False  # the winner depends on such rounds; else it is the same without them
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class CoresStolen:
     """The hypervisor gave the cores to others in this share of the bursts."""
 
     share: float
-    is_counted: bool = False  # such rounds are part of the winner's comparison; else they are left out
+    is_counted: bool = False  # the winner depends on such rounds; else it is the same without them
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,14 @@ def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, i
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
 
 
+def undisturbed(series: Series) -> Series:
+    """Return the turns that nothing disturbed, of the processes that have enough of them."""
+    calm = {
+        process: {key: turn for key, turn in turns.items() if not turn.disturbed} for process, turns in series.items()
+    }
+    return {process: turns for process, turns in calm.items() if len(turns) >= MIN_UNDISTURBED_ROUNDS}
+
+
 def compares_disturbed_rounds(series: Series, other: Series) -> bool:
     """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
     rounds = [_common_rounds(series[process], other[process]) for process in series.keys() & other.keys()]

@@ -36,7 +36,8 @@ from bakeoff.judging.doubts import (
     WithoutInterval,
     weight,
 )
-from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
+from bakeoff.judging.estimate import compares_disturbed_rounds, series_of, undisturbed
+from bakeoff.judging.fit import fit
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.judging.ranking import Ranking
@@ -223,14 +224,29 @@ def _pages_in_a_call(record: Record) -> float:
 
 
 def _of_conditions(ranking: Ranking) -> list[Doubt]:
-    """Return what disturbed the contest, and whether disturbed rounds are part of the winner's narrow leads."""
-    series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
-    best = ranking.ranked[0].cell.label
-    is_counted = any(compares_disturbed_rounds(series[best], series[rival]) for rival in close_rivals(ranking))
+    """Return what disturbed the contest, and whether the winner's narrow leads depend on disturbed rounds."""
+    doubts = doubts_of_conditions(ranking.measured)
+    if not any(isinstance(doubt, CoresTaken | CoresStolen) for doubt in doubts):
+        return doubts
+    is_counted = _depends_on_disturbed_rounds(ranking)
     return [
         replace(doubt, is_counted=is_counted) if isinstance(doubt, CoresTaken | CoresStolen) else doubt
-        for doubt in doubts_of_conditions(ranking.measured)
+        for doubt in doubts
     ]
+
+
+def _depends_on_disturbed_rounds(ranking: Ranking) -> bool:
+    """Return True if a narrow lead was taken over disturbed rounds, too, and the others alone do not say the same."""
+    series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
+    best = ranking.ranked[0].cell.label
+    rivals = [rival for rival in close_rivals(ranking) if compares_disturbed_rounds(series[best], series[rival])]
+    calm = fit({label: undisturbed(turns) for label, turns in series.items()}) if rivals else None
+    return calm is not None and not all(
+        {best, rival} <= calm.latency_ms.keys()
+        and (said := relation(calm.ratio(best, rival))) is not Relation.UNDECIDED
+        and said is relation(ranking.fit.ratio(best, rival))
+        for rival in rivals
+    )
 
 
 MIN_SPREAD = 0.05

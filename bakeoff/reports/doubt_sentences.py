@@ -368,8 +368,8 @@ def _throttling(doubt: ClockFell | ClockHeldDown) -> str:
 
 def _what_of_these(doubt: CoresTaken | CoresStolen) -> str:
     if doubt.is_counted:
-        return "They count, since too few others remain: measure again while the machine is quiet"
-    return "They were left out where cells are compared"
+        return "They count, and without them the answer is open: measure again while the machine is quiet"
+    return "No narrow lead depends on them"
 
 
 def _not_ranked(doubt: NotRanked) -> str:

@@ -56,14 +56,21 @@ def busy(share: float, level_ms: float, backend: str) -> Record:
 
 @pytest.mark.parametrize(
     ("share", "lead", "effect"),
-    [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.WINNER), (0.6, 1.5, Effect.NONE)],
+    [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.NONE), (0.7, 1.2, Effect.WINNER), (0.7, 1.5, Effect.NONE)],
 )
-def test_a_busy_machine_bears_on_a_narrow_lead_if_too_few_calm_rounds_remain(
+def test_a_busy_machine_bears_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
     share: float, lead: float, effect: Effect
 ) -> None:
+    """With six of ten rounds disturbed, all of them count, and the other four say the same."""
     contest = judge_contest([busy(share, 1.0, "onnx"), busy(share, lead, "eager")])
     assert kinds(contest, effect) == [CoresTaken]
     assert contest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
+
+
+def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
+    onnx, slow, equal = busy(0.6, 1.0, "onnx"), busy(0.6, 1.2, "eager"), busy(0.6, 1.0, "eager")
+    bursts = [*(burst for burst in slow.bursts if burst.round < 6), *(one for one in equal.bursts if one.round >= 6)]
+    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresTaken]
 
 
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])

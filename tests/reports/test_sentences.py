@@ -275,13 +275,12 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             CoresTaken(0.25),
-            "other processes kept the machine busy in 25 % of the measurements. They were left out where cells are "
-            "compared",
+            "other processes kept the machine busy in 25 % of the measurements. No narrow lead depends on them",
         ),
         (
             CoresStolen(0.001, is_counted=True),
-            "the hypervisor gave our cores to others in 1 % of the measurements. They count, since too few others "
-            "remain: measure again while the machine is quiet",
+            "the hypervisor gave our cores to others in 1 % of the measurements. They count, and without them "
+            "the answer is open: measure again while the machine is quiet",
         ),
         (
             AlwaysWaited({"eager": 0.35}),
