@@ -705,6 +705,9 @@ def explain_run(
     tries: Annotated[
         bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it brought")
     ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="With --try: processes of each cell [as in the run]")
+    ] = None,
 ) -> int:
     """Say where the time of a call goes, by the modules of your model: profiles a cell of a run, and eager beside it.
 
@@ -728,11 +731,11 @@ def explain_run(
     else:
         print_markdown(text)
     if tries:
-        _try_suggestions(run, profiles[0], cells[0].record, stderr if as_json else stdout)
+        _try_suggestions(run, profiles[0], cells[0].record, processes, stderr if as_json else stdout)
     return 0 if explanation.is_whole else 1
 
 
-def _try_suggestions(run: Path, profile: CellProfile, record: Record, console: Console) -> None:
+def _try_suggestions(run: Path, profile: CellProfile, record: Record, processes: int | None, console: Console) -> None:
     """Measure what a profile suggests in one contest, and say what each suggestion brought.
 
     All cells of a contest have the same threads. So fewer threads are a contest of their own.
@@ -742,22 +745,24 @@ def _try_suggestions(run: Path, profile: CellProfile, record: Record, console: C
     from bakeoff.judging.judgement import contests_of
     from bakeoff.reports.explanation import brought, with_fewer_threads
 
-    found = suggesting.suggestions(profile, record.cell)
+    suggested = suggesting.suggestions(profile, record.cell)
     threads = suggesting.fewer_threads(profile)
-    if not found and not threads:
+    if not suggested and not threads:
         say(f"The profile of {profile.label} suggests nothing to try.", console)
         return
     report = report_at(run)
-    asked = suggesting.request_to_try(Request(**report.request), record.cell, found)
+    in_run = Request(**report.request)
+    asked = suggesting.request_to_try(in_run, record.cell, suggested, processes or in_run.processes)
+    command = shlex.join(["bakeoff", "explain", str(run), record.cell.id, "--try"])
 
     def contest(threads: int | None = None) -> ContestJudgement:
         with environment_of(report, threads), _progress(asked, quiet=True, as_json=True) as progress:
-            tried, store = runs.run(asked, None, f"bakeoff explain {shlex.quote(str(run))} --try", progress)
+            tried, store = runs.run(asked, None, command, progress)
         tell(tried, store.root, quiet=True, console=console)
         return contests_of(tried)[0]
 
     usual = contest()
-    say(brought(usual, record.cell.label, {each.configuration: each.why for each in found}), console)
+    say(brought(usual, record.cell.label, {each.configuration: each.why for each in suggested}), console)
     if threads:
         say(with_fewer_threads(usual, contest(threads), threads), console)
 

@@ -37,17 +37,17 @@ class Suggestion:
 def suggestions(profile: CellProfile, cell: Cell) -> list[Suggestion]:
     """Return what a cell's profile speaks for: modes of its backend that can run here, and a compiler for eager."""
     backend = backends.create(cell.backend)
-    found = []
+    suggested = []
     for mode in backend.modes:
         other = cell.model_copy(update={"mode": mode.name})
         if mode.name == cell.mode or mode.redundant or not backend.supports(other):
             continue
         if why := next(reasons_for(mode, profile, cell), ""):
-            found.append(Suggestion(other.configuration, why))
+            suggested.append(Suggestion(other.configuration, why))
     overhead = share_of_kinds(profile, Kind.FRAMEWORK)
     if cell.backend == BASELINE and overhead >= NOTEWORTHY_SHARE:
-        found.append(Suggestion("inductor", f"{percent(overhead)} of the call is Python and dispatch"))
-    return found
+        suggested.append(Suggestion("inductor", f"{percent(overhead)} of the call is Python and dispatch"))
+    return suggested
 
 
 def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
@@ -103,7 +103,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def request_to_try(request: Request, cell: Cell, found: list[Suggestion]) -> Request:
+def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], processes: int | None) -> Request:
     """Return a request of one contest: the cell beside what was suggested."""
     return request.model_copy(
         update={
@@ -112,7 +112,8 @@ def request_to_try(request: Request, cell: Cell, found: list[Suggestion]) -> Req
             "devices": (cell.device,),
             "precision": (cell.precision,),
             "task": cell.task,
-            "backends": tuple(dict.fromkeys((cell.configuration, *(each.configuration for each in found)))),
+            "backends": tuple(dict.fromkeys((cell.configuration, *(each.configuration for each in suggested)))),
+            "processes": processes,
             "dynamic": {},
             "load": None,
         }

@@ -75,10 +75,10 @@ def test_a_profile_that_speaks_for_nothing_suggests_nothing() -> None:
 
 def test_the_contest_holds_the_cell_beside_what_was_suggested() -> None:
     cell = samples.cell("eager", model="mlp", dimensions={"batch": 3, "features": 64, "hidden": 64})
-    asked = request_to_try(Request(models=("conv",), devices=("cpu",)), cell, [Suggestion("torchscript", "why")])
+    asked = request_to_try(Request(models=("conv",), devices=("cpu",)), cell, [Suggestion("torchscript", "why")], 2)
     (contest,) = plan(asked)
     assert [planned.cell.label for planned in contest.cells] == ["eager", "torchscript"]
-    assert contest.cells[0].cell.dimensions == cell.dimensions
+    assert contest.cells[0].cell.dimensions == cell.dimensions and asked.processes == 2
 
 
 def test_the_table_tells_what_each_brought() -> None:
