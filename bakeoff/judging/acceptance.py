@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from bakeoff.judging.constraints import Requirements
 from bakeoff.records.doubts import AcceptedByMetric
-from bakeoff.records.schema import Record, Status
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Accuracy, Record, Status
+
+
+def may_be_accepted(accuracy: Accuracy, precision: Precision) -> bool:
+    """Return True if outputs are only too far off, and in a precision that rounds."""
+    return accuracy.is_only_inexact and (precision.is_quantised or precision.is_16_bit)
 
 
 def accepted_by_metric(record: Record, requirements: Requirements) -> Record:
@@ -13,12 +19,11 @@ def accepted_by_metric(record: Record, requirements: Requirements) -> Record:
     That is asked of a record whose outputs are only too far off, in a reduced precision. Any other is returned as it
     is: outputs of another form, values that are not finite, and float32 are no matter of a metric.
     """
-    accuracy, precision = record.accuracy, record.cell.precision
+    accuracy = record.accuracy
     told = next((doubt for doubt in record.doubts if isinstance(doubt, AcceptedByMetric)), None)
     failure = told.failure if told else record.failure
     is_judged_here = told is not None or record.status is Status.INCORRECT
-    is_reduced = precision.is_quantised or precision.is_16_bit
-    if not (is_judged_here and is_reduced and failure and accuracy and accuracy.is_only_inexact):
+    if not (is_judged_here and failure and accuracy and may_be_accepted(accuracy, record.cell.precision)):
         return record
     doubts = [doubt for doubt in record.doubts if doubt is not told]
     if not requirements.are_surely_kept(record):

@@ -14,13 +14,14 @@ import pytest
 from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.judging.load import misses_objective
+from bakeoff.judging.load import judge_load, misses_objective
 from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
+from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
@@ -362,6 +363,29 @@ def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None
     wrong = Script(answers={(0, "start"): WRONG, (0, "finish"): WRONG})
     run = run_contest(tmp_path, {"eager": Script(), "null": wrong}, load=SERVER)
     assert run.records["null"].load is None and run.records["eager"].load is not None
+
+
+@pytest.mark.parametrize(
+    ("require", "precision", "status"),
+    [("top1>-1%", Precision.BF16, Status.OK), ("top1>5", Precision.BF16, Status.INCORRECT),
+     ("top1>-1%", Precision.FP32, Status.INCORRECT), ("", Precision.BF16, Status.INCORRECT)],
+)  # fmt: skip
+def test_what_a_required_metric_may_accept_serves_before_it_is_evaluated(
+    tmp_path: Path, require: str, precision: Precision, status: Status
+) -> None:
+    inexact = WRONG.model_copy(update={"is_only_inexact": True})
+    off = Script(answers={(number, stage): inexact for number in range(2) for stage in ("start", "finish")})
+    run = run_contest(
+        tmp_path, {"eager": Script(), "null": off}, plan_of(2), load=SERVER, evaluate="live:evaluate",
+        precision=precision, require=require,
+    )  # fmt: skip
+    record = run.records["null"]
+    assert record.status is status
+    processes = {turn.process for turn in record.load.turns} if record.load else set()
+    serves = bool(require) and precision is Precision.BF16
+    assert processes == ({0, 1} if status is Status.OK else {0} if serves else set())
+    [judged] = [judge_load([run.records["eager"], record])]
+    assert judged is not None and ("null" in judged.order) is (status is Status.OK)
 
 
 def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bakeoff import backends
+from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine
@@ -55,6 +56,7 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow
 from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     DRIVERS_ACCOUNT,
@@ -413,11 +415,11 @@ def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int =
     return SamplingPlan(processes, most, rounds, burst_s=0.0, burst_calls=1, warm_up_s=0.0)
 
 
-def contest_of(labels: Sequence[str], device: Device = CPU) -> Contest:
+def contest_of(labels: Sequence[str], device: Device = CPU, precision: Precision = Precision.FP32) -> Contest:
     cells = []
     for label in labels:
         backend, _, mode = label.partition("/")
-        cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device)
+        cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device, precision=precision)
         cells.append(PlannedCell(cell, asked_by_name=True, of_best=True))
     return Contest(cells[0].cell.contest_id, tuple(cells))
 
@@ -443,12 +445,14 @@ def run_contest(
     eager_call: EagerCall | None = None,
     evaluate: str = "",
     evaluate_timeout_s: float = 600.0,
+    precision: Precision = Precision.FP32,
+    require: str = "",
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
     Return its records by label, its notes and what started.
     """
-    contest = contest_of(list(scripts), device)
+    contest = contest_of(list(scripts), device, precision)
     if Store.is_run(folder / "run"):
         store = Store.open(folder / "run")
     else:
@@ -471,6 +475,7 @@ def run_contest(
         build_cache=build_cache,
         evaluate=evaluate,
         evaluate_timeout_s=evaluate_timeout_s,
+        requirements=Requirements.parse(require),
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging import roofline
-from bakeoff.judging.acceptance import accepted_by_metric
+from bakeoff.judging.acceptance import accepted_by_metric, may_be_accepted
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.judging.fit import summarise
@@ -443,9 +443,15 @@ class CellRun:
 
     @property
     def is_right(self) -> bool:
-        """Return True when its process has answered rightly so far."""
-        live = self._alive()
-        return live.ready is not None and live.ready.accuracy.passed
+        """Return True when its process has answered rightly so far, or so that a required metric may accept it."""
+        return self._ready().accuracy.passed or self.awaits_metric
+
+    @property
+    def awaits_metric(self) -> bool:
+        """Return True if a required metric may accept, or has accepted, what the check of its answers rejects."""
+        checked, setup = self._ready().accuracy, self._setup.metrics
+        may_accept = self.is_evaluated and setup is not None and bool(setup.requirements.metrics)
+        return may_accept and not checked.passed and may_be_accepted(checked, self.cell.precision)
 
     def _take_load(self, order: TakeLoad) -> TrafficWindow:
         live = self._alive()

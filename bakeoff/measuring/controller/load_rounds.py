@@ -128,7 +128,7 @@ class LoadRounds:
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
 
-        A cell that may not win is neither, unless no other one serves.
+        A cell that may not win is neither, unless no other one serves. One that a metric may accept may win.
         """
 
         def ms_per_request(load: Load) -> float:
@@ -136,7 +136,7 @@ class LoadRounds:
 
         serving = [one for one in self._alive if one.load and any(turn.value for turn in one.load.turns)]
         serving.sort(key=lambda one: ms_per_request(one.load) if one.load else math.inf)
-        able = [one for one in serving if one.cell.label in self._may_win]
+        able = [one for one in serving if one.cell.label in self._may_win or one.awaits_metric]
         chosen = serving if self._plan.soaks_all else (able or serving)[:2]
         return [one for one in chosen if one.load and not one.load.soak]
 
