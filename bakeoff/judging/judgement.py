@@ -18,6 +18,7 @@ from bakeoff.judging.price import Price
 from bakeoff.judging.suites import Suite, suites_of
 from bakeoff.judging.sweeps import Sweep, sweeps_of
 from bakeoff.records.schema import Report
+from bakeoff.records.text import with_option
 
 __all__ = ["CellJudgement", "ContestJudgement", "Judgement", "contests_of", "judge", "judge_together", "judged_anew"]
 
@@ -105,5 +106,6 @@ def judged_anew(report: Report, calls: int | None = None, require: str | None = 
     if require is None:
         return report.model_copy(update={"request": request})
     requirements = Requirements.parse(require)
+    command = "\n".join(with_option(line, "--require", require) for line in report.command.splitlines())
     records = [accepted_by_metric(record, requirements) for record in report.records]
-    return report.model_copy(update={"request": request, "records": records})
+    return report.model_copy(update={"request": request, "records": records, "command": command})

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 SIGNIFICANT_DIGITS = 4
 """Latencies are fitted and printed with so many digits, so that the ratio of two printed ones is the printed ratio."""
+
+
+IN_PYTHON = "bakeoff.compare("
+"""How the command of a run begins that a program has started: it is no line of a shell."""
 
 
 def visible(text: str) -> str:
@@ -30,3 +35,19 @@ def spell_ms(milliseconds: float) -> str:
     rounded = float(f"{milliseconds:.{SIGNIFICANT_DIGITS}g}")
     digits = max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rounded)))
     return f"{rounded:,.{digits}f} ms"
+
+
+def with_option(command: str, option: str, value: str = "") -> str:
+    """Return the command of a run with this value of an option, or without the option."""
+    if command.startswith(IN_PYTHON):
+        return command
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command  # it was cut, or comes from another program
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
+    return shlex.join([*kept, *([option, value] if value else [])])

@@ -16,7 +16,7 @@ from bakeoff.judging.headline import Question, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import one_line, visible
+from bakeoff.records.text import IN_PYTHON, one_line, visible, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 from bakeoff.reports.words import first, listed
 
@@ -110,7 +110,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
-    again = [_with(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
+    again = [with_option(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
     is_open = any(headline_of(each).certainty is Certainty.OPEN for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
@@ -125,7 +125,9 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
         if has_kept_models and (not judgement.report.complete or sentences.not_reached(judgement))
         else [],
-        "the same with more processes, to decide it": [_with(line, "--processes", 2 * most) for line in again]
+        "the same with more processes, to decide it": [
+            with_option(line, "--processes", str(2 * most)) for line in again if not line.startswith(IN_PYTHON)
+        ]
         if is_open and judgement.report.complete
         else [],
         AGAIN: again,
@@ -149,20 +151,6 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
         name = of_contest if best.label == contest.winner else best.cell.id
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"
-
-
-def _with(command: str, option: str, value: int | None = None) -> str:
-    """Return the command with this value of an option, or without the option, such as the folder, which is full now."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return command  # it was cut, or comes from another program
-    kept = [
-        word
-        for before, word in zip(["", *words], words, strict=False)
-        if option not in (before, word) and not word.startswith(f"{option}=")
-    ]
-    return shlex.join([*kept, *([] if value is None else [option, str(value)])])
 
 
 def not_tried(judgement: Judgement) -> str:

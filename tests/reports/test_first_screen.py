@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import headline
 from bakeoff.reports.first_screen import first_screen
@@ -51,6 +51,18 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
         "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
         "all of it again": ["bakeoff --model conv"],  # the folder of this run is not empty
     }
+
+
+def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_it_was() -> None:
+    undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+    made = report(undecided, command="bakeoff --model conv --require 'build_s<5' --out results/x")
+    for require, told in {"build_s<9": "bakeoff --model conv --require 'build_s<9'", "": "bakeoff --model conv"}.items():
+        commands = first_screen(judge(judged_anew(made, require=require)), "run").commands
+        assert commands["all of it again"] == [told]
+        assert commands["the same with more processes, to decide it"] == [f"{told} --processes 4"]
+    called = made.model_copy(update={"command": "bakeoff.compare(net, precision='fp32,bf16')"})
+    screen = first_screen(judge(judged_anew(called, require="build_s<9")), "run")
+    assert list(screen.commands.values()) == [["bakeoff.compare(net, precision='fp32,bf16')"]]
 
 
 def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
