@@ -1,6 +1,7 @@
 """A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
-The factory is a top-level function of the file that returns `(module, example_inputs)`:
+The factory is a top-level function of the file, or one that it imports from another Python file, that returns
+`(module, example_inputs)`:
 
     def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
         return Net(activation), torch.randn(batch, seq)
@@ -19,6 +20,7 @@ The factory is a top-level function of the file that returns `(module, example_i
   tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
 - Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
   inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
+- What is said of functions of the file below holds for those, too, that it imports by these names from Python files.
 - If the file has a function `calibrate`, it returns or yields the inputs of further calls, each in one of these forms.
   int8 fixes its ranges with them. Its parameters are some of the factory's.
 - If the file has a function `evaluate(predict)`, it returns the model's metrics by their names. It computes them with
@@ -92,9 +94,28 @@ class UserCode:
         self.folder = Path.cwd() if self.module else self.file.parent
         self.function = function
         self.tree = _parse(self.path)
-        self.definition = _find_function(self.path, self.tree, function)
         if not self.module:
             _refuse_relative_imports(source, function, self.tree)
+        self.definition = self._required(function)
+
+    def defined(self, name: str) -> ast.FunctionDef | None:
+        """Return the file's top-level function of this name. One that it imports from another Python file is its own.
+
+        Nothing is imported. `from package import name` is followed to where the function is written.
+        """
+        package = self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
+        return _function_in(self.tree, name, package, _places(self.folder))
+
+    def _required(self, name: str) -> ast.FunctionDef:
+        function = self.defined(name)
+        if function is not None:
+            return function
+        if any(isinstance(node, ast.ClassDef) and node.name == name for node in self.tree.body):
+            raise UsageError(
+                f"{name} in {self.path} is a class. A factory is a function that returns the model and the inputs of a "
+                f"call: def factory(batch: int = 1): return {name}(...), torch.randn(batch, ...)"
+            )
+        raise unknown(f"top-level function of {self.path}", name, _functions(self.tree))
 
     @property
     def root(self) -> Path:
@@ -145,14 +166,38 @@ class UserModel(UserCode, Family):
     def __init__(self, source: str, factory: str) -> None:
         """Parse the file. Raise UsageError, also for a function that cannot be a factory."""
         super().__init__(source, factory)
-        tree, function = self.tree, self.definition
+        function = self.definition
         docstring = ast.get_docstring(function) or "a model of your own"
         self.description = docstring.splitlines()[0]
         self.dimensions = _dimensions(self.name, function)
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
-        self.around = frozenset(_functions(tree)) & AROUND
-        self.calibrate_takes = _parameters_of_calibrate(self.name, tree, {*self.dimensions, "seed"})
-        self.evaluated_by = f"{source}:{EVALUATE}" if _has_evaluate(tree) else ""
+        self.around = frozenset(filter(self.defined, AROUND))
+        self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
+        self.evaluated_by = f"{source}:{EVALUATE}" if self._has_evaluate else ""
+
+    @property
+    def _has_evaluate(self) -> bool:
+        """True if the file has a function `evaluate` whose first parameter is `predict`. Others are not meant."""
+        function = self.defined(EVALUATE)
+        positional = [*function.args.posonlyargs, *function.args.args] if function else []
+        return [each.arg for each in positional[:1]] == [PREDICT]
+
+    def _parameters_of_calibrate(self, known: Collection[str]) -> frozenset[str] | None:
+        """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
+
+        Raise UsageError for a parameter that it needs and the factory has not. If it is imported, it is not meant then.
+        """
+        function = self.defined("calibrate")
+        if function is None:
+            return None
+        parameters = {parameter.arg: default for parameter, default in _parameters(function)}
+        if missing := [name for name, default in parameters.items() if name not in known and default is None]:
+            if function not in self.tree.body:
+                return None
+            raise unknown(
+                f"parameter of calibrate() for {self.name}", missing[0], known, "calibrate takes the factory's"
+            )
+        return frozenset(parameters) & frozenset(known)
 
     def made(self, dimensions: Sizes, seed: int) -> Any:
         """Import the file anew, and return whatever the factory does, such as a pipeline and an example call of it."""
@@ -310,8 +355,12 @@ def _file_of_module(module: str) -> Path:
 
 def _spec_of(module: str) -> ModuleSpec | None:
     """Find a module as a worker would that imports it."""
+    return spec_of(module, _places(Path.cwd()))
+
+
+def _places(first: Path) -> list[str]:
     # the folder of `python runner.py` is on the controller's path and not on a worker's
-    return spec_of(module, [os.getcwd(), *(path for path in sys.path if Path(path) != checkout())])
+    return [str(first), *(path for path in sys.path if Path(path) != checkout())]
 
 
 def spec_of(module: str, places: Sequence[str]) -> ModuleSpec | None:
@@ -351,23 +400,12 @@ def _refuse_relative_imports(source: str, factory: str, tree: ast.Module) -> Non
 def likely_factory(path: Path) -> str:
     """Return the name of the function in the file that most likely is the factory, or `factory` if there is none."""
     try:
-        names = [name for name in _functions(_parse(path)) if not name.startswith("_")]
+        tree = _parse(path)
     except UsageError:
-        names = []
+        return "factory"
+    names = [name for name in _functions(tree) if not name.startswith("_")]
+    names += {"factory"} & _imports(tree).keys()
     return "factory" if "factory" in names or not names else names[-1]
-
-
-def _find_function(path: Path, tree: ast.Module, name: str) -> ast.FunctionDef:
-    """Return the top-level function `name` of the file."""
-    functions = _functions(tree)
-    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
-        raise UsageError(
-            f"{name} in {path} is a class. A factory is a function that returns the model and the inputs of a call: "
-            f"def factory(batch: int = 1): return {name}(...), torch.randn(batch, ...)"
-        )
-    if name not in functions:
-        raise unknown(f"top-level function of {path}", name, functions)
-    return functions[name]
 
 
 def _parse(path: Path) -> ast.Module:
@@ -381,6 +419,33 @@ def _parse(path: Path) -> ast.Module:
     except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None
+
+
+def _function_in(
+    tree: ast.Module, name: str, package: str, places: Sequence[str], seen: tuple[str, ...] = ()
+) -> ast.FunctionDef | None:
+    """Return the function that a parsed file of this package has under a name, wherever it is written, or None."""
+    if name in (functions := _functions(tree)) or (imported := _imports(tree).get(name)) is None:
+        return functions.get(name)
+    module, original = imported
+    if module.startswith("."):
+        if not package:
+            return None
+        module = importlib.util.resolve_name(module, package)
+    spec = spec_of(module, places)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py") or spec.origin in seen:
+        return None
+    return _function_in(_parse(Path(spec.origin)), original, spec.parent or "", places, (*seen, spec.origin))
+
+
+def _imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Return the modules from which a file imports names, and the names that they have there."""
+    return {
+        alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
@@ -464,30 +529,8 @@ EVALUATE = "evaluate"
 PREDICT = "predict"
 
 
-def _has_evaluate(tree: ast.Module) -> bool:
-    """Return True if the file has a function `evaluate` whose first parameter is `predict`. Others are not meant."""
-    function = _functions(tree).get(EVALUATE)
-    return function is not None and [each.arg for each in function.args.posonlyargs + function.args.args][:1] == [
-        PREDICT
-    ]
-
-
 MAX_CALIBRATION = 512
 """So many calls of `calibrate` are used. Further ones are not asked for."""
-
-
-def _parameters_of_calibrate(model: str, tree: ast.Module, known: Collection[str]) -> frozenset[str] | None:
-    """Return which of the factory's parameters the file's function `calibrate` takes, or None without such a function.
-
-    Raise UsageError for a parameter that it needs and the factory has not.
-    """
-    function = _functions(tree).get("calibrate")
-    if function is None:
-        return None
-    parameters = {parameter.arg: default for parameter, default in _parameters(function)}
-    if missing := [name for name, default in parameters.items() if name not in known and default is None]:
-        raise unknown(f"parameter of calibrate() for {model}", missing[0], known, "calibrate takes the factory's")
-    return frozenset(parameters) & frozenset(known)
 
 
 def _calibration(model: str, calibrate: Callable[[], Any], seed: int) -> list[Inputs]:

@@ -17,7 +17,7 @@ from torch import nn
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.models.unwrapping import form_by_mode
-from bakeoff.models.user import MAX_CALLS
+from bakeoff.models.user import MAX_CALLS, UserModel
 from bakeoff.records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,38 @@ def test_planning_runs_neither_torch_nor_the_file(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_a_file_imports_by_its_name_counts_as_its_own(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from .nets import build, calibrate, score as evaluate\n")
+    (tmp_path / "parts" / "nets.py").write_text(
+        "import torch\n"
+        "def build(batch: int = 3):\n    return torch.nn.Linear(2, 4), torch.randn(batch, 2)\n"
+        "def score(predict):\n    return {'rows': 1.0}\n"
+        "def calibrate(model, data):\n    'Of another library, by chance.'\n"
+    )
+    name = write("from parts import build as factory, calibrate, evaluate\nfrom torch import compile, no_grad\n")
+    family = models.find(name)
+    assert isinstance(family, UserModel) and "parts" not in sys.modules, "nothing is imported to plan a run"
+    assert family.resolve({}) == {"batch": 3} and family.calibrate_takes is None
+    assert family.evaluated_by.endswith("net.py:evaluate")
+    assert models.find_evaluate(family.evaluated_by)(None) == {"rows": 1.0}
+    assert load(name).inputs[0].args[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from math import sqrt as factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from nowhere_at_all import factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from net import factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from .nets import factory", "line 3, imports from its own package"),
+    ],
+)
+def test_an_import_that_leads_to_no_function_of_a_file_is_refused(write: Write, code: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        models.find(write(code))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,10 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
 def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_it_was() -> None:
     undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
     made = report(undecided, command="bakeoff --model conv --require 'build_s<5' --out results/x")
-    for require, told in {"build_s<9": "bakeoff --model conv --require 'build_s<9'", "": "bakeoff --model conv"}.items():
+    for require, told in {
+        "build_s<9": "bakeoff --model conv --require 'build_s<9'",
+        "": "bakeoff --model conv",
+    }.items():
         commands = first_screen(judge(judged_anew(made, require=require)), "run").commands
         assert commands["all of it again"] == [told]
         assert commands["the same with more processes, to decide it"] == [f"{told} --processes 4"]
