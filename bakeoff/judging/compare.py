@@ -78,6 +78,7 @@ class ReasonKind(StrEnum):
     """Why a cell has its outcome."""
 
     ENDED = "ended"  # it has no numbers in at least one run; its records say why
+    NOT_REACHED = "not reached"  # the time budget of a run was over before
     NO_SAMPLES = "no samples"
     IS_CONTROL = "is control"  # the baseline itself moved: its change and the machine's are one number
     OTHER_MACHINE = "other machine"
@@ -350,6 +351,10 @@ def _alone(base: Record | None, new: Record | None) -> CellChange:
 
 def _ended(base: Record, new: Record) -> CellChange:
     """Return the change of a cell that has no numbers to compare in at least one of the runs."""
+    differences = _differences(base, new)
+    if Status.NOT_REACHED in (base.status, new.status):
+        reason = Reason(ReasonKind.NOT_REACHED)
+        return CellChange(new.cell, base, new, Outcome.CANNOT_TELL, reason=reason, differences=differences)
     is_lost = base.status is Status.OK and (new.status.is_failure or new.asked_by_name)
     if new.status is Status.OK:
         outcome = Outcome.MENDED
@@ -357,7 +362,6 @@ def _ended(base: Record, new: Record) -> CellChange:
         outcome = Outcome.BROKEN
     else:
         outcome = Outcome.NOT_MEASURED if new.status.is_absence else Outcome.FAILING
-    differences = _differences(base, new)
     return CellChange(new.cell, base, new, outcome, is_lost, Reason(ReasonKind.ENDED), differences=differences)
 
 

@@ -218,6 +218,7 @@ def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str
 _INCONCLUSIVE = {
     ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
+    ReasonKind.NOT_REACHED: "a run's --budget was over before; `bakeoff resume` measures what is missing",
     ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
 }
 

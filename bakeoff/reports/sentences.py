@@ -254,7 +254,7 @@ def _why_latency(change: CellChange) -> str:
     reason = change.reason
     if reason is None:
         return ""
-    if reason.kind is ReasonKind.ENDED:
+    if reason.kind in (ReasonKind.ENDED, ReasonKind.NOT_REACHED):
         return _endings_of(change.base, change.new)
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"

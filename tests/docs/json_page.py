@@ -59,7 +59,7 @@ to standard error.
 
 | exit status | meaning |
 | --- | --- |
-| 0 | all is well |
+| 0 | all is well; cells that a `--budget` left out are `not reached` |
 | 1 | a cell failed, or what was named or required is not met; the command's `--help` says which |
 | 2 | wrong usage |
 | 3 | nothing could be measured |

@@ -429,6 +429,18 @@ def test_a_requirement_says_which_side_is_worse_and_without_one_neither_is() -> 
         assert outcomes(compare(undeclared(GOOD, ""), undeclared(HALF, require)))["onnx"] == outcome, require
 
 
+@pytest.mark.parametrize("of_new", [True, False])
+def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new: bool) -> None:
+    unreached = failed(cell("onnx"), Status.NOT_REACHED, "--budget was over", asked_by_name=True)
+    partial = report([ok(cell(), measured([EAGER_MS] * 3)), unreached])
+    found = compare(run(onnx=0.9), partial) if of_new else compare(partial, run(onnx=0.9))
+    assert of(found, "onnx").outcome is Outcome.CANNOT_TELL
+    assert found.failing(parse_fail_on("slower,broken,worse")) == []
+    assert "onnx" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
+    alone = compare(report([unreached]), report([unreached]))
+    assert headline(alone).startswith("Nothing can be told: a run's --budget was over before")
+
+
 def test_what_cannot_be_told_may_fail_a_gate() -> None:
     found = compare(run(0, processes=1), run(5, processes=1))
     assert found.failing(parse_fail_on("slower,broken")) == []
