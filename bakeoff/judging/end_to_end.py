@@ -137,14 +137,17 @@ def judge_end_to_end(
 
 
 def _pooled(name: str, calls: Sequence[AroundCall]) -> Step | None:
-    """Return the latency of a stage over all cells. Processes of one epoch count as one: they shared its minutes."""
+    """Return the latency of a stage over all cells: the geometric mean over epochs, as for latencies.
+
+    The cells of one epoch shared its minutes, so their median counts as one.
+    """
     by_epoch: dict[int, list[float]] = {}
     for call in calls:
         if call.median_ms > 0:
             by_epoch.setdefault(call.process, []).append(math.log(call.median_ms))
     if not by_epoch:
         return None
-    logs = [statistics.fmean(epoch) for epoch in by_epoch.values()]
+    logs = [statistics.median(epoch) for epoch in by_epoch.values()]
     value = math.exp(statistics.fmean(logs))
     if len(logs) < FEWEST_PROCESSES:
         logs = [log for epoch in by_epoch.values() for log in epoch]

@@ -41,7 +41,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
         "speedup": _speedup_over_all(contests),
-        "precisions": "latency against what is lost",
+        "precisions": "speed against what is lost",
         "pareto": "latency against build time",
         "costs": "what calls cost from a cold start, building included",
         "phases": "where the time goes until the first answer",
@@ -178,12 +178,10 @@ def cheapest(contest: ContestJudgement, calls: int) -> str:
 
 
 def precisions(contest: ContestJudgement) -> str:
-    """Name the fastest of each precision at single calls, the fastest first."""
-    fastest: dict[str, str] = {}
-    right = [cell for cell in contest.cells if cell.place is not None and cell.latency]
-    for cell in sorted(right, key=lambda cell: cell.latency.median_ms if cell.latency else 0.0):
-        fastest.setdefault(cell.cell.precision, cell.label)
-    return f"{', then '.join(fastest.values())}: the fastest of each precision"
+    """Name the best of each precision at what was asked, the best of all first."""
+    more_is_better = contest.load.scenario.spec.is_rate if contest.load else contest.generation is not None
+    best = sorted(contest.of_precisions, key=lambda judged: judged.value, reverse=more_is_better)
+    return f"{', then '.join(judged.best.label for judged in best)}: the best of each precision"
 
 
 def pareto(contest: ContestJudgement) -> str:

@@ -51,7 +51,7 @@ _FIGURE_CAPTIONS = {
     "profile": "Share of the models on which a backend is within so many times the best latency",
     "map": "Speed-up of each backend on each model",
     "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
-    "precisions": "Latency against error, or the metric, over all precisions",
+    "precisions": "Speed against error, or the metric, over all precisions",
     "pareto": "Latency against build time, and what nothing dominates",
     "starts": "Stages from the start of a process to its first answer",
     "sweep-seq": "Speed-up of compiled attention over the length of a sequence",

@@ -61,6 +61,15 @@ def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
     assert found.best.ci95_ms is not None
 
 
+def test_one_disturbed_process_of_an_epoch_moves_no_stage() -> None:
+    records = [staged(lived(ms, name), before=20.0) for ms, name in ((1.0, "onnx"), (2.0, "eager"), (3.0, "null"))]
+    steady = judged(*records).steps[0].ms
+    disturbed = records[2].model_copy(
+        update={"around": [each.model_copy(update={"median_ms": 50.0}) for each in records[2].around[:1]]}
+    )
+    assert judged(*records[:2], disturbed).steps[0].ms == pytest.approx(steady, rel=0.01)
+
+
 def test_without_stages_nothing_is_said() -> None:
     contest = judge_contest([lived(1.0, "onnx"), lived(4.0, "eager")])
     assert contest.end_to_end is None

@@ -26,7 +26,7 @@ from bakeoff.reports.charts.costs import costs
 from bakeoff.reports.charts.growth import growth_chart
 from bakeoff.reports.charts.load import load_chart
 from bakeoff.reports.charts.palette import Look, Palette
-from bakeoff.reports.charts.precisions import latency_over_error
+from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
@@ -49,7 +49,7 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     load_chart,
     speed.latency,
     speed.speedup,
-    latency_over_error,
+    speed_over_error,
     building.pareto,
     costs,
     building.phases,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.reports import findings, number_format
+from bakeoff.records.schema import Interval
+from bakeoff.reports import findings
 from bakeoff.reports.charts.building import stairs
 from bakeoff.reports.charts.chart import Chart, Dots, Line, Mark, Shape, axis_around, name
 from bakeoff.reports.charts.palette import Palette
@@ -15,57 +16,72 @@ SMALLEST_ERROR = 1e-12
 """A smaller error stands here on the logarithmic axis."""
 
 
-def latency_over_error(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw latency against the user's first metric, or else the error, of all right cells.
+def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw what was asked, such as a latency or a rate, against the user's first metric, or else the error.
 
-    The stairs are the front of the two; a filled dot may win the contest.
+    All right cells are there. The stairs are the front of the two; a filled dot may win the contest.
     """
-    measured = [
-        cell for cell in contest.cells if cell.place is not None and cell.latency and cell.latency.median_ms > 0
-    ]
-    scale = _metric_of(measured) or _errors_of(measured)
-    points = [(cell, scale.values[cell.label], cell.latency) for cell in measured if cell.label in scale.values]
-    if len(points) < 2:
+    right = [cell for cell in contest.cells if cell.place is not None]
+    loss, speed = _metric_of(right) or _errors_of(right), _speeds_of(contest)
+    shown = [cell for cell in right if cell.label in loss.values and cell.label in speed.values]
+    if len(shown) < 2:
         return None
-    x = axis_around(scale.title, [value for _, value, _ in points], is_log=scale.is_log)
-    front = stairs([(scale.sign * value, latency.median_ms) for _, value, latency in points if latency])
+    points = {cell.label: (loss.values[cell.label], speed.values[cell.label]) for cell in shown}
+    x = axis_around(loss.title, [value for value, _ in points.values()], is_log=loss.is_log)
+    front = stairs([(loss.sign * lost, speed.sign * value) for lost, value in points.values()])
     corners = [front[0]]
-    for value, median_ms in front[1:]:
-        corners += [(value, corners[-1][1]), (value, median_ms)]
-    corners.append((scale.sign * (x.high if scale.sign > 0 else x.low), corners[-1][1]))
-    line = Line(
-        tuple(scale.sign * value for value, _ in corners), tuple(ms for _, ms in corners), colour="soft", width=1.0
-    )
-    marks, reached = [Mark((line,))], []
-    for cell, value, latency in points:
-        assert latency is not None
-        ends_ms = (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
-        reached += [latency.median_ms, *ends_ms]
-        whisker: tuple[Shape, ...] = (Line((value, value), ends_ms),) if ends_ms else ()
-        dot = Dots((value,), (latency.median_ms,), cell.rank is not None, size=6.5)
-        tip = f"{cell.label}: {number_format.median(latency)} ms, {scale.title} {value:.3g}"
-        marks.append(Mark((*whisker, dot), tip, palette(cell.label)))
+    for lost, value in front[1:]:
+        corners += [(lost, corners[-1][1]), (lost, value)]
+    corners.append((loss.sign * (x.high if loss.sign > 0 else x.low), corners[-1][1]))
+    xs, ys = zip(*((loss.sign * lost, speed.sign * value) for lost, value in corners), strict=True)
+    marks, reached = [Mark((Line(xs, ys, colour="soft", width=1.0),))], []
+    may_win = {cell.label for cell in (contest.load or contest.generation or contest).ranked}
+    for label, (lost, value) in points.items():
+        interval = speed.intervals.get(label)
+        ends = (interval.low, interval.high) if interval else ()
+        reached += [value, *ends]
+        whisker: tuple[Shape, ...] = (Line((lost, lost), ends),) if ends else ()
+        dot = Dots((lost,), (value,), label in may_win, size=6.5)
+        tip = f"{label}: {speed.title} {value:.4g}, {loss.title} {lost:.3g}"
+        marks.append(Mark((*whisker, dot), tip, palette(label)))
     return Chart(
         name="precisions",
         subject=contest.title,
         finding=findings.precisions(contest),
-        caption=f"Median latency in ms with its 95 % interval against {scale.title}; the line is their front. A hollow "
-        "dot may not win",
+        caption=f"{speed.title[0].upper()}{speed.title[1:]} with its 95 % interval, where there is one, against "
+        f"{loss.title}; the line is their front. A hollow dot may not win",
         x=x,
-        y=axis_around("median latency (ms)", reached, is_log=min(reached) > 0),
+        y=axis_around(speed.title, reached, is_log=min(reached) > 0),
         marks=tuple(marks),
-        legend=tuple((name(cell), palette(cell.label)) for cell, _, _ in points),
+        legend=tuple((name(cell), palette(cell.label)) for cell in shown),
     )
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """What is drawn along the x axis, by label. Less is better where `sign` is 1, and more where it is -1."""
+    """What is drawn along an axis, by label. Less is better where `sign` is 1, and more where it is -1."""
 
     title: str
     values: Mapping[str, float]
     sign: int
-    is_log: bool
+    is_log: bool = False
+    intervals: Mapping[str, Interval | None] = field(default_factory=dict)
+
+
+def _speeds_of(contest: ContestJudgement) -> _Scale:
+    """Return what the verdict is about: rates or latencies under load, whole generations, or single calls."""
+    if contest.load:
+        spec, cells = contest.load.scenario.spec, contest.load.cells
+        values = {cell.label: cell.value for cell in cells if cell.value}
+        title = "requests/s under load" if spec.is_rate else "median latency under load (ms)"
+        return _Scale(title, values, -1 if spec.is_rate else 1, intervals={cell.label: cell.interval for cell in cells})
+    if contest.generation:
+        totals = {cell.label: cell.total_ms for cell in contest.generation.cells}
+        return _Scale("a whole generation (ms)", totals, 1)
+    known = {cell.label: cell.latency for cell in contest.cells if cell.latency and cell.latency.median_ms > 0}
+    medians_ms = {label: latency.median_ms for label, latency in known.items()}
+    intervals = {label: latency.median_ci95_ms for label, latency in known.items()}
+    return _Scale("median latency (ms)", medians_ms, 1, intervals=intervals)
 
 
 def _metric_of(cells: Sequence[CellJudgement]) -> _Scale | None:
@@ -74,7 +90,7 @@ def _metric_of(cells: Sequence[CellJudgement]) -> _Scale | None:
     for metric in names:
         found = {cell.label: cell.metrics[metric] for cell in cells if metric in cell.metrics}
         is_less = any(each.higher_is_better is False for each in found.values())
-        return _Scale(metric, {label: each.value for label, each in found.items()}, 1 if is_less else -1, is_log=False)
+        return _Scale(metric, {label: each.value for label, each in found.items()}, 1 if is_less else -1)
     return None
 
 
