@@ -23,6 +23,7 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.fit import speedup, summarise
 from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
@@ -41,6 +42,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, Schedule
 from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
+from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
@@ -262,7 +264,8 @@ def _trial(
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
         interleaved = request.schedule == "interleaved"
-        measurement = RunContext(launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any)
+        common = (launchers, store, progress, plan, request.time_limit_s, interleaved, TimePlan(plan))
+        measurement = RunContext(*common, Headers(store, progress), undecided_for_any)
         measure_contest(measurement, contest, contest.cells)
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)

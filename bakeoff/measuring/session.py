@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bakeoff import backends, models
-from bakeoff.judging.ranking import beaten, contenders, may_win, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -142,25 +140,20 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
-    required = request.require.without_starts()
     return RunContext(
         launchers,
         store,
         progress,
         sampling_of(request),
         request.time_limit_s,
-        interleaved=request.schedule == "interleaved",
-        undecided=functools.partial(undecided, requirements=required),
-        machine=machine,
-        time_plan=time_plan,
-        beaten=functools.partial(beaten, requirements=required),
-        contenders=functools.partial(contenders, requirements=required),
-        may_win=functools.partial(may_win, requirements=required),
-        requirements=required,
+        request.schedule == "interleaved",
+        time_plan,
+        headers,
+        machine=machine or Machine(),
+        requirements=request.require.without_starts(),
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,
-        headers=headers,
         build_cache=build_cache,
         evaluate=request.evaluate,
         evaluate_timeout_s=request.evaluate_timeout_s,

@@ -467,11 +467,12 @@ def run_contest(
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
     measurement = RunContext(
-        *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
-        time_plan=TimePlan(plan, budget_s, load),
+        *(launcher, store, progress, plan, time_limit_s, interleaved, TimePlan(plan, budget_s, load)),
+        headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
+        undecided=undecided,
+        machine=machine,
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
-        headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
         build_cache=build_cache,
         evaluate=evaluate,
         evaluate_timeout_s=evaluate_timeout_s,

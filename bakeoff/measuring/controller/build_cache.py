@@ -131,15 +131,15 @@ class BuildCache:
 
     def entries(self) -> list[CachedBuild]:
         """Return all complete builds, those that were used last first."""
-        found = []
+        builds = []
         for entry in self.folder.glob("*/"):
             build = Store.build_in(entry / "builds" / "0")
             used = entry / USED
             if build is not None and used.exists():
                 size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
                 what = used.read_text(encoding="utf-8")
-                found.append(CachedBuild(entry.name, what, build.built_at, size_bytes, used.stat().st_mtime))
-        return sorted(found, key=lambda each: -each.used_s)
+                builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, used.stat().st_mtime))
+        return sorted(builds, key=lambda each: -each.used_s)
 
     def clear(self) -> int:
         """Remove every build that no run uses, and all ceilings. Return how many bytes the builds took."""

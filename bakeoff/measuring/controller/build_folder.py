@@ -104,12 +104,12 @@ class BuildFolder:
 def folders_of(cells: Mapping[str, Cell], cached: Mapping[str, Path], store: Store) -> dict[str, BuildFolder]:
     """Return the folder of each cell by its id: one in the cache where there is one, or else the run's own."""
     by_path: dict[Path, BuildFolder] = {}
-    found = {}
+    folders = {}
     for cell_id, cell in cells.items():
         path = cached.get(cell_id) or store.builds(built_as(cell).build_id)
         folder = by_path.setdefault(path, BuildFolder(path, cell_id in cached, bool(cell.dynamic)))
-        found[cell_id] = folder
-    return found
+        folders[cell_id] = folder
+    return folders
 
 
 def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_run: bool) -> list[Phase]:

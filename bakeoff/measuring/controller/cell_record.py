@@ -60,17 +60,17 @@ def products_of(cell: Cell) -> Precision:
 def shortfall(placement: Placement | None, backend: str) -> Failure | None:
     """Return why a cell fails under --strict, or None if it ran wholly where it was asked to."""
     if placement is None:
-        told = f"{backend} does not tell where it ran, and --strict asks for full"
-        return Failure(kind="placement unknown", text=told)
+        text = f"{backend} does not tell where it ran, and --strict asks for full"
+        return Failure(kind="placement unknown", text=text)
     if placement.extent is Extent.FULL:
         return None
-    kind, told = f"{placement.extent} placement", f"placement is {placement.extent}, and --strict asks for full"
+    kind, text = f"{placement.extent} placement", f"placement is {placement.extent}, and --strict asks for full"
     elsewhere = [*placement.fallbacks, *(f"a choice is frozen at {place}" for place in placement.frozen_choices)]
     if not elsewhere:
-        return Failure(kind=kind, text=told)
+        return Failure(kind=kind, text=text)
     named, unnamed = elsewhere[:NAMED_FALLBACKS], elsewhere[NAMED_FALLBACKS:]
     operators = f"{', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
-    return Failure(kind=kind, operator=", ".join(elsewhere), text=f"{told}: {operators}")
+    return Failure(kind=kind, operator=", ".join(elsewhere), text=f"{text}: {operators}")
 
 
 def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
@@ -143,8 +143,8 @@ def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:
     """Return what the exit status of a worker that died in `phase` means."""
     if -status == signal.SIGKILL and kernel_killed:
-        told = f"killed in {phase} by the kernel, which had no memory left"
-        return Status.OOM, Failure(kind="killed by the kernel", text=told)
+        text = f"killed in {phase} by the kernel, which had no memory left"
+        return Status.OOM, Failure(kind="killed by the kernel", text=text)
     if status >= 0:
         return Status.CRASH, Failure(kind=f"exit status {status}", text=f"left with exit status {status} in {phase}")
     try:

@@ -497,15 +497,15 @@ class CellRun:
         metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         self._end_worker()
-        found = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
+        record = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
         if metrics is not None:
             assert self._setup.metrics is not None, "the build is evaluated"
-            found = found.model_copy(update={"metrics": metrics})
-            found = accepted_by_metric(found, self._setup.metrics.requirements)
+            record = record.model_copy(update={"metrics": metrics})
+            record = accepted_by_metric(record, self._setup.metrics.requirements)
         if kernel_times:
-            found = found.model_copy(update={"kernel_times": kernel_times})
-        latency = summarise(found.bursts)
-        self._so_far = found.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
+            record = record.model_copy(update={"kernel_times": kernel_times})
+        latency = summarise(record.bursts)
+        self._so_far = record.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
@@ -684,8 +684,8 @@ class CellRun:
         )
         if failed is None:
             return {}
-        told = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
-        return {"status": Status.INCORRECT, **told, "accuracy": failed, "log_tail": tail_of(self._log)}
+        facts = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
+        return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
         self, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
@@ -760,18 +760,18 @@ class CellRun:
 
     def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
         if limit_s < self._budget_s:
-            kind, told = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
+            kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         elif self._now_s() >= self._ends_s:
             kind = "time budget"
-            told = f"not done when the time that --budget left it was over, in {live.phase}"
+            text = f"not done when the time that --budget left it was over, in {live.phase}"
         else:
             kind = "time limit"
-            told = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+            text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         if self._so_far is None:
-            return self._record(Status.TIMEOUT, Failure(kind=kind, text=told), died_in=live.phase)
+            return self._record(Status.TIMEOUT, Failure(kind=kind, text=text), died_in=live.phase)
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
-        lost = ProcessLost(reason=told)
+        lost = ProcessLost(reason=text)
         wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
         self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from bakeoff.judging.estimate import burst_medians_ms, steadiest
-from bakeoff.judging.ranking import baseline_of
+from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.rounds import (
@@ -111,7 +111,7 @@ class ContestRun:
         """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
         records = {cell_run: cell_run.record() for cell_run in self._cells}
         too_large = []
-        for cell_run in sorted(records, key=lambda one: statistics.median(burst_medians_ms(one.bursts))):
+        for cell_run in sorted(records, key=lambda each: statistics.median(burst_medians_ms(each.bursts))):
             record = records[cell_run]
             try:
                 name = self._run.artifacts.keep(record.cell.id, cell_run.artifact) if self._run.artifacts else ""
@@ -150,9 +150,10 @@ class ContestRun:
         if done == 0 or not self._cells:
             return self._cells
         records = [cell_run.record() for cell_run in self._cells] if plan.races or done >= plan.processes else []
-        open_pairs = self._run.undecided(records) if done >= plan.processes else ()
+        open_pairs = self._run.undecided_pairs(records) if done >= plan.processes else ()
         # another build of a cell may be faster than those that it was measured with
-        sitting_out = racing(self._run.beaten(records), open_pairs) if plan.races and done >= plan.builds else {}
+        may_sit_out = plan.races and done >= plan.builds
+        sitting_out = racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
         cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
             return []
@@ -320,7 +321,8 @@ class ContestRun:
         if self._run.sampling.energy_of_all:
             chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
         else:
-            chosen = self._run.contenders([record for each in self._cells if (record := each.so_far())])
+            records = [record for each in self._cells if (record := each.so_far())]
+            chosen = contenders(records, self._run.requirements)
 
         def last_step(cell_run: CellRun, others: Collection[CellRun]) -> Finish:
             ends_s = self._time_plan.contest_ends_s

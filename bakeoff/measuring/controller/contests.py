@@ -85,8 +85,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
     known_size = max(sizes, key=lambda size: (size.peak_device_bytes or 0, size.peak_resident_bytes or 0), default=None)
     ContestRun(run, cell_runs, kept, known_size, stand_ins).run()
-    if told := run.launchers.first.branch_note:
-        run.store.note(told)
+    if note := run.launchers.first.branch_note:
+        run.store.note(note)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
 
@@ -117,16 +117,16 @@ def _leave_out(
 
     They get their records now, so that a resumed run does not build them.
     """
-    found: dict[str, tuple[str, str]] = {}
+    left_out: dict[str, tuple[str, str]] = {}
     for reference_id, call in eager_calls.items():
         alike = [planned for planned in cells if planned.cell.reference_id == reference_id]
-        found |= dominated(alike, call.call_ms, call.host_ms)
+        left_out |= dominated(alike, call.call_ms, call.host_ms)
     for planned in cells:
-        if planned.cell.id in found:
-            _, why = found[planned.cell.id]
+        if planned.cell.id in left_out:
+            _, why = left_out[planned.cell.id]
             run.end(Record(cell=planned.cell, status=Status.LEFT_OUT, reason=why, **common_fields(planned)))
             run.time_plan.dropped(planned.cell.contest_id, planned.cell.label)
-    return [(cell_run, found[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in found]
+    return [(cell_run, left_out[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in left_out]
 
 
 def _folders_in_cache(run: RunContext, cells: Sequence[PlannedCell]) -> dict[str, Path]:
@@ -150,8 +150,8 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
         for planned in cells:
             run.end(not_reached(planned))
         return
-    told = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
-    elsewhere = error.failure.model_copy(update=told)
+    changes = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
+    elsewhere = error.failure.model_copy(update=changes)
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
         run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
 

@@ -24,6 +24,7 @@ from bakeoff.measuring.messages import (
     Event,
     Failed,
     HeadersMade,
+    Job,
     MeasureCeilings,
     PhaseBegun,
     PrecompileHeaders,
@@ -92,19 +93,12 @@ def reference(
         wants_fingerprint=wants_fingerprint,
         known=known.resolve() if known else None,
     )
-    phases = ["start"]
-    try:
-        event = launcher.ask(job, log, limit_s, phases.append)
-    except WorkerEnded as ended:
-        status, failure = cause_of_death(ended.status, phases[-1], store.kernel_killed())
-        told = {"text": f"its process {failure.text}", "log": str(log)}
-        raise NoReference(status, what_failed(phases[-1], cell), failure.model_copy(update=told)) from None
-    except DeadlinePassed:
+    event, phase = _answer(launcher, store, job, log, limit_s)
+    if event is None:
         what = f"the reference was not computed within {limit_s:g} s"
-        raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit")) from None
+        raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit"))
     if isinstance(event, Failed):
-        failure = event.failure.model_copy(update={"log": str(log)})
-        raise NoReference(event.status, what_failed(phases[-1], cell), failure)
+        raise NoReference(event.status, what_failed(phase, cell), event.failure)
     assert isinstance(event, ReferenceComputed)
     store.save_traits(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
@@ -137,26 +131,34 @@ def reference_metrics(
     job = EvaluateReference(cell=chosen.cell, evaluation=evaluation, weights_at=chosen.weights_at)
     log = store.log(f"evaluate-{contest.id}")
     begun_s = time.monotonic()
-    failure: Failure | None = None
-    try:
-        event = launcher.ask(job, log, min(limit_s, left_s))
-    except WorkerEnded as ended:
-        _, failure = cause_of_death(ended.status, "evaluate", store.kernel_killed())
-        failure = failure.model_copy(update={"text": f"its process {failure.text}", "log": str(log)})
-    except DeadlinePassed:
-        failure = evaluates_too_long(limit_s, left_s)
-    else:
-        if isinstance(event, Failed):
-            failure = event.failure.model_copy(update={"log": str(log)})
-    if failure is not None:
-        metrics = Metrics(failure=failure, seconds=time.monotonic() - begun_s)
-    else:
-        assert isinstance(event, Evaluated)
+    event, _ = _answer(launcher, store, job, log, min(limit_s, left_s), "evaluate")
+    if isinstance(event, Evaluated):
         metrics = event.metrics
+    else:
+        failure = event.failure if isinstance(event, Failed) else evaluates_too_long(limit_s, left_s)
+        metrics = Metrics(failure=failure, seconds=time.monotonic() - begun_s)
     if metrics.failure:
         progress.note(f"evaluate failed, so that no build is evaluated: {metrics.failure.sentence}")
     store.save_metrics(contest.id, metrics)
     return metrics
+
+
+def _answer(
+    launcher: Launcher, store: Store, job: Job, log: Path, limit_s: float, phase: str = "start"
+) -> tuple[Event | None, str]:
+    """Return what a worker answers, and its last phase. It is `Failed` where it died, and None after `limit_s`."""
+    phases = [phase]
+    try:
+        event = launcher.ask(job, log, limit_s, phases.append)
+    except WorkerEnded as ended:
+        status, failure = cause_of_death(ended.status, phases[-1], store.kernel_killed())
+        failure = failure.model_copy(update={"text": f"its process {failure.text}"})
+        event = Failed(status=status, failure=failure)
+    except DeadlinePassed:
+        return None, phases[-1]
+    if isinstance(event, Failed):
+        event = event.model_copy(update={"failure": event.failure.model_copy(update={"log": str(log)})})
+    return event, phases[-1]
 
 
 def evaluates_too_long(limit_s: float, left_s: float) -> Failure:
@@ -235,8 +237,8 @@ class Headers:
             if known:
                 worker.end()
             if isinstance(event, Failed) and not event.status.is_absence:
-                told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
-                self._store.note(f"{told}: {event.failure.sentence}")
+                note = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
+                self._store.note(f"{note}: {event.failure.sentence}")
             elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
                 self._store.note(
                     f"torch checks the C++ compiler in every process that builds, which took {event.checks_s:.0f} s "
@@ -271,15 +273,11 @@ def measure_ceilings(
         return
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
-    try:
-        event = launcher.ask(MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
-    except (WorkerEnded, DeadlinePassed) as error:
-        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
+    event, _ = _answer(launcher, store, MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
+    if not isinstance(event, CeilingsMeasured):
+        why = event.failure.sentence if isinstance(event, Failed) else f"it took over {limit_s:g} s"
+        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {why}")
         return
-    if isinstance(event, Failed):
-        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.failure.sentence}")
-        return
-    assert isinstance(event, CeilingsMeasured)
     _save_ceilings(store, cell, where, event.ceilings)
     if cache:
         cache.keep_ceilings(machine, cell.device, precision, event.ceilings)

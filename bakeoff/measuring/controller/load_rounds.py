@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
 from bakeoff.judging.load import misses_objective
+from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
 from bakeoff.measuring.controller.rounds import order_of_round
@@ -47,7 +48,7 @@ class LoadRounds:
         begun_s, cells = self._now_s, list(self._alive)
         share_s = SETTINGS_SHARE * (self._ends_s - begun_s) / max(1, len(cells))
         deadlines_s = {cell_run: begun_s + share_s * place for place, cell_run in enumerate(self._order(), start=1)}
-        settings_s = self._step(visit, lambda one, _: self._settle(one, deadlines_s[one]))
+        settings_s = self._step(visit, lambda each, _: self._settle(each, deadlines_s[each]))
         turns_s = last_s = 0.0
         for number in range(self._plan.rounds_in(self._run.sampling.processes)):
             if number and self._now_s + last_s > self._ends_s:
@@ -58,7 +59,7 @@ class LoadRounds:
         if self._plan.soak_s:
             in_time = self._has_time_to_soak(self._to_soak())
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
-            missing = [one for one in self._alive if _needs_lower_soak(one)]
+            missing = [each for each in self._alive if _needs_lower_soak(each)]
             if missing and self._has_time_to_soak(missing):
                 settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
@@ -71,7 +72,7 @@ class LoadRounds:
         begun_s = self._now_s
         round_ = Round(self._group, self._number, begun_s - self._run.begun_s, self._run.machine.calibrate_ms())
         for cell_run in self._order():
-            visit(cell_run, lambda one=cell_run: step(one, round_))  # type: ignore[misc]
+            visit(cell_run, lambda each=cell_run: step(each, round_))  # type: ignore[misc]
         self._number += 1
         return self._now_s - begun_s
 
@@ -96,16 +97,17 @@ class LoadRounds:
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return
-            best = next(one.value for one in reversed(load.tried) if one.settings == load.settings and one.value)
+            tried = (each.value for each in reversed(load.tried) if each.settings == load.settings)
+            best = next(value for value in tried if value)
             value = f"{spelled_rate(best)} {self._spec.unit}"
             self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
         """Tell the value that each cell had in the turn that has just ended."""
-        values = {one.cell.label: one.load.turns[-1].value for one in self._alive if one.load and one.load.turns}
-        told = [f"{label} {spelled_rate(value)}" if value else f"{label} none" for label, value in values.items()]
-        if told:
-            self._run.progress.note(f"{what}: {', '.join(told)} {self._spec.unit}")
+        values = {each.cell.label: each.load.turns[-1].value for each in self._alive if each.load and each.load.turns}
+        in_words = [f"{label} {spelled_rate(value)}" if value else f"{label} none" for label, value in values.items()]
+        if in_words:
+            self._run.progress.note(f"{what}: {', '.join(in_words)} {self._spec.unit}")
 
     def _take_turn(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and load.settings is not None:
@@ -134,16 +136,16 @@ class LoadRounds:
         def ms_per_request(load: Load) -> float:
             return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
 
-        serving = [one for one in self._alive if one.load and any(turn.value for turn in one.load.turns)]
-        serving.sort(key=lambda one: ms_per_request(one.load) if one.load else math.inf)
-        able = [one for one in serving if one.cell.label in self._may_win or one.awaits_metric]
+        serving = [each for each in self._alive if each.load and any(turn.value for turn in each.load.turns)]
+        serving.sort(key=lambda each: ms_per_request(each.load) if each.load else math.inf)
+        able = [each for each in serving if each.cell.label in self._may_win or each.awaits_metric]
         chosen = serving if self._plan.soaks_all else (able or serving)[:2]
-        return [one for one in chosen if one.load and not one.load.soak]
+        return [each for each in chosen if each.load and not each.load.soak]
 
     @cached_property
     def _may_win(self) -> Collection[str]:
         """The labels of the cells that may win, by what is known when the first one is to be soaked."""
-        return self._run.may_win([record for one in self._alive if (record := one.so_far())])
+        return may_win([record for each in self._alive if (record := each.so_far())], self._run.requirements)
 
     def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s

@@ -115,19 +115,19 @@ class CellUnderLoad:
 
         def attempt(settings: ServingSettings) -> None:
             nonlocal best, is_over
-            if any(one.settings == settings for one in tried):
+            if any(trial.settings == settings for trial in tried):
                 return
             if best is not None and (self._served_s > limit_s or not has_time()):
                 is_over = True
                 return
-            one = self._try(settings, seed, None if best is None else tried[best])
-            tried.append(one)
-            tell(one)
-            if one.value is None:
+            trial = self._try(settings, seed, None if best is None else tried[best])
+            tried.append(trial)
+            tell(trial)
+            if trial.value is None:
                 return
             is_better = best is None
             if best is not None:
-                tried[best], tried[-1], is_better = self._compared(tried[best], one, seed)
+                tried[best], tried[-1], is_better = self._compared(tried[best], trial, seed)
             best = len(tried) - 1 if is_better else best
 
         for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
@@ -158,9 +158,9 @@ class CellUnderLoad:
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
         """Take the cell's turn in a round, from the median of what was found before."""
         assert load.settings is not None
-        found = [turn.value for turn in load.turns if turn.value is not None]
-        searched = [one.value for one in load.tried if one.settings == load.settings and one.value is not None]
-        start = statistics.median([*searched[-1:], *found])
+        known = [turn.value for turn in load.turns if turn.value is not None]
+        searched = [trial.value for trial in load.tried if trial.settings == load.settings and trial.value is not None]
+        start = statistics.median([*searched[-1:], *known])
         value, windows = self._measure(load.settings, start, round_.seed, is_turn=True)
         return LoadTurn(
             group=round_.group,
@@ -254,7 +254,7 @@ class CellUnderLoad:
         decides between settings, and two copies of one backend serve alike.
         """
         leads: list[float] = []  # of `other`, in logarithms
-        found = [[one.value] for one in (holder, other)]
+        values_of = [[trial.value] for trial in (holder, other)]
         pair = [holder, other]
         first = self._lead(holder.value, other.value)
         if abs(first) < math.log(CLOSE):
@@ -263,11 +263,11 @@ class CellUnderLoad:
                     pair[place] = self._looked_at(pair[place], seed + LOOK_SEEDS + len(leads))
                     if (value := pair[place].value) is None:
                         return pair[0], pair[1], place == 0
-                    found[place].append(value)
-                leads.append(self._lead(found[0][-1], found[1][-1]))
+                    values_of[place].append(value)
+                leads.append(self._lead(values_of[0][-1], values_of[1][-1]))
         settled = [
-            one.model_copy(update={"value": statistics.median(filter(None, values))})
-            for one, values in zip(pair, found, strict=True)
+            trial.model_copy(update={"value": statistics.median(filter(None, values))})
+            for trial, values in zip(pair, values_of, strict=True)
         ]
         return settled[0], settled[1], statistics.mean(leads or [first]) > math.log(WORTH)
 
@@ -375,10 +375,10 @@ class CellUnderLoad:
         return BATCHES if has_batch and self._plan.spec.puts_requests_together else ()
 
     def _left_out(self, knobs: ServingKnobs) -> list[str]:
-        found = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
+        reasons = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
         if not isinstance(self._cell.dimensions.get("batch"), int):
-            found.append("the model has no dimension batch: requests were not put together")
-        return found
+            reasons.append("the model has no dimension batch: requests were not put together")
+        return reasons
 
     def _why(self, windows: Sequence[LoadWindow]) -> str:
         if failed := next((window for window in windows if window.failed), None):

@@ -7,24 +7,15 @@ they are precise, and which pairs are undecided.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from bakeoff.judging.estimate import fastest, imprecise, undisturbed_rounds
 from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from bakeoff.records.schema import Burst, LeftEarly, Record
+from bakeoff.records.schema import Burst, LeftEarly
 
 Pairs = Sequence[tuple[str, str]]
-Undecided = Callable[[Sequence[Record]], Pairs]
-"""Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
-Beaten = Callable[[Sequence[Record]], Mapping[str, LeftEarly]]
-"""Returns, from the records so far, the cells that are surely beaten, by label."""
-MayWin = Callable[[Sequence[Record]], Collection[str]]
-"""Returns, from the records so far, the labels of the cells that may win."""
-
-Contenders = Callable[[Sequence[Record]], Collection[str]]
-"""Returns, from the records so far, the labels of the cells that somebody may choose."""
 
 Cell = TypeVar("Cell")
 
@@ -125,7 +116,7 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
         return NextEpoch(False)
     if not has_time:
         return NextEpoch(False, "--time-limit left no room for more processes per cell")
-    pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
+    pairs = ", ".join(f"{fast} against {slow}" for fast, slow in open_pairs)
     if not has_budget:
         return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
     return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: more of each")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.ranking import NOTHING, beaten, contenders, may_win, undecided
+from bakeoff.judging.ranking import NOTHING, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.rounds import Beaten, Contenders, MayWin, Undecided
+from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
@@ -26,59 +27,36 @@ from bakeoff.records.store import Store
 NO_TIME = "--budget left no time to build it"
 
 
+@dataclass
 class RunContext:
     """What the contests of one run have in common: where workers start, where records go, how long it may take."""
 
-    def __init__(
-        self,
-        launchers: Launchers,
-        store: Store,
-        progress: Progress,
-        sampling: SamplingPlan,
-        time_limit_s: float,
-        interleaved: bool,
-        undecided: Undecided = undecided,
-        machine: Machine | None = None,
-        time_plan: TimePlan | None = None,
-        beaten: Beaten = beaten,
-        contenders: Contenders = contenders,
-        artifacts: Artifacts | None = None,
-        load: LoadPlan | None = None,
-        place: str = "",
-        headers: Headers | None = None,
-        build_cache: BuildCache | None = None,
-        evaluate: str = "",
-        evaluate_timeout_s: float = 600.0,
-        may_win: MayWin = may_win,
-        requirements: Requirements = NOTHING,
-    ) -> None:
-        """Without a `build_cache`, everything is built anew and nothing is kept for later runs.
+    launchers: Launchers
+    store: Store
+    progress: Progress
+    sampling: SamplingPlan
+    time_limit_s: float
+    interleaved: bool
+    time_plan: TimePlan
+    headers: Headers  # of torch, which builds may wait for
+    undecided: Callable[[Sequence[Record]], Pairs] | None = None  # what to ask instead of `judging`
+    machine: Machine = field(default_factory=Machine)
+    requirements: Requirements = NOTHING
+    artifacts: Artifacts | None = None  # keeps what cells have built; None: nothing is kept
+    load: LoadPlan | None = None
+    place: str = ""  # of a pool
+    build_cache: BuildCache | None = None  # None: everything is built anew, and nothing is kept for later runs
+    evaluate: str = ""  # the user's function that stands in for those of models' files
+    evaluate_timeout_s: float = 600.0
 
-        `evaluate` names the user's function that stands in for those of models' files.
-        `artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool. A build that
-        includes torch's C++ `headers` waits for them.
-        """
-        self.launchers = launchers
-        self.store = store
-        self.progress = progress
-        self.sampling = sampling
-        self.time_limit_s = time_limit_s
-        self.interleaved = interleaved and CAN_PAUSE
-        self.undecided = undecided
-        self.beaten = beaten
-        self.contenders = contenders
-        self.may_win = may_win
-        self.requirements = requirements
-        self.machine = machine or Machine()
-        self.time_plan = time_plan or TimePlan(sampling)
-        self.begun_s = self.machine.now_s() - store.elapsed_s
-        self.artifacts = artifacts
-        self.load = load
-        self.place = place
-        self.build_cache = build_cache
-        self.evaluate, self.evaluate_timeout_s = evaluate, evaluate_timeout_s
-        self.headers = headers or Headers(store, progress)
-        self.group_numbers: Iterator[int] = itertools.count(store.next_group())
+    def __post_init__(self) -> None:
+        self.interleaved &= CAN_PAUSE
+        self.begun_s = self.machine.now_s() - self.store.elapsed_s
+        self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
+
+    def undecided_pairs(self, records: Sequence[Record]) -> Pairs:
+        """Return the pairs of labels for which more processes are worth their time, by the records so far."""
+        return self.undecided(records) if self.undecided else undecided(records, self.requirements)
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""

@@ -128,7 +128,7 @@ class GroupStart:
         if self._starting and not goes_on_beside:
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
-            alive, following = self._alive(), next((one for one in self._epoch.waiting if one.may_launch), None)
+            alive, following = self._alive(), next((each for each in self._epoch.waiting if each.may_launch), None)
             if following is None:
                 return  # all that wait start from what is being built
             if alive and not (self._run.interleaved and self._fits(alive, following)):
