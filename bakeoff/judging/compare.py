@@ -194,6 +194,10 @@ class Comparison:
         return replace(found, processes=min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
 
     @property
+    def has_metrics(self) -> bool:
+        return any(cell.metrics for cell in self.cells)
+
+    @property
     def tells_most(self) -> bool:
         """Return True unless nothing could be told of most cells."""
         return self.inconclusive is None or 2 * self.inconclusive.cells <= len(self.cells)

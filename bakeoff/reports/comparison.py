@@ -121,7 +121,8 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
     told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
     numbers = {}
-    if comparison.inconclusive and comparison.inconclusive.is_all:  # a table would only repeat that
+    if comparison.inconclusive and comparison.inconclusive.is_all and not comparison.has_metrics:
+        # a table would only repeat that
         if not folds:
             return _joined(told)
         numbers = {"The numbers": _table(comparison.cells)}
@@ -184,7 +185,8 @@ def headline(comparison: Comparison) -> str:
     regressions = comparison.regressions
     inconclusive = comparison.inconclusive
     if inconclusive and inconclusive.is_all:
-        return f"Nothing can be told: {_why_inconclusive(inconclusive, comparison)}."
+        subject, rest = ("No latency", " No metric is worse.") if comparison.has_metrics else ("Nothing", "")
+        return f"{subject} can be told: {_why_inconclusive(inconclusive, comparison)}.{rest}"
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
@@ -255,7 +257,7 @@ def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
         f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
         f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
         f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
-        *(_of_metrics(limit) if any(cell.metrics for cell in comparison.cells) else ()),
+        *(_of_metrics(limit) if comparison.has_metrics else ()),
     ]
 
 

@@ -404,6 +404,21 @@ def test_a_worse_metric_is_told_with_both_values_and_its_interval() -> None:
     assert "evaluate fails now: evaluate returned NaN as top1" in headline(compare(of_onnx(GOOD), of_onnx(None)))
 
 
+def test_metrics_are_told_where_no_latency_can_be() -> None:
+    def once(scores: list[float]) -> Report:
+        made = of_onnx(scores)
+        records = [
+            record.model_copy(update={"bursts": measured([1.0]), "processes": record.processes[:1]})
+            for record in made.records
+        ]
+        return made.model_copy(update={"records": records})
+
+    found = compare(once(GOOD), once(GOOD))
+    assert headline(found).startswith("No latency can be told: ") and headline(found).endswith("No metric is worse.")
+    assert "1 \u2192 1 (0)" in to_markdown(found, folds=False)
+    assert headline(compare(once(GOOD), once(HALF))).startswith("1 regression: onnx")
+
+
 def test_where_the_reference_itself_is_worse_that_is_said() -> None:
     found = compare(of_onnx(GOOD, GOOD), of_onnx(HALF, HALF))
     assert "top1 is worse, and so is the reference's: model, data or evaluate changed: 1" in headline(found)
