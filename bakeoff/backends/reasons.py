@@ -9,8 +9,6 @@ from pathlib import Path
 from bakeoff.records.failure import Failure
 from bakeoff.records.text import visible
 
-_ONNX_SUMMARY = re.compile(r"## Exception summary\s+<class '[\w.]*?(\w+)'>: (.*)", re.DOTALL)
-_NO_ONNX_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
 _OF_COMPLEX_NUMBERS = "for the complex-valued input"
 _NOT_IN_OPENVINO = re.compile(
     r"^-- (?:No conversion rule found for operations|Conversion is failed for): (.+)$", re.MULTILINE
@@ -26,25 +24,15 @@ _FRAME_BELOW = re.compile(
 _CAUSED_BY = re.compile(r"^Caused by: \((\S+):(\d+) in (\S+)\)$", re.MULTILINE)
 _SYMBOL = re.compile(r"\b[uz]+f?\d+\b")
 """What torch.export calls a number that depends on the values in a tensor."""
-_TORCHSCRIPT = re.compile(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", re.DOTALL)
-_COMPILER = re.compile(r"^.*\berror: .+$", re.MULTILINE)
-_LOWERED = re.compile(r"^\s*target: (\S+)$", re.MULTILINE)
 _SAYS_NOTHING = re.compile(
     r"(?:Exception from|Check '.*' failed at) \S+:\d+:$|FrontEnd API failed with \w+:$|backend='\w+' raised:$"
 )
 
 
-_INVALID_GRAPH = re.compile(r"^.*?\bLoad model from .+? failed:\s*(.+)$", re.DOTALL)
-_TEMPORARY_FOLDER = re.compile(r"(?:/var)?/tmp/(?:[^\s'\":,;)]+/)*")
-
-
-_RAISED_IN_CPP = re.compile(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", re.MULTILINE)
-
-
 def failure_of(kind: str, message: str) -> Failure:
     """Return why a build failed, by the name of its exception's type and its message."""
-    text = _TEMPORARY_FOLDER.sub("", visible(message).strip())
-    if match := _ONNX_SUMMARY.search(text):
+    text = re.sub(r"(?:/var)?/tmp/(?:[^\s'\":,;)]+/)*", "", visible(message).strip())
+    if match := re.search(r"## Exception summary\s+<class '[\w.]*?(\w+)'>: (.*)", text, re.DOTALL):
         kind, text = match[1], match[2].strip()
     for explain in (
         _of_a_kind_of_tensor,
@@ -58,10 +46,9 @@ def failure_of(kind: str, message: str) -> Failure:
         if failure := explain(kind, text):
             return failure
     line, place = _source_line(text)
+    raised = re.findall(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", text, re.MULTILINE)
     sentence = ": ".join(filter(None, [kind, _first_that_says_something(text).rstrip(": "), line]))
-    return Failure(
-        kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=without_full_stop(sentence)
-    )
+    return Failure(kind=kind, place=place, raised_by=raised[-1] if raised else "", text=without_full_stop(sentence))
 
 
 def says_nothing(failure: Failure) -> bool:
@@ -93,14 +80,14 @@ def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:
 
 def _of_a_graph(kind: str, text: str) -> Failure | None:
     """ONNX Runtime says which file it could not load before it says why."""
-    if not (match := _INVALID_GRAPH.match(text)):
+    if not (match := re.match(r"^.*?\bLoad model from .+? failed:\s*(.+)$", text, re.DOTALL)):
         return None
     cause = " ".join(line.strip() for line in match[1].splitlines())
     return Failure(kind=kind, text=f"ONNX Runtime does not take the graph: {without_full_stop(cause)}")
 
 
 def _of_operators(kind: str, text: str) -> Failure | None:
-    if match := _NO_ONNX_FUNCTION.search(text):
+    if match := re.search(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>", text):
         operator = _operator(f"{match[1]}.{match[2]}")
         numbers = (
             " of complex numbers" if text.startswith(_OF_COMPLEX_NUMBERS, text.find("for the", match.end())) else ""
@@ -138,17 +125,19 @@ def _of_a_branch(kind: str, text: str) -> Failure | None:
 
 
 def _of_torchscript(kind: str, text: str) -> Failure | None:
-    match = _TORCHSCRIPT.search(text)
+    match = re.search(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", text, re.DOTALL)
     return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {match[2]}") if match else None
 
 
 def _of_a_compiler(kind: str, text: str) -> Failure | None:
-    match = _COMPILER.search(text) if "compile error" in _first_that_says_something(text) else None
+    if "compile error" not in _first_that_says_something(text):
+        return None
+    match = re.search(r"^.*\berror: .+$", text, re.MULTILINE)
     return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {match[0].strip()}") if match else None
 
 
 def _of_a_lowering(kind: str, text: str) -> Failure | None:
-    if not (match := _LOWERED.search(text)):
+    if not (match := re.search(r"^\s*target: (\S+)$", text, re.MULTILINE)):
         return None
     operator = _operator(match[1])
     return Failure(kind=kind, operator=operator, text=f"{kind}: {operator}: {_first_that_says_something(text)}")
