@@ -227,8 +227,7 @@ def _changed(before: list[Held], after: list[Held]) -> str:
     for was, now in itertools.zip_longest(before, after, fillvalue=(None, "", None, ())):
         is_same = was[0] is now[0] and was[1] == now[1] and was[2] is now[2] and len(was[3]) == len(now[3])
         if not is_same or not all(map(operator.is_, was[3], now[3])):
-            part, name, *_ = (
-                now if len(after) > len(before) else was
-            )  # the longer list has what was added or taken away
+            # the longer list has what was added or taken away
+            part, name, *_ = now if len(after) > len(before) else was
             return f"the attribute {name} of {type(part).__name__}"
     return ""
