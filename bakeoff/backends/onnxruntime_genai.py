@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from bakeoff.backends.base import AVAILABLE, Availability, Backend, BuildContext, Compiled, Settings, installed
+from bakeoff.backends.base import Availability, Backend, BuildContext, Compiled, Settings, installed
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
@@ -44,15 +44,16 @@ class OnnxRuntimeGenAI(Backend):
         if cell.task == INFERENCE:
             asked = f"task '{cell.task}' in {cell.precision}"
             return Availability(f"onnxruntime-genai builds nothing but the models of --task generate, and not {asked}")
-        if not (supported := super().supports(cell)):
-            return supported
+        return super().supports(cell)
+
+    def reason_against(self, cell: Cell) -> str:
         if not cell.model.startswith("hf:"):
-            return Availability(f"onnxruntime-genai builds decoders of transformers (hf:), not {cell.model}")
+            return f"onnxruntime-genai builds decoders of transformers (hf:), not {cell.model}"
         if cell.device.is_cuda or cell.precision is not Precision.FP32:
-            return Availability(f"onnxruntime-genai is built in fp32 on the CPU here, not in {cell.precision}")
+            return f"onnxruntime-genai is built in fp32 on the CPU here, not in {cell.precision}"
         if int(cell.dimensions.get("batch", 1)) > 1:
-            return Availability("onnxruntime-genai takes given tokens one by one for one sequence only: set batch=1")
-        return AVAILABLE
+            return "onnxruntime-genai takes given tokens one by one for one sequence only: set batch=1"
+        return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Raises Unsupported for an architecture that onnxruntime-genai does not know."""
