@@ -364,14 +364,12 @@ class FromCounters(Compiled):
 class Optimised(FromCounters, Callables):
     """Runs what torch.compile made. In CUDA-graph modes the next call overwrites its results, so `outputs` clones."""
 
-    def __init__(
-        self, function: Callable[..., object], device: Device, log: InductorLog, named: NamedKernels | None = None
-    ) -> None:
+    def __init__(self, function: Callable[..., object], device: Device, log: InductorLog, named: NamedKernels) -> None:
         super().__init__(function)
         self._device = device
         self._log = log
         self._breaks_by_design = Counter()
-        self._named = named or NamedKernels()
+        self._named = named
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.torch_profiling import TorchProfiler

@@ -315,9 +315,6 @@ class _SameModule(Loader):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return ModuleType(spec.name)
-
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._name)
 
