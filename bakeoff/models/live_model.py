@@ -120,9 +120,11 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
     if isinstance(module, torch.nn.Module):
         require_weights(module)
     program, pickler = _write({"model": model, "inputs": example}, folder, PROGRAM, WEIGHTS)
+    described: Any = type(module) if is_module else module
     about = About(
         name=name or _name_of(module),
-        description=_first_line_of_doc(type(module) if is_module else module),
+        # its own docstring: a class would inherit that of torch.nn.Module
+        description=inspect.cleandoc(described.__doc__ or "a live model").partition("\n")[0],
         is_factory=not is_module,
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
@@ -214,11 +216,6 @@ def _name_of(model: Callable[..., Any]) -> str:
     if isinstance(model, torch.nn.Module):
         return type(without_wrappers(model)).__name__
     return getattr(model, "__name__", type(model).__name__).replace("<lambda>", "factory")
-
-
-def _first_line_of_doc(described: Any) -> str:
-    """Return the first line of its own docstring. A class would inherit that of torch.nn.Module."""
-    return inspect.cleandoc(described.__doc__ or "a live model").partition("\n")[0]
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:

@@ -495,9 +495,8 @@ def dimension_of(model: str, parameter: str, value: object, written: str = "") -
 
 def module_in(model: str, returned: object, example: object) -> tuple[torch.nn.Module | Pipeline, object]:
     """Return what a factory returned, if its inputs are not given, or else the module in it and `example`."""
-    if example is None:
-        return _unpack(model, returned)
-    return (returned, example) if _is_model(returned) else (_unpack(model, returned)[0], example)
+    module, own_example = _unpack(model, returned)
+    return module, own_example if example is None else example
 
 
 def _unpack(model: str, returned: object) -> tuple[torch.nn.Module | Pipeline, object]:
