@@ -15,31 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bakeoff.backends.profiling import Modules, Profiler, in_order, within_flat
+from bakeoff.backends.profiling import NOBODY, Modules, Owner, Profiler, in_order, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 RULES = "pkg.onnxscript.rewriter.rule_name"
 """Keys of what the exporter writes into a node: the modules around it, and the rules that have rewritten it."""
 
-LAYOUT = frozenset(
-    (
-        "Cast",
-        "Reshape",
-        "Transpose",
-        "ReorderInput",
-        "ReorderOutput",
-        "MemcpyToHost",
-        "MemcpyFromHost",
-        "Expand",
-        "Squeeze",
-        "Unsqueeze",
-    )
-)
-"""Operators that only move or cast values. Those that the exported graph does not have were inserted."""
-
 INSERTED = frozenset(("ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"))
 """Operators of ONNX Runtime's own that only move values."""
+
+LAYOUT = INSERTED | {"Cast", "Reshape", "Transpose", "Expand", "Squeeze", "Unsqueeze"}
+"""Operators that only move or cast values. Those that the exported graph does not have were inserted."""
 
 BLOCKED = "_nchwc"
 """Ending of the names of convolutions over blocks of channels. Before it stands the value that they make."""
@@ -57,14 +44,6 @@ class Node:
     outputs: tuple[str, ...]
     module: str | None = None  # path of the module that it was exported from; None: the exporter does not say
     merged: Modules = ()  # of other modules that the exporter has merged into it, such as a convolution's into a norm
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The modules that a node of the optimised graph computes for."""
-
-    modules: Modules
-    kind: Kind = Kind.COMPUTE
 
 
 def nodes_at(path: Path) -> list[Node]:
@@ -90,12 +69,12 @@ def nodes_at(path: Path) -> list[Node]:
 def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node]:
     """Return the nodes, in topological order, that depend on these inputs. An engine computes the others once."""
     known = set(inputs)
-    found = []
+    depending = []
     for node in nodes:
         if known & set(node.inputs):
             known.update(node.outputs)
-            found.append(node)
-    return found
+            depending.append(node)
+    return depending
 
 
 def _module_of(node: Any) -> str | None:
@@ -167,7 +146,7 @@ def _ends_of(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping
 
 def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
     """Return the first values behind a node that the exported graph has, too."""
-    found: list[str] = []
+    known: list[str] = []
     waiting, seen = list(node.outputs), set[str]()
     while waiting:
         name = waiting.pop()
@@ -175,10 +154,10 @@ def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Map
             continue
         seen.add(name)
         if name in made_by:
-            found.append(name)
+            known.append(name)
         else:
             waiting += [output for reader in readers.get(name, ()) for output in reader.outputs]
-    return found
+    return known
 
 
 def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node], first: str = "") -> list[Node]:
@@ -186,18 +165,18 @@ def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node], 
 
     It goes no further back than to operators of the type `first`.
     """
-    found: dict[str, Node] = {}
+    between: dict[str, Node] = {}
     waiting = list(ends)
     is_end = set(waiting)
     while waiting:
         name = waiting.pop()
         node = made_by.get(name)
-        if node is None or node.name in found or (name in stops and name not in is_end):
+        if node is None or node.name in between or (name in stops and name not in is_end):
             continue
-        found[node.name] = node
+        between[node.name] = node
         if node.operator != first:
             waiting += node.inputs
-    return list(reversed(found.values()))
+    return list(reversed(between.values()))
 
 
 def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
@@ -238,7 +217,7 @@ def is_node(event: Mapping[str, Any]) -> bool:
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
     """Return a node's event as a span of a call."""
     name = str(event["name"]).removesuffix("_kernel_time")
-    owner = owners.get(name, Owner(()))
+    owner = owners.get(name, NOBODY)
     return TracedSpan(
         name=str(event["args"]["op_name"]),
         modules=owner.modules,

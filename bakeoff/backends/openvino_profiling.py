@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
-from bakeoff.backends.profiling import WARMING_CALLS, Modules, Profiler, in_order, within_flat
+from bakeoff.backends.profiling import NOBODY, WARMING_CALLS, Owner, Profiler, in_order, in_sequence, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
 EMPTY_CALLS = 200
@@ -22,6 +22,8 @@ EMPTY_CALLS = 200
 
 MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 """Types of layers that cast, or change how values lie in memory."""
+
+MOVE = Owner((), Kind.COPY)
 
 
 @dataclass
@@ -70,17 +72,17 @@ class RuntimeNode:
 
 def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
     """Return the nodes of the model that runs, in the order in which they are executed."""
-    found = []
+    nodes = []
     for node in compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()
         names = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
         inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
         sources = tuple(filter(None, names.split(",")))
-        found.append(RuntimeNode(node.get_friendly_name(), info["layerType"].astype(str), sources, inputs))
-    return found
+        nodes.append(RuntimeNode(node.get_friendly_name(), info["layerType"].astype(str), sources, inputs))
+    return nodes
 
 
-def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, tuple[Modules, Kind]]:
+def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, Owner]:
     """Return the modules of each node by its name. One that OpenVINO has renamed has those of what it reads from.
 
     OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
@@ -88,19 +90,17 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, t
     """
     modules = converted.modules
     has_node = {name.partition("/")[0] for node in nodes for name in (node.name, *node.fused_from)}
-    owners: dict[str, tuple[Modules, Kind]] = {}
+    owners: dict[str, Owner] = {}
     for node in nodes:
         if node.kind in MOVES:
-            owners[node.name] = ((), Kind.COPY)
+            owners[node.name] = MOVE
             continue
         sources = node.fused_from or (node.name,)
         keys = [name.partition("/")[0] for name in sources]
         keys = [*(each for key in keys for each in swallowed_before(key, has_node, converted.inputs)), *keys]
-        found = in_order(modules[key] for key in keys if key in modules)
-        if not found:
-            before = (owners[name][0] for name in node.inputs if name in owners)
-            found = next(filter(None, before), ())
-        owners[node.name] = (found, Kind.COMPUTE)
+        own = in_order(modules[key] for key in keys if key in modules)
+        before = (owners[name].modules for name in node.inputs if name in owners)
+        owners[node.name] = Owner(own or next(filter(None, before), ()))
     return owners
 
 
@@ -126,46 +126,33 @@ def means_of(infos: Sequence[Any]) -> Means:
 
 
 def spans_between(
-    before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, tuple[Modules, Kind]]
+    before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, Owner]
 ) -> list[TracedSpan]:
     """Return the mean of the calls that came after the first `calls_before`, from means over all calls.
 
     OpenVINO tells how long each node took and not when it began: the spans follow in order.
     """
-    spans: list[TracedSpan] = []
-    reached_us = 0.0
-    for name, (kind_of_layer, mean_us) in after.items():
-        _, mean_before_us = before.get(name, ("", 0.0))
-        lasted_us = (mean_us * calls - mean_before_us * calls_before) / (calls - calls_before)
-        if lasted_us <= 0:
-            continue
-        modules, kind = owners.get(name, ((), Kind.COPY if kind_of_layer in MOVES else Kind.COMPUTE))
-        spans.append(
-            TracedSpan(name=kind_of_layer, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us)
-        )
-        reached_us += lasted_us
-    return spans
+
+    def lasted_us(name: str, mean_us: float) -> float:
+        return (mean_us * calls - before.get(name, ("", 0.0))[1] * calls_before) / (calls - calls_before)
+
+    return in_sequence(
+        (kind, owners.get(name, MOVE if kind in MOVES else NOBODY), lasted_us(name, mean_us))
+        for name, (kind, mean_us) in after.items()
+    )
 
 
 def lost_in_rounding(
-    missing_us: float, reached_us: float, nodes: Sequence[RuntimeNode], owners: Mapping[str, tuple[Modules, Kind]]
+    missing_us: float, reached_us: float, nodes: Sequence[RuntimeNode], owners: Mapping[str, Owner]
 ) -> list[TracedSpan]:
     """Return what is missing of a call as spans of its nodes, the same for each and up to a microsecond.
 
     OpenVINO cuts each time to whole microseconds, and their mean again: a node loses a microsecond on average.
     """
     each_us = min(1.0, missing_us / len(nodes)) if nodes else 0.0
-    return [
-        TracedSpan(
-            name="lost in rounding (estimated)",
-            modules=owners[node.name][0],
-            kind=owners[node.name][1],
-            begun_us=reached_us + place * each_us,
-            lasted_us=each_us,
-        )
-        for place, node in enumerate(nodes)
-        if each_us > 0
-    ]
+    return in_sequence(
+        (("lost in rounding (estimated)", owners[node.name], each_us) for node in nodes), begun_us=reached_us
+    )
 
 
 def time_of_empty_call_us() -> float:
@@ -221,7 +208,8 @@ class RequestProfiler(Profiler):
             lasted_us=time_of_empty_call_us(),
         )
         spans.append(request)
-        wall_us = statistics.fmean(self._walls_us[WARMING_CALLS:] or self._walls_us)
+        walls_us = sorted(self._walls_us[WARMING_CALLS:] or self._walls_us)
+        wall_us = statistics.fmean(walls_us[: max(1, len(walls_us) // 4)])  # others may have held up the rest
         missing_us = wall_us - ended_us - request.lasted_us
         return [[*spans, *lost_in_rounding(missing_us, request.lasted_us + ended_us, self._nodes, self._owners)]]
 

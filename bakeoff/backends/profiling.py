@@ -30,6 +30,17 @@ class Kernel:
     modules: Modules
 
 
+@dataclass(frozen=True)
+class Owner:
+    """The modules that a node of an engine's graph computes for, and what it is spent on."""
+
+    modules: Modules
+    kind: Kind = Kind.COMPUTE
+
+
+NOBODY = Owner(())
+
+
 class Profiler(ABC):
     """A build under its library's profiler. It is a context manager: leaving it ends the profiler."""
 
@@ -86,6 +97,18 @@ def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
         )
         for (name, modules, kind), time_us in times_us.items()
     ]
+
+
+def in_sequence(times: Iterable[tuple[str, Owner, float]], begun_us: float = 0.0) -> list[TracedSpan]:
+    """Return nodes with their times in microseconds as spans one behind the other, of engines that tell no more."""
+    spans = []
+    for name, owner, lasted_us in times:
+        if lasted_us > 0:
+            spans.append(
+                TracedSpan(name=name, modules=owner.modules, kind=owner.kind, begun_us=begun_us, lasted_us=lasted_us)
+            )
+            begun_us += lasted_us
+    return spans
 
 
 def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:

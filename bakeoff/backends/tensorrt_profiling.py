@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.onnx_profiling import Owner, modules_by_node, nodes_at
-from bakeoff.backends.profiling import Modules, Profiler, in_order
+from bakeoff.backends.onnx_profiling import modules_by_node, nodes_at
+from bakeoff.backends.profiling import NOBODY, Modules, Owner, Profiler, in_order, in_sequence
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
 if TYPE_CHECKING:
@@ -99,14 +99,4 @@ class LayerProfiler(Profiler):
 
     def _spans(self, times: Times) -> list[TracedSpan]:
         """Return the layers of a call as spans, one behind the other: TensorRT does not tell when they began."""
-        spans: list[TracedSpan] = []
-        reached_us = 0.0
-        for name, ms in times:
-            owner = self._owners.get(name, Owner(()))
-            spans.append(
-                TracedSpan(
-                    name=name, modules=owner.modules, kind=owner.kind, begun_us=reached_us, lasted_us=max(0.0, ms) * 1e3
-                )
-            )
-            reached_us += max(0.0, ms) * 1e3
-        return spans
+        return in_sequence((name, self._owners.get(name, NOBODY), ms * 1e3) for name, ms in times)

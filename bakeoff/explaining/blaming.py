@@ -165,13 +165,10 @@ def run_alone(text: str, made_from: str, place: Trial, python: str) -> Script:
                 command, cwd=folder, capture_output=True, text=True, timeout=SCRIPT_LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            ending = f"it did not end within {SCRIPT_LIMIT_S:.0f} s"
-            return Script(text=text, made_from=made_from, fails_alike=False, ending=ending)
-    if done.returncode == 0:
-        return Script(text=text, made_from=made_from, fails_alike=False, ending="it builds and runs")
-    if done.returncode < 0:
-        ending = f"it ended by signal {-done.returncode}"
-        return Script(text=text, made_from=made_from, fails_alike=False, ending=ending)
+            return Script(text=text, made_from=made_from, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
+    if done.returncode <= 0:
+        ending = f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs"
+        return Script(text=text, made_from=made_from, ending=ending)
     failure = failure_at_the_end_of(done.stderr)
     return Script(text=text, made_from=made_from, fails_alike=are_alike(failure, place), ending=failure.text)
 

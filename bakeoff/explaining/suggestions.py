@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bakeoff import backends
@@ -10,7 +10,7 @@ from bakeoff.backends.base import Mode
 from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.planning.request import Request
-from bakeoff.records.profile import CellProfile, Kind
+from bakeoff.records.profile import CellProfile, Kind, Part
 from bakeoff.records.schema import Cell
 
 NOTEWORTHY_SHARE = 0.1
@@ -44,7 +44,7 @@ def suggestions(profile: CellProfile, cell: Cell) -> list[Suggestion]:
             continue
         if why := next(reasons_for(mode, profile, cell), ""):
             suggested.append(Suggestion(other.configuration, why))
-    overhead = share_of_kinds(profile, Kind.FRAMEWORK)
+    overhead = share_of(profile, lambda part: part.kind is Kind.FRAMEWORK)
     if cell.backend == BASELINE and overhead >= NOTEWORTHY_SHARE:
         suggested.append(Suggestion("inductor", f"{percent(overhead)} of the call is Python and dispatch"))
     return suggested
@@ -52,13 +52,13 @@ def suggestions(profile: CellProfile, cell: Cell) -> list[Suggestion]:
 
 def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
     """Return what in a profile speaks for a mode of the cell's backend."""
-    waiting = share_of_kinds(profile, Kind.FRAMEWORK, Kind.WAITING)
+    waiting = share_of(profile, lambda part: part.kind in (Kind.FRAMEWORK, Kind.WAITING))
     convolves = any("Conv2d" in kind for kind in profile.classes.values())
-    copies = share_of_kinds(profile, Kind.COPY)
+    copies = share_of(profile, lambda part: part.kind is Kind.COPY)
     norms = share_of_names(profile, ("batch_norm",))
     products = share_of_names(profile, PRODUCTS)
     attention = share_of_names(profile, ATTENTION)
-    unaligned = share_of_modules(profile, profile.unaligned)
+    unaligned = share_of(profile, lambda part: bool(part.modules) and set(part.modules) <= set(profile.unaligned))
     if mode.captures and mode.worth_trying and waiting >= NOTEWORTHY_SHARE:
         yield f"{percent(waiting)} of the call is no kernel, and a graph launches all of them at once"
     if mode.channels_last_of == cell.mode and convolves:
@@ -82,21 +82,14 @@ def fewer_threads(profile: CellProfile) -> int | None:
     return threads.allowed // 2
 
 
-def share_of_kinds(profile: CellProfile, *kinds: Kind) -> float:
-    """Return the share of the profiled call that is of these kinds."""
-    return sum(part.ms for part in profile.parts if part.kind in kinds) / profile.profiled_ms
+def share_of(profile: CellProfile, is_meant: Callable[[Part], bool]) -> float:
+    """Return the share of the profiled call in the parts that are meant."""
+    return sum(part.ms for part in profile.parts if is_meant(part)) / profile.profiled_ms
 
 
 def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
     """Return the share of the profiled call in parts whose names have one of these texts."""
-    named = (part.ms for part in profile.parts if any(text in part.name.lower() for text in texts))
-    return sum(named) / profile.profiled_ms
-
-
-def share_of_modules(profile: CellProfile, paths: list[str]) -> float:
-    """Return the share of the profiled call in parts that belong to these modules alone."""
-    owned = (part.ms for part in profile.parts if part.modules and set(part.modules) <= set(paths))
-    return sum(owned) / profile.profiled_ms
+    return share_of(profile, lambda part: any(text in part.name.lower() for text in texts))
 
 
 def percent(share: float) -> str:

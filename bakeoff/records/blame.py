@@ -62,7 +62,7 @@ class Script(Frozen):
 
     text: str
     made_from: str  # "the operator", "torch.nn", "its source" or "its traced graph"
-    fails_alike: bool
+    fails_alike: bool = False
     ending: str  # the last line of what it printed
 
 

@@ -78,8 +78,8 @@ class CellProfile(Frozen):
     source: str  # the library's profiler that the times come from
     call_ms: Milliseconds  # of calls without the profiler, in the profile's own process; the fastest quarter's mean
     median_ms: Milliseconds  # of all calls without the profiler
-    profiled_ms: Milliseconds  # mean of the profiled calls that the parts are of, their fastest quarter where it can be
-    calls: int  # that the parts are of
+    profiled_ms: Milliseconds  # mean of the fastest quarter of the profiled calls
+    calls: int  # that the parts are of: these, or all of them where the library tells their mean only
     parts: list[Part]
     spans: list[TracedSpan]  # of one profiled call
     classes: dict[str, str]  # class of each module of the model, by its path and in the model's order

@@ -12,7 +12,7 @@ from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Vari
 from bakeoff.records.text import one_line
 from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
-from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 
 MAX_ROWS = 12
@@ -111,9 +111,7 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
     note = f"\n\n{more} more parts were tried. They are nearer to their limits: --out FILE has them." if more else ""
     if blame.looks_for_failure:
         outcomes = [[trial.name or THE_MODEL, trial.kind, outcome(trial)] for trial in trials]
-        return (
-            table(["part, built apart", "kind", "outcome"], [list(map(escape, row)) for row in outcomes], "lll") + note
-        )
+        return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll") + note
     rows = [
         [
             trial.name or THE_MODEL,
@@ -126,7 +124,7 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         for trial in trials
     ]
     headings = ["part, built apart", "kind", "error", "eager's", "limit", "error / limit"]
-    return table(headings, [list(map(escape, row)) for row in rows], "llrrrr") + note
+    return text_table(headings, rows, "llrrrr") + note
 
 
 def outcome(trial: Trial) -> str:
@@ -140,7 +138,7 @@ def growth_table(blame: Blame) -> str:
         return ""
     rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
     headings = ["along the model", "kind", "error alone", "accumulated"]
-    return table(headings, [list(map(escape, row)) for row in rows], "llrr").rstrip()
+    return text_table(headings, rows, "llrr")
 
 
 def figure(blame: Blame) -> str | None:
@@ -187,15 +185,15 @@ def kept_conclusion(kept: KeptSet) -> str:
 def variants_table(kept: KeptSet) -> str:
     rows = [
         [
-            escape(variant.name),
+            variant.name,
             error(variant.error),
-            escape(one_line(variant.failure, 80)) if variant.failure else "yes" if variant.holds else "no",
+            one_line(variant.failure, 80) if variant.failure else "yes" if variant.holds else "no",
             milliseconds(variant.latency_ms),
             "" if variant.ratio is None else f"{ratio(variant.ratio)} {ends(variant)}".rstrip(),
         ]
         for variant in kept.variants
     ]
-    return table(["the model", "error", "holds", "latency (ms)", "latency / as it is [95 %]"], rows, "lrlrr")
+    return text_table(["the model", "error", "holds", "latency (ms)", "latency / as it is [95 %]"], rows, "lrlrr")
 
 
 def ends(variant: Variant) -> str:
@@ -205,14 +203,8 @@ def ends(variant: Variant) -> str:
 
 def tried_table(kept: KeptSet) -> str:
     rows = [
-        [
-            escape(each.name),
-            escape(each.kind),
-            error(each.alone),
-            error(each.left),
-            "yes" if each.is_kept else escape(each.note) or "no",
-        ]
+        [each.name, each.kind, error(each.alone), error(each.left), "yes" if each.is_kept else each.note or "no"]
         for each in kept.tried
     ]
     headings = ["module", "kind", f"error of it alone in {kept.precision}", "error left with it in fp32, too", "stays"]
-    return table(headings, rows, "llrrl")
+    return text_table(headings, rows, "llrrl")

@@ -11,7 +11,7 @@ from bakeoff.judging.explanation import NOT_OWNED, UNSEEN, Bound, Explanation, P
 from bakeoff.records.profile import CellProfile, Kind, ThreadUse
 from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line, spell_ms
-from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
 from bakeoff.reports.sentences import ratio as times
 
@@ -76,7 +76,7 @@ def times_table(explanation: Explanation) -> str:
         headings.append("bound by")
         sides += "l"
         rest.append("")
-    return table(list(map(escape, [*headings, "mostly"])), [*rows, [*map(escape, rest), ""]], sides + "l")
+    return text_table([*headings, "mostly"], [*rows, [*rest, ""]], sides + "l")
 
 
 def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
@@ -87,7 +87,7 @@ def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
     if has_bounds:
         texts.append(bound_text(row.bound))
     mostly = ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)
-    return [escape(one_line(text)) for text in (*texts, mostly)]
+    return [*texts, mostly]
 
 
 def bound_text(bound: Bound | None) -> str:
@@ -151,8 +151,8 @@ def work_lines(profile: CellProfile) -> list[str]:
         longest = f"{fused[0].name}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
         lines.append(f"{several} for more than one module. The longest is {longest}.")
     if copies := moved(profile):
-        told = [f"{name} {runs:g} times ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
-        lines.append(f"Casts, copies and changes of layout in a call: {', '.join(told[:MOST_COPIES])}.")
+        each_kind = [f"{name} {runs:g} times ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
+        lines.append(f"Casts, copies and changes of layout in a call: {', '.join(each_kind[:MOST_COPIES])}.")
     if profile.threads:
         lines.append(threads_line(profile.threads))
     return list(map(one_line, lines))
@@ -184,9 +184,8 @@ def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -
             over = contest.fit.ratio(cell.label, label)
             called = relation(over) if cell.record.status is Status.OK else cell.record.status
             texts = [cell.label, reasons[cell.label], milliseconds(cell.latency.median_ms), times(over), str(called)]
-        rows.append([escape(one_line(text)) for text in texts])
-    headings = ["tried", "because", "median (ms)", f"times as fast as {label}", ""]
-    return table(list(map(escape, headings)), rows, "llrrl")
+        rows.append(texts)
+    return text_table(["tried", "because", "median (ms)", f"times as fast as {label}", ""], rows, "llrrl")
 
 
 def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> str:
@@ -200,8 +199,7 @@ def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads
     headings = ["backend", "median (ms)", f"with {threads} thread(s)", "times as fast"]
     return (
         f"Threads worked unevenly, so that {threads} thread(s) were tried. It is a contest of its own, after the other "
-        "one: a ratio holds what has changed on the machine meanwhile.\n\n"
-        + table(list(map(escape, headings)), [list(map(escape, row)) for row in rows], "lrrr")
+        "one: a ratio holds what has changed on the machine meanwhile.\n\n" + text_table(headings, rows, "lrrr")
     )
 
 

@@ -288,6 +288,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
 
 
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
+    """Return a table of cells that are plain text, each in one line."""
+    heading, *written = ([text if text == NONE else escape(text) for text in row] for row in (headings, *rows))
+    return table(heading, written, alignment)
+
+
 def details(summary: str, body: str) -> str:
     """Return a fold. GitHub reads `body` as Markdown, because of the blank lines, and `summary` as HTML."""
     summary = re.sub(r"[*_`\[\]~$\\]", lambda match: f"&#{ord(match[0])};", html.escape(one_line(summary), quote=False))

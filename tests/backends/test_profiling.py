@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
-from bakeoff.backends.onnx_profiling import Node, Owner
+from bakeoff.backends.onnx_profiling import Node
 from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
     Kernel,
+    Owner,
     aligned,
     module_path,
     operator_name,
@@ -395,9 +396,9 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
     ]
     owners = openvino_profiling.owners_of(nodes, Converted({"linear": "up", "gelu": "act"}))
     assert list(owners.values()) == [
-        (("up", "act"), Kind.COMPUTE),
-        (("up", "act"), Kind.COMPUTE),
-        ((), Kind.COPY),
+        Owner(("up", "act")),
+        Owner(("up", "act")),
+        Owner((), Kind.COPY),
     ]
 
 
@@ -409,12 +410,12 @@ def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() 
     modules = {"relu": "act", "linear": "down", "mul": ""}
     converted = Converted(modules, {"mul": ("view",), "view": ("linear",), "linear": ("relu", "weight")})
     owners = openvino_profiling.owners_of(nodes, converted)
-    assert owners["mul/x/Multiply"][0] == ("down", "")
+    assert owners["mul/x/Multiply"].modules == ("down", "")
 
 
 def test_what_openvino_cuts_off_is_divided_among_its_nodes_up_to_a_microsecond() -> None:
     nodes = [RuntimeNode("a", "Sin", (), ()), RuntimeNode("b", "Reorder", (), ())]
-    owners = {"a": (("n",), Kind.COMPUTE), "b": ((), Kind.COPY)}
+    owners = {"a": Owner(("n",)), "b": Owner((), Kind.COPY)}
     spans = openvino_profiling.lost_in_rounding(1.0, 7.0, nodes, owners)
     assert [(span.modules, span.begun_us, span.lasted_us) for span in spans] == [(("n",), 7.0, 0.5), ((), 7.5, 0.5)]
     assert [span.lasted_us for span in openvino_profiling.lost_in_rounding(90.0, 0.0, nodes, owners)] == [1.0, 1.0]
@@ -422,9 +423,7 @@ def test_what_openvino_cuts_off_is_divided_among_its_nodes_up_to_a_microsecond()
 
 
 def test_means_of_openvino_leave_out_the_first_calls() -> None:
-    spans = openvino_profiling.spans_between(
-        {"a": ("MVN", 100.0)}, 1, {"a": ("MVN", 30.0)}, 8, {"a": (("n",), Kind.COMPUTE)}
-    )
+    spans = openvino_profiling.spans_between({"a": ("MVN", 100.0)}, 1, {"a": ("MVN", 30.0)}, 8, {"a": Owner(("n",))})
     assert [(span.name, span.modules, span.lasted_us) for span in spans] == [("MVN", ("n",), 20.0)]
 
 

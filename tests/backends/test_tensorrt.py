@@ -24,7 +24,7 @@ from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability, BuildContext
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx
-from bakeoff.backends.onnx_profiling import Owner
+from bakeoff.backends.profiling import Owner
 from bakeoff.backends.ranges import OpenAxes, OpenAxis
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device

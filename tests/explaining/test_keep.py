@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import Backend, BuildContext
 from bakeoff.measuring.worker import keeping
+from bakeoff.measuring.worker.blaming import Builder
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.keeping import InFloat32, Keeping
-from bakeoff.measuring.worker.parts import in_float64
+from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records.blame import KeptSet
@@ -82,7 +83,8 @@ def kept_of(
     sets = tuple(one.map(lambda tensor: tensor.to(dtype)) for one in inputs)
     module = copy.deepcopy(model.eval()).to(dtype)
     with torch.no_grad():
-        return Keeping(worker, job, module, model.double(), sets, exact_sets).result()
+        whole = Part("", type(module).__name__, module, model.double(), exact_sets[0])
+        return Keeping(Builder(worker, sets), job, whole, exact_sets).result()
 
 
 def test_the_module_that_overflows_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker import precision, tolerance
-from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.part_sources import sources_of
 from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, copied, floats
-from bakeoff.measuring.worker.profiling import AnnouncedPhases
+from bakeoff.measuring.worker.profiling import announcing
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess
@@ -59,36 +57,32 @@ Answer = list[torch.Tensor] | Exception
 
 def find_blame(worker: WorkerContext, looks_for_failure: bool) -> Blame:
     """Return the smallest part of the worker's cell that is beyond its limit, or that fails alone."""
-    worker = replace(worker, phases=AnnouncedPhases(worker.connection))
-    trust_checks(worker)
+    with searched_model(worker) as (builder, whole, _):
+        return Search(builder, whole, looks_for_failure).result()
+
+
+@contextlib.contextmanager
+def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, Part, tuple[Inputs, ...]]]:
+    """Load the worker's model to search in it, in the cell's precision and with its own weights in float64.
+
+    Yields what builds its parts, the whole model as a part, and its input sets in float64.
+    """
+    worker = announcing(worker)
     module, sets = worker.model()
-    exact, exact_sets = exact_model(worker)
-    with worker.clock.on_stream(), torch.no_grad():
-        whole = Part("", type(module).__name__, module, exact, exact_sets[0])
-        return Search(Builder(worker, sets), whole, looks_for_failure).result()
-
-
-def trust_checks(worker: WorkerContext) -> None:
-    """Take over what is known of the machine's compiler, which torch would find out anew."""
-    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
-        trust_vector_instructions(checks.answers)
-
-
-def exact_model(worker: WorkerContext) -> tuple[torch.nn.Module, tuple[Inputs, ...]]:
-    """Return the cell's model with its own weights, and its input sets, both in float64."""
     with worker.phases.announced("reference"), contextlib.chdir(worker.started_in):
         model = load(worker.cell.as_built, weights_at=worker.job.weights_at).understood(worker.traits)
         precision.apply(worker.cell.precision)
-        exact, sets = move_to_device(model, worker.cell, torch.float64)
-        return exact, sets
+        exact, exact_sets = move_to_device(model, worker.cell, torch.float64)
+    with worker.clock.on_stream(), torch.no_grad():
+        yield Builder(worker, sets), Part("", type(module).__name__, module, exact, exact_sets[0]), exact_sets
 
 
 class Builder:
     """Builds parts of a model with the cell's backend, one after the other in this process."""
 
     def __init__(self, worker: WorkerContext, sets: tuple[Inputs, ...]) -> None:
-        self.worker = worker
-        self.calibration = tuple(Inputs(one.tensors()) for one in worker.context(sets).calibration)
+        self.worker, self.sets = worker, sets
+        self.calibration = tuple(Inputs(inputs.tensors()) for inputs in worker.context(sets).calibration)
         self.builds = 0
 
     @contextlib.contextmanager

@@ -14,7 +14,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,14 +25,8 @@ from bakeoff.judging.intervals import median_interval
 from bakeoff.measuring.messages import KeepModules
 from bakeoff.measuring.worker import evaluating, precision, sampling
 from bakeoff.measuring.worker import parts as of_model
-from bakeoff.measuring.worker.blaming import (
-    Builder,
-    exact_model,
-    relative_error,
-    trust_checks,
-)
+from bakeoff.measuring.worker.blaming import Builder, relative_error, searched_model
 from bakeoff.measuring.worker.parts import Part, copied, floats
-from bakeoff.measuring.worker.profiling import AnnouncedPhases
 from bakeoff.measuring.worker.simulation import emulate_quantisation
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
@@ -61,34 +54,22 @@ AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
 
 def find_kept(worker: WorkerContext, job: KeepModules) -> KeptSet:
     """Return the smallest set that greedy search finds, as the worker's backend builds and runs it."""
-    worker = replace(worker, phases=AnnouncedPhases(worker.connection))
-    trust_checks(worker)
-    module, sets = worker.model()
-    exact, exact_sets = exact_model(worker)
-    with worker.clock.on_stream(), torch.no_grad():
-        return Keeping(worker, job, module, exact, sets, exact_sets).result()
+    with searched_model(worker) as (builder, whole, exact_sets):
+        return Keeping(builder, job, whole, exact_sets).result()
 
 
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(
-        self,
-        worker: WorkerContext,
-        job: KeepModules,
-        module: torch.nn.Module,
-        exact: torch.nn.Module,
-        sets: tuple[Inputs, ...],
-        exact_sets: tuple[Inputs, ...],
-    ) -> None:
-        self._worker, self._job, self._module, self._exact = worker, job, module, exact
-        self._sets = sets
-        self._float32_sets = tuple(one.map(to_float32) for one in exact_sets)
-        self._answers = [floats(of_model.run_exactly(exact, one)) for one in exact_sets]
-        self._whole = Part("", type(module).__name__, module, exact, exact_sets[0])
-        self._builder = Builder(worker, sets)
-        self._quantised = worker.cell.precision.is_quantised
-        self._dtype = precision.dtype_of(worker.cell.precision)
+    def __init__(self, builder: Builder, job: KeepModules, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
+        """`exact_sets` are the input sets in float64."""
+        self._builder, self._job, self._whole = builder, job, whole
+        self._worker, self._sets = builder.worker, builder.sets
+        self._module, self._exact = whole.module, whole.exact
+        self._float32_sets = tuple(inputs.map(to_float32) for inputs in exact_sets)
+        self._answers = [floats(of_model.run_exactly(self._exact, inputs)) for inputs in exact_sets]
+        self._quantised = self._worker.cell.precision.is_quantised
+        self._dtype = precision.dtype_of(self._worker.cell.precision)
         self._tried: dict[str, Kept] = {}
         self._alone: dict[str, float | None] = {}  # errors of what the search begins with, the worst module first
         self._begun_s = time.monotonic()
@@ -211,8 +192,8 @@ class Keeping:
         try:
             with self._kept_in_eager(kept):
                 return worst(
-                    relative_error(self._eager(one), exact)
-                    for one, exact in zip(self._sets, self._answers, strict=True)
+                    relative_error(self._eager(inputs), exact)
+                    for inputs, exact in zip(self._sets, self._answers, strict=True)
                 )
         except Exception:  # the model's own code may not take other types
             return None
@@ -298,7 +279,8 @@ class Keeping:
                 return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
 
             call(sets[0])  # some builds are final with the second call only
-            error = worst(relative_error(call(one), exact) for one, exact in zip(sets, self._answers, strict=True))
+            pairs = zip(sets, self._answers, strict=True)
+            error = worst(relative_error(call(inputs), exact) for inputs, exact in pairs)
             tolerance = self._job.tolerance
             holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call, sets)
         except Exception as failed:

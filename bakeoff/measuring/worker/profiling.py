@@ -44,10 +44,8 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
 
     Raises Unsupported where the backend has no profiler.
     """
-    worker = replace(worker, phases=AnnouncedPhases(worker.connection))
+    worker = announcing(worker)
     module, sets = worker.model()
-    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
-        trust_vector_instructions(checks.answers)
     classes = {path: type(child).__name__ for path, child in module.named_modules()}
     first_paths = first_paths_of(module)
     unaligned, attention = list(unaligned_layers(module)), attention_of(module)  # before a build changes the module
@@ -73,8 +71,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
             with worker.phases.announced("profile"), profiler:
                 walls_ns = profiled_calls(profiler, worker.clock, call_ns)
                 calls = profiler.calls()
-                warm = range(WARMING_CALLS, len(walls_ns))
-                chosen = undisturbed(walls_ns, warm) if profiler.tells_calls_apart else list(warm)
+                chosen = undisturbed(walls_ns, range(WARMING_CALLS, len(walls_ns)))
                 spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
                 spans = [under_first_paths(each, first_paths) for each in spans]
                 parts = profiler.parts(spans)
@@ -87,7 +84,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 call_ms=call_ns / 1e6,
                 median_ms=statistics.median(plain_ns) / 1e6,
                 profiled_ms=statistics.fmean(walls_ns[place] for place in chosen) / 1e6,
-                calls=len(chosen),
+                calls=len(chosen) if profiler.tells_calls_apart else len(walls_ns) - WARMING_CALLS,
                 parts=[part for part in parts if part.ms > 0],
                 spans=spans[len(spans) // 2],
                 classes=classes,
@@ -171,6 +168,14 @@ def with_placement(work: CompilerWork, compiled: Compiled, uncounted: str) -> Co
     )
     facts = [*work.facts, *([f"The work of its modules could not be counted: {uncounted}."] if uncounted else [])]
     return work.model_copy(update={"fallbacks": [*work.fallbacks, *left], "facts": facts})
+
+
+def announcing(worker: WorkerContext) -> WorkerContext:
+    """Return the worker with phases that are not timed. It trusts what is known of the machine's compiler, which torch
+    would find out anew."""
+    if checks := CompilerChecks.known(worker.cell.backend, worker.cell.device):
+        trust_vector_instructions(checks.answers)
+    return replace(worker, phases=AnnouncedPhases(worker.connection))
 
 
 class AnnouncedPhases(Phases):
