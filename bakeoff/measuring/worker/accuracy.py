@@ -149,19 +149,19 @@ class Reference:
 
     def _outputs_to_save(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         """Return the tensors of all outputs, and what else is known of them."""
-        tensors, complex_ones = {}, []
+        tensors, complex_places = {}, []
         for index, outputs in enumerate(self.outputs):
             chosen = choices_of(outputs)
             for number, (label, tensor) in enumerate(zip(labels(outputs), outputs, strict=True)):
                 place = f"{index}.{number}"
                 # copied, because two outputs may share a tensor, which safetensors refuses
                 tensors[place] = _as_pairs(tensor).to("cpu", copy=True).contiguous()
-                complex_ones += [place] if tensor.is_complex() else []
+                complex_places += [place] if tensor.is_complex() else []
                 if (choice := chosen.get(label)) is not None:
                     tensors[f"source.{place}"] = choice.source.to("cpu", copy=True).contiguous()
                     tensors[f"rows.{place}"] = choice.rows.to("cpu", copy=True).contiguous()
         structures = json.dumps([structure_of(outputs) for outputs in self.outputs])
-        return tensors, {"complex": json.dumps(complex_ones), "structures": structures}
+        return tensors, {"complex": json.dumps(complex_places), "structures": structures}
 
     @classmethod
     def load(cls, path: Path) -> Reference:
@@ -205,17 +205,17 @@ def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -
 
     from bakeoff.measuring.worker.choices import Choice
 
-    complex_ones, found = set(json.loads(known["complex"])), []
+    complex_places, by_set = set(json.loads(known["complex"])), []
     for index, structure in enumerate(json.loads(known["structures"])):
         outputs, chosen = list[torch.Tensor](), {}
         while (place := f"{index}.{len(outputs)}") in tensors:
             if f"source.{place}" in tensors:
                 chosen[len(outputs)] = Choice(tensors[f"source.{place}"], tensors[f"rows.{place}"])
             tensor = tensors[place]
-            outputs.append(torch.view_as_complex(tensor) if place in complex_ones else tensor)
+            outputs.append(torch.view_as_complex(tensor) if place in complex_places else tensor)
         returned = with_structure(tuple(outputs), structure)
-        found.append(with_choices(returned, chosen) if chosen else returned)
-    return tuple(found)
+        by_set.append(with_choices(returned, chosen) if chosen else returned)
+    return tuple(by_set)
 
 
 def _greedy(metadata: Mapping[str, str], name: str) -> Greedy | None:
@@ -269,49 +269,49 @@ def check(
     errors = _errors(matched, reference.outputs, precision.rtol, piece_elements)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
     if left_out:
-        checked = [one for one in checked if not {one.errors.label, one.errors.of_indices} & set(left_out)]
-        errors = [one.errors for one in checked]
-    wrong = [one for one in checked if one.is_wrong]
+        checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
+        errors = [each.errors for each in checked]
+    wrong = [each for each in checked if each.is_wrong]
     not_finite = _not_finite(errors)
-    allclose = all(one.is_close for one in checked)
+    allclose = all(each.is_close for each in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
-    shown = [one for one in checked if one.errors.values and not one.errors.is_whole] or checked
-    judged = [one for one in shown if one.is_wrong or not one.is_unheld]
+    shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
+    judged = [each for each in shown if each.is_wrong or not each.is_unheld]
     passed = not not_finite and not wrong
-    unchecked = "" if any(one.values for one in errors) or not passed else _why_nothing(reference)
+    unchecked = "" if any(each.values for each in errors) or not passed else _why_nothing(reference)
     if unchecked:
         rule = f"not compared: {unchecked}"
     elif passed:
         rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
-        choosing = [one.of_indices for one in errors if one.of_indices and one.values]
+        choosing = [each.of_indices for each in errors if each.of_indices and each.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
     elif not_finite:
         rule = not_finite
     else:
-        worst = max(wrong, key=lambda one: one.excess)
+        worst = max(wrong, key=lambda each: each.excess)
         where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
         rule = f"{worst.reason}; {where}"
     return Accuracy(
-        rmse=math.nan if unchecked else _worst([one.errors.rmse for one in shown]),
-        relative_rmse=math.nan if unchecked else max(one.relative_rmse for one in judged),
-        max_abs_error=math.nan if unchecked else max(one.errors.max_abs_error for one in shown),
-        eager_rmse=_worst([one.eager_rmse for one in shown]),
-        eager_relative_rmse=None if unchecked else max(one.eager_relative_rmse for one in judged),
+        rmse=math.nan if unchecked else _worst([each.errors.rmse for each in shown]),
+        relative_rmse=math.nan if unchecked else max(each.relative_rmse for each in judged),
+        max_abs_error=math.nan if unchecked else max(each.errors.max_abs_error for each in shown),
+        eager_rmse=_worst([each.eager_rmse for each in shown]),
+        eager_relative_rmse=None if unchecked else max(each.eager_relative_rmse for each in judged),
         allclose=allclose,
         rtol=shown[0].rtol,
-        atol=max(one.tolerance for one in shown),
+        atol=max(each.tolerance for each in shown),
         passed=passed,
         rule=rule,
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
-        changes=sum(one.kind == "change" for one in training_outputs),
-        changes_unheld=sum(one.is_unheld for one in checked),
+        changes=sum(each.kind == "change" for each in training_outputs),
+        changes_unheld=sum(each.is_unheld for each in checked),
         other_widths=list(other.widths),
     )
 
 
 def _why_nothing(reference: Reference) -> str:
-    has_elements = any(tensor.numel() for one in reference.outputs for tensor in one)
+    has_elements = any(tensor.numel() for outputs in reference.outputs for tensor in outputs)
     return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
 
 
@@ -335,20 +335,20 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     matched, problem = match(outputs, reference)
     if problem:
         raise BakeoffError(f"eager does not return the same in two types: {problem}")
-    found = _errors(matched, reference, 0.0)
-    sizes = {errors.label: _SliceSums() for errors in found}
+    all_errors = _errors(matched, reference, 0.0)
+    sizes = {errors.label: _SliceSums() for errors in all_errors}
     for exact in reference:
-        for label, one in zip(labels(exact), exact, strict=True):
-            known = _as_pairs(one).detach().to(torch.float64)
+        for label, tensor in zip(labels(exact), exact, strict=True):
+            known = _as_pairs(tensor).detach().to(torch.float64)
             sizes[label].add(torch.where(torch.isfinite(known), known, 0.0).square())
     spreads = []
-    for errors in found:
+    for errors in all_errors:
         slices = {
             dimension: torch.stack((rmse, sizes[errors.label].root_mean_squares[dimension])).cpu()
             for dimension, rmse in errors.slices.root_mean_squares.items()
         }
         spreads.append(ErrorSpread(errors.max_abs_error, slices, errors.usual.rmse if errors.usual else 0.0))
-    return EagerErrors(tuple(errors.rmse for errors in found), tuple(spreads))
+    return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
 
 
 class _SliceSums:
@@ -372,7 +372,7 @@ class _SliceSums:
                 continue
             kept = leading if dimension < half else trailing
             place = dimension if dimension < half else dimension - half
-            others = [one for one in range(kept.dim()) if one != place]
+            others = [each for each in range(kept.dim()) if each != place]
             sums = kept.sum(others) if others else kept
             counts = torch.full_like(sums, sets * squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
@@ -383,9 +383,9 @@ class _SliceSums:
         return {dimension: (sums / self._counts[dimension]).sqrt() for dimension, sums in self._sums.items()}
 
 
-def _added(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _added(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return the sum of two vectors, of which the shorter one ends in zeros."""
-    longer, shorter = (one, other) if one.numel() >= other.numel() else (other, one)
+    longer, shorter = (first, second) if first.numel() >= second.numel() else (second, first)
     total = longer.clone()
     total[: shorter.numel()] += shorter
     return total
@@ -457,7 +457,7 @@ class _Errors:
         known = torch.where(is_known, reference, 0.0).abs_()
         is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
         squared: torch.Tensor = error.square()
-        found = (
+        sums = (
             is_compared.sum(),
             squared.sum(),
             error.max(),
@@ -470,7 +470,7 @@ class _Errors:
         )
         # all in one transfer, because each transfer synchronises the device
         values, squares, largest, beyond, reference_values, reference_squares, ours_only, theirs_only, differing = (
-            torch.stack([value.double() for value in found]).tolist()
+            torch.stack([value.double() for value in sums]).tolist()
         )
         self.values += int(values)
         self.squares += squares
@@ -524,27 +524,27 @@ def _errors(
     outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float, piece_elements: int | None = None
 ) -> list[_Errors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
-    found: dict[str, _Errors] = {}
+    by_label: dict[str, _Errors] = {}
     pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
         chosen = choices_of(theirs)
-        for label, one, other in zip(labels(theirs), ours, theirs, strict=True):
-            is_whole = not (other.is_floating_point() or other.is_complex())
-            errors = found.setdefault(label, _Errors(label, rtol, is_whole))
+        for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
+            is_whole = not (expected.is_floating_point() or expected.is_complex())
+            errors = by_label.setdefault(label, _Errors(label, rtol, is_whole))
             if label in chosen:
                 name = f"what {label} chooses"
-                of_values = found.setdefault(name, _Errors(name, rtol, False, label))
-                if one is not None and (pair := _chosen_values(chosen[label], one, other)):
+                of_values = by_label.setdefault(name, _Errors(name, rtol, False, label))
+                if value is not None and (pair := _chosen_values(chosen[label], value, expected)):
                     of_values.add(*pair, piece_elements)
-                    one = other
-            if one is not None:
-                pairs.setdefault(label, []).append((one, other))
+                    value = expected
+            if value is not None:
+                pairs.setdefault(label, []).append((value, expected))
     for label, several in pairs.items():
-        found[label].add_all(several, piece_elements)
-    for errors in found.values():
+        by_label[label].add_all(several, piece_elements)
+    for errors in by_label.values():
         if not errors.is_whole and errors.reference_rms:
             errors.usual = _errors_of_usual_values(errors, outputs, reference, piece_elements)
-    return list(found.values())
+    return list(by_label.values())
 
 
 def _errors_of_usual_values(
@@ -554,24 +554,24 @@ def _errors_of_usual_values(
     import torch
 
     pairs = [
-        (_as_pairs(one).detach().flatten(), _as_pairs(other).detach().flatten())
+        (_as_pairs(value).detach().flatten(), _as_pairs(expected).detach().flatten())
         for ours, theirs in zip(outputs, reference, strict=True)
-        for label, one, other in zip(labels(theirs), ours, theirs, strict=True)
-        if label == errors.label and one is not None and one.numel()
+        for label, value, expected in zip(labels(theirs), ours, theirs, strict=True)
+        if label == errors.label and value is not None and value.numel()
     ]
     if not pairs:
         return None
-    samples = torch.cat([other[:: 1 + other.numel() // SAMPLED_ELEMENTS].double().abs() for _, other in pairs])
+    samples = torch.cat([expected[:: 1 + expected.numel() // SAMPLED_ELEMENTS].double().abs() for _, expected in pairs])
     samples = samples[torch.isfinite(samples) & (samples > 0)]
     rank = 1 + int(tolerance.USUAL_QUANTILE * (samples.numel() - 1))
     usual_size = float(samples.kthvalue(rank).values) if samples.numel() else math.inf
     if errors.reference_rms <= tolerance.OUTLYING_TIMES * usual_size:
         return None
     usual = _Errors(errors.label, errors.rtol, is_whole=False)
-    for one, other in pairs:
-        is_usual = other.abs() <= tolerance.USUAL_TIMES * usual_size
+    for value, expected in pairs:
+        is_usual = expected.abs() <= tolerance.USUAL_TIMES * usual_size
         if bool(is_usual.any()):
-            usual.add(one[is_usual.to(one.device)], other[is_usual], piece_elements)
+            usual.add(value[is_usual.to(value.device)], expected[is_usual], piece_elements)
     return usual
 
 
@@ -598,9 +598,11 @@ def _as_pairs(tensor: torch.Tensor) -> torch.Tensor:
 def _not_finite(errors: Sequence[_Errors]) -> str:
     """Say how many values are not finite on one side only, or not in the same way, and on which side."""
     counts = {
-        "value(s) not finite where the reference's are": sum(one.not_finite for one in errors),
-        "value(s) finite where the reference's are infinite or NaN": sum(one.not_finite_in_reference for one in errors),
-        "value(s) infinite or NaN, but not as the reference's": sum(one.not_finite_differently for one in errors),
+        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
+        "value(s) finite where the reference's are infinite or NaN": sum(
+            each.not_finite_in_reference for each in errors
+        ),
+        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
@@ -648,8 +650,10 @@ def _checked_outputs(
         return _checked_by_tolerances(errors, reference, precision, training_outputs)
     spreads = reference.eager_spread or [None] * len(errors)
     return [
-        _checked_exactly(one, rmse, precision) if one.is_whole else _checked_by_rounding(one, rmse, spread, precision)
-        for one, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
+        _checked_exactly(each, rmse, precision)
+        if each.is_whole
+        else _checked_by_rounding(each, rmse, spread, precision)
+        for each, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
     ]
 
 
@@ -679,7 +683,7 @@ def _checked_by_rounding(
     limit = tolerance.rmse_limit(precision, eager_rmse, size)
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
-    found = [(_share(errors.rmse, limit), overall)]
+    checks = [(_share(errors.rmse, limit), overall)]
     worst_part = 0.0
     if spread is not None:
         for dimension, rmse in errors.slices.root_mean_squares.items():
@@ -689,23 +693,23 @@ def _checked_by_rounding(
             worst = int(shares.argmax())
             usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
             worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
-            told = (
+            text = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
                 f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
             )
-            found.append((float(shares[worst]), told))
+            checks.append((float(shares[worst]), text))
         largest = _share(errors.largest, tolerance.value_limit(precision, limit, spread.largest))
-        found.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
+        checks.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
         if errors.usual is not None:
             usual = errors.usual
             worst_part = max(worst_part, usual.rmse / usual.reference_rms if usual.reference_rms else 0.0)
             share = _share(usual.rmse, tolerance.usual_limit(precision, spread.usual, usual.reference_rms))
-            told = (
+            text = (
                 f"rmse {usual.rmse:.2g} of the values that are not far larger than the others, "
                 f"eager's {spread.usual:.2g} there"
             )
-            found.append((share, told))
-    excess, reason = next((one for one in found if one[0] > 1), found[0])
+            checks.append((share, text))
+    excess, reason = next((check for check in checks if check[0] > 1), checks[0])
     return _CheckedOutput(
         errors=errors,
         eager_rmse=eager_rmse,
@@ -735,38 +739,38 @@ def _checked_by_tolerances(
     """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
     size_of_kind = _sizes_of_kinds(errors, training_outputs)
     checked = []
-    for number, (one, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
-        if one.is_whole:
-            checked.append(_checked_exactly(one, eager_rmse, precision))
+    for number, (each, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
+        if each.is_whole:
+            checked.append(_checked_exactly(each, eager_rmse, precision))
             continue
-        label, yardstick, absolute = one.label, one.reference_rms, ABSOLUTE_TOLERANCE
+        label, yardstick, absolute = each.label, each.reference_rms, ABSOLUTE_TOLERANCE
         # an eager that overflows excuses nothing
         limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
-        if one.reference_rms:  # zeros are no signal to compare noise with
-            limit = min(limit, precision.max_relative_rmse * one.reference_rms)
+        if each.reference_rms:  # zeros are no signal to compare noise with
+            limit = min(limit, precision.max_relative_rmse * each.reference_rms)
         size, is_unheld = yardstick, False
         if training_outputs:
             output = training_outputs[number]
             label = str(output)
-            yardstick = max(one.reference_rms, MIN_SIZE_SHARE * size_of_kind[output.kind])
+            yardstick = max(each.reference_rms, MIN_SIZE_SHARE * size_of_kind[output.kind])
             absolute = TRAINING_TOLERANCE * yardstick
-            size = one.reference_rms if one.reference_rms > absolute else yardstick
+            size = each.reference_rms if each.reference_rms > absolute else yardstick
             if eager_rmse < HELD_BELOW * size:
                 limit = min(limit, MAX_TRAINING_ERROR * size)
             is_unheld = output.kind == "change" and 0 < HELD_BELOW * size <= eager_rmse < math.inf
         reason = (
-            f"{label}: rmse {one.rmse:.2g}, eager's {eager_rmse:.2g}; "
+            f"{label}: rmse {each.rmse:.2g}, eager's {eager_rmse:.2g}; "
             f"neither allclose nor within {precision.max_times_eager_rmse:g}x"
         )
         if limit < precision.max_times_eager_rmse * eager_rmse < math.inf:
             reason += f" and {limit / size:.2g} of the output"
-        is_close = one.are_close(absolute)
+        is_close = each.are_close(absolute)
         checked.append(
             _CheckedOutput(
-                errors=one,
+                errors=each,
                 eager_rmse=eager_rmse,
                 yardstick=yardstick,
-                excess=0.0 if is_close else _share(one.rmse, limit),
+                excess=0.0 if is_close else _share(each.rmse, limit),
                 reason=reason,
                 is_close=is_close,
                 why_close="allclose",
@@ -784,29 +788,29 @@ def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label
 
     worst: tuple[float, str] = (-1.0, "")
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
-        found = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
-        one, other = found.get(label, (None, None))
-        if one is None or other is None or not one.numel():
+        pairs = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
+        value, exact = pairs.get(label, (None, None))
+        if value is None or exact is None or not value.numel():
             continue
-        one, other = _as_pairs(one).detach().cpu(), _as_pairs(other).detach().cpu()
-        error = (one.double() - other.double()).abs().nan_to_num(0.0, 0.0)
+        value, exact = _as_pairs(value).detach().cpu(), _as_pairs(exact).detach().cpu()
+        error = (value.double() - exact.double()).abs().nan_to_num(0.0, 0.0)
         place = torch.unravel_index(error.argmax(), error.shape)
         at = ", ".join(str(int(each)) for each in place)
         came, expected = (
-            f"{each:.6g}" if isinstance(each, float) else each for each in (one[place].item(), other[place].item())
+            f"{each:.6g}" if isinstance(each, float) else each for each in (value[place].item(), exact[place].item())
         )
-        told = f"worst at [{at}] of input set {index}: {came}, expected {expected}"
+        text = f"worst at [{at}] of input set {index}: {came}, expected {expected}"
         if math.isclose(error[place].item(), math.tau, rel_tol=1e-4):
-            told += ", which is 2π apart: if these are angles, they are the same"
-        worst = max(worst, (float(error[place]), told), key=lambda found: found[0])
+            text += ", which is 2π apart: if these are angles, they are the same"
+        worst = max(worst, (float(error[place]), text), key=lambda each: each[0])
     return worst[1]
 
 
 def _sizes_of_kinds(errors: Sequence[_Errors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
     """Return the root mean square over all outputs of each kind, each output counting once."""
     squares: dict[str, list[float]] = {}
-    for one, output in zip(errors, training_outputs, strict=False):
-        squares.setdefault(output.kind, []).append(one.reference_rms**2)
+    for each, output in zip(errors, training_outputs, strict=False):
+        squares.setdefault(output.kind, []).append(each.reference_rms**2)
     return {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
 
 

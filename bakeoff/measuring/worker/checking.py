@@ -80,28 +80,28 @@ class Checker:
 
     def _check_sets(self) -> Accuracy:
         traits = self._traits
-        found = self._answers(self._sets)
-        right = self._compared(found, self.reference)
+        answers = self._answers(self._sets)
+        right = self._compared(answers, self.reference)
         if traits.is_random:
-            return self._of_random(right, found)
+            return self._of_random(right, answers)
         if not right.passed and self._worker.frozen_choices:
             frozen = FROZEN.format(places_of(self._worker.frozen_choices))
             return right.model_copy(update={"rule": f"{frozen} ({right.rule})"})
         if right.passed or not traits.state:
             return right
         for path in self._files.all_after():
-            if (later := self._compared(found, accuracy.Reference.load(path))).passed:
+            if (later := self._compared(answers, accuracy.Reference.load(path))).passed:
                 self._worker.calls.give_up_restoring()
                 return later
-        return right.model_copy(update={"rule": self._why_state_is_wrong(found, right.rule)})
+        return right.model_copy(update={"rule": self._why_state_is_wrong(answers, right.rule)})
 
-    def _why_state_is_wrong(self, found: Sequence[accuracy.Outputs], rule: str) -> str:
+    def _why_state_is_wrong(self, answers: Sequence[accuracy.Outputs], rule: str) -> str:
         forgets = FORGETS.format(", ".join(self._traits.state))
-        if self._compared(found, accuracy.Reference.load(self._files.forgetful)).passed:
+        if self._compared(answers, accuracy.Reference.load(self._files.forgetful)).passed:
             return forgets
         return f"{rule}; the model keeps state from call to call ({', '.join(self._traits.state)})"
 
-    def _of_random(self, right: Accuracy, found: Sequence[accuracy.Outputs]) -> Accuracy:
+    def _of_random(self, right: Accuracy, answers: Sequence[accuracy.Outputs]) -> Accuracy:
         """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
         import torch
 
@@ -109,12 +109,12 @@ class Checker:
         from bakeoff.measuring.worker.understanding import are_alike
 
         traits, reference = self._traits, self.reference
-        is_matched = not match(found, reference.outputs)[1]
+        is_matched = not match(answers, reference.outputs)[1]
         if not is_matched or (traits.repeats_with_seed and right.passed):
             return right
         unknown = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
         if set(labels(reference.outputs[0])) - set(traits.varying):
-            right = self._compared(found, reference, traits.varying)
+            right = self._compared(answers, reference, traits.varying)
             unknown = {}
             if not right.passed:
                 return right
@@ -124,18 +124,18 @@ class Checker:
         if are_alike(calls[0], calls[1]):
             rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
             return right.model_copy(update={"passed": False, "rule": rule})
-        if not accuracy.are_finite_alike(found, reference):
+        if not accuracy.are_finite_alike(answers, reference):
             return right.model_copy(update={"passed": False})
         why = OWN_NUMBERS if traits.repeats_with_seed else NO_SEED
         if draws and not self._worker.cell.precision.is_quantised:
             ours, problem = match(calls, [reference.outputs[0]] * count)
-            told = problem or distribution.difference(
+            difference = problem or distribution.difference(
                 distribution.draws_of(ours, labels(reference.outputs[0]), traits.varying),
                 draws,
                 self._worker.cell.precision,
             )
-            if told:
-                return right.model_copy(update={"passed": False, "rule": told})
+            if difference:
+                return right.model_copy(update={"passed": False, "rule": difference})
             why += f"; {LIKE_EAGERS.format(count)}"
         if not unknown:
             why += f"; {OTHERS_COMPARED}"
@@ -168,13 +168,13 @@ class Checker:
                 buffer.copy_(before)
         self._answers([self._sets[0]])
         for name, (before, after) in expected.items():
-            if not any(is_kept(one, before, after) for one in (calls.buffer(name), *own[name])):
+            if not any(is_kept(each, before, after) for each in (calls.buffer(name), *own[name])):
                 return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
         return right
 
     def _compared(
         self,
-        found: Sequence[accuracy.Outputs],
+        answers: Sequence[accuracy.Outputs],
         reference: accuracy.Reference,
         left_out: Sequence[str] = (),
         of_other_inputs: Sequence[accuracy.Outputs] = (),
@@ -184,7 +184,7 @@ class Checker:
         # for a GPU, others may build or check beside this; a CPU's cells do so alone
         with few_threads() if self._worker.cell.device.is_cuda else contextlib.nullcontext():
             return accuracy.check(
-                found,
+                answers,
                 reference,
                 self._worker.cell.precision,
                 self._training_outputs,
@@ -196,32 +196,32 @@ class Checker:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""
         compiled, clock, calls = self._compiled, self._worker.clock, self._worker.calls
         calls.begin(seeds_from)
-        found = []
-        for one in sets:
+        answers = []
+        for inputs in sets:
             compiled.restore()
-            compiled.bind(calls.given(one))
+            compiled.bind(calls.given(inputs))
             clock.synchronise()
             compiled.run()
             clock.synchronise()
-            found.append(thinned(compiled.outputs()))
-        return found
+            answers.append(thinned(compiled.outputs()))
+        return answers
 
 
 MAX_BUFFER_ERROR = 0.1
 """What a call leaves in a buffer may be off by this share of the change."""
 
 
-def is_kept(found: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
+def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
     """Return True if a buffer that was `before` is what eager has made of it, up to rounding."""
     import torch
 
-    if found.shape != after.shape:
+    if buffer.shape != after.shape:
         return False
     if not after.is_floating_point():
-        return torch.equal(found.to(after), after)
+        return torch.equal(buffer.to(after), after)
     rounding = 4 * torch.finfo(after.dtype).eps * after.double().norm()
     limit = MAX_BUFFER_ERROR * (after.double() - before.double()).norm() + rounding
-    return bool((found.to(after.device).double() - after.double()).norm() <= limit)
+    return bool((buffer.to(after.device).double() - after.double()).norm() <= limit)
 
 
 def buffers_in(compiled: object, name: str, depth: int = 4) -> Iterator[torch.Tensor]:
@@ -245,7 +245,7 @@ class WithFreshInputs(Wrapped):
         from bakeoff.measuring.worker.understanding import copied
 
         super().__init__(compiled)
-        self._given = {id(one): (one, copied(one)) for one in sets}
+        self._given = {id(each): (each, copied(each)) for each in sets}
 
     def bind(self, inputs: Inputs) -> None:
         known = self._given.get(id(inputs))
@@ -268,12 +268,16 @@ class WithFrozenChoices(Wrapped):
     def placement(self) -> Placement | None:
         placement = super().placement() or Placement(extent=Extent.FULL)
         extent = Extent.PARTIAL if placement.extent is Extent.FULL else placement.extent
-        return placement.model_copy(update={"extent": extent, "frozen_choices": [one.place for one in self._choices]})
+        return placement.model_copy(
+            update={"extent": extent, "frozen_choices": [choice.place for choice in self._choices]}
+        )
 
 
 def places_of(choices: Sequence[Decision]) -> str:
     """Return where choices are made, such as `early_exit.py, line 20 (if x.max() > 0.9)`."""
-    return "; ".join(f"{one.place} ({one.code.rstrip(':')})" if one.code else one.place for one in choices)
+    return "; ".join(
+        f"{choice.place} ({choice.code.rstrip(':')})" if choice.code else choice.place for choice in choices
+    )
 
 
 def with_traits(

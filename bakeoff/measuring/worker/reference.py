@@ -57,7 +57,7 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
     module, sets = move_to_device(model, cell, drawn_type(cell))
     with layer_by_layer(module, dtype):
-        cast = tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets)
+        cast = tuple(each.map(lambda tensor: _cast(tensor, dtype)) for each in sets)
         return run_eager(module, cast, traits=model.traits)
 
 
@@ -105,23 +105,23 @@ def compute(
         exact_ones = shared
         if exact_ones is None and has_outputs_to_compare(traits, eager):
             exact_ones = exact_outputs(known, outputs_in)
-        found = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
-        if found.outputs is not None and traits.varying:
-            varied = with_varying(found.outputs, eager, traits.varying)
-            found = found._replace(outputs=varied) if varied else Exact(None, cell.precision, why_narrower=RANDOM)
+        computed = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
+        if computed.outputs is not None and traits.varying:
+            varied = with_varying(computed.outputs, eager, traits.varying)
+            computed = computed._replace(outputs=varied) if varied else Exact(None, cell.precision, why_narrower=RANDOM)
         noisy: tuple[tuple[Outputs, ...], ...] = ()
         lost = ""
-        if found.outputs is not None and cell.task == INFERENCE:
-            answers = eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision
+        if computed.outputs is not None and cell.task == INFERENCE:
+            answers = eager[: as_is.sets], computed.outputs[: as_is.sets], cell.precision
             if decided := decided_by_rounding(*answers):
-                found = Exact(
+                computed = Exact(
                     None, cell.precision, why_narrower=f"what the model decides depends on rounding: {decided}"
                 )
             lost = "" if decided else lost_to_rounding(*answers)
             may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
             noisy = outputs_with_noise(known) if lost or may_flip else ()
             traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
-        exact = found.outputs
+        exact = computed.outputs
         if exact is None:
             exact, eager = eager, outputs_with_perturbed_weights(known)
         elif traits.varying:
@@ -139,10 +139,10 @@ def compute(
         accuracy.Reference(
             theirs,
             *errors,
-            found.computed_in,
-            found.in_float32,
+            computed.computed_in,
+            computed.in_float32,
             as_is.greedy,
-            found.why_narrower,
+            computed.why_narrower,
             traits,
             tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
             first.greedy if first else None,
@@ -180,7 +180,9 @@ def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exa
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(known.cell.device)
 
-    outputs = (one.map(placed) if isinstance(one, Returned) else tuple(map(placed, one)) for one in reference.outputs)
+    outputs = (
+        each.map(placed) if isinstance(each, Returned) else tuple(map(placed, each)) for each in reference.outputs
+    )
     return Exact(tuple(outputs), reference.computed_in)
 
 
@@ -198,7 +200,8 @@ def with_varying(
     return tuple(
         with_structure(
             tuple(
-                other if label in varying else one for label, one, other in zip(labels(ours), ours, theirs, strict=True)
+                drawn_value if label in varying else value
+                for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
             ),
             structure_of(ours),
         )
@@ -304,7 +307,7 @@ def as_it_is(
         save_inputs(sets, inputs)
     training = training_of(model, cell)
     calibration = calibration_of(model, cell)
-    found = fingerprint(module, (*sets, *calibration), model.code) if wants_fingerprint else ""
+    model_fingerprint = fingerprint(module, (*sets, *calibration), model.code) if wants_fingerprint else ""
     known.announce("call")
     sample = eager_call = None
     shown = calibration or shown_to_builds(sets, cell)
@@ -314,11 +317,11 @@ def as_it_is(
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))
-            with ReadingWatch(tensor for one in given for tensor in one.tensors()) as watch:
+            with ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch:
                 counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
                     call(module, given[0])
-            held = watch.kept(tensor for one in given for tensor in one.tensors())
+            held = watch.kept(tensor for each in given for tensor in each.tensors())
             if held and traits == NO_TRAITS and leaves_more_behind(module, sets[0], calls):
                 traits = traits.model_copy(update={"grows": (OUTSIDE,)})
             deciding = decisions_of(watch, module, sets, calls)
@@ -335,7 +338,7 @@ def as_it_is(
                 save_buffers(module, sets[0], calls, files.buffers)
         else:
             traits, eager = NO_TRAITS, run_eager(module, sets, training)
-        greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
+        greedy = generate(lambda each: flatten_outputs(module(*each.args, **each.kwargs)), sets, cell)
     if cell.task != INFERENCE:
         counted = count_work(model, module, sets, cell.precision, training)
     changed = {setting.name: setting for setting in (*known.changed_by_loading, *global_settings.changed_since(before))}
@@ -351,7 +354,7 @@ def as_it_is(
     )
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
-    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found, eager_call)
+    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, model_fingerprint, eager_call)
 
 
 TIMED_CALLS = 3
@@ -405,9 +408,9 @@ def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
     import torch
 
     return all(
-        one.layout is not torch.strided or one.is_nested or torch.equal(one, other)
+        left.layout is not torch.strided or left.is_nested or torch.equal(left, right)
         for ours, theirs in zip(some, others, strict=True)
-        for one, other in zip(ours.tensors(), theirs.tensors(), strict=True)
+        for left, right in zip(ours.tensors(), theirs.tensors(), strict=True)
     )
 
 
@@ -423,7 +426,7 @@ def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> No
     ends_s = time.monotonic() + distribution.MAX_SECONDS
     while len(answers) < distribution.MIN_CALLS or (len(answers) < distribution.CALLS and time.monotonic() < ends_s):
         answers.append(thinned(call(module, calls.given(inputs))))
-    if all(len(one) == len(answers[0]) for one in answers):
+    if all(len(answer) == len(answers[0]) for answer in answers):
         torch.save(distribution.draws_of(answers, labels(answers[0]), calls.traits.varying), path)
 
 
@@ -503,7 +506,8 @@ def yardsticks(
     alike = [
         with_structure(
             tuple(
-                one if may_differ(one, other, only_whole) else other for one, other in zip(ours, theirs, strict=True)
+                value if may_differ(value, exact_value, only_whole) else exact_value
+                for value, exact_value in zip(ours, theirs, strict=True)
             ),
             structure_of(theirs),
         )
@@ -514,14 +518,14 @@ def yardsticks(
     return accuracy.errors_of_eager(alike, exact)
 
 
-def may_differ(one: torch.Tensor, other: torch.Tensor, only_whole: bool) -> bool:
+def may_differ(value: torch.Tensor, exact: torch.Tensor, only_whole: bool) -> bool:
     """Return True if the difference of two outputs is an error: that of real numbers, or of few of many whole ones."""
-    if one.shape != other.shape:
+    if value.shape != exact.shape:
         return False
-    if not is_whole(other):
+    if not is_whole(exact):
         return not only_whole
-    is_large = other.numel() >= MIN_WHOLE_NUMBERS
-    return is_large and float((one != other.to(one.dtype)).double().mean()) <= MAX_FLIPPED_SHARE
+    is_large = exact.numel() >= MIN_WHOLE_NUMBERS
+    return is_large and float((value != exact.to(value.dtype)).double().mean()) <= MAX_FLIPPED_SHARE
 
 
 def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
@@ -553,8 +557,8 @@ def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
         if name not in reference_types(cell.precision) or is_pointless:
             continue
         try:
-            if found := attempt(name, has_plain_experts):
-                return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1].sentence)
+            if exact := attempt(name, has_plain_experts):
+                return exact if name == "float64" else exact._replace(why_narrower=explain(errors[0])[1].sentence)
         except Exception as error:
             traceback.print_exc()
             errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
@@ -591,7 +595,7 @@ def count_work(
         return Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
-        work = counting.total(counting.count(module, one, precision, training) for one in called)
+        work = counting.total(counting.count(module, each, precision, training) for each in called)
         return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
     except Exception as error:
         traceback.print_exc()
@@ -623,7 +627,7 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         for weight in module.parameters():
             if is_rounded(weight):
                 weight.copy_(moved(weight))
-        return tuple(one.map(moved_input) for one in sets)
+        return tuple(each.map(moved_input) for each in sets)
 
 
 def run_eager(
@@ -644,7 +648,7 @@ def run_eager(
     from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
     from bakeoff.measuring.worker.understanding import AlikeCalls, call
 
-    found: list[Outputs] = []
+    answers: list[Outputs] = []
     if training is None:
         calls = calls or AlikeCalls(module, traits)
         for calls_before in range(1 + calls.traits.settles_after):
@@ -652,23 +656,23 @@ def run_eager(
             for _ in range(calls_before):
                 call(module, calls.given(sets[0]))
             may_choose = False
-            for one in sets:
-                is_known = known and not found and calls.traits.begins_alike
-                outputs = () if may_choose else known if is_known else call(module, calls.given(one))
+            for inputs in sets:
+                is_known = known and not answers and calls.traits.begins_alike
+                outputs = () if may_choose else known if is_known else call(module, calls.given(inputs))
                 may_choose = may_choose or (calls.traits.begins_alike and returns_whole_numbers(outputs))
-                found.append(thinned(watched_call(module, calls.given(one)) if may_choose else outputs))
-        for one in sets if calls.traits.state else ():
+                answers.append(thinned(watched_call(module, calls.given(inputs)) if may_choose else outputs))
+        for inputs in sets if calls.traits.state else ():
             calls.begin()
-            found.append(thinned(call(module, calls.given(one))))
-        return tuple(found)
+            answers.append(thinned(call(module, calls.given(inputs))))
+        return tuple(answers)
     with Steps(training) as steps:
-        for one in sets:
+        for inputs in sets:
             steps.restore()
-            steps.bind(one)
+            steps.bind(inputs)
             steps.run()
-            found.append(steps.outputs())
+            answers.append(steps.outputs())
         steps.restore()
-    return tuple(found)
+    return tuple(answers)
 
 
 def thinned(outputs: Outputs) -> Outputs:
@@ -683,9 +687,9 @@ def thinned(outputs: Outputs) -> Outputs:
     outputs = comparable(outputs)
     if not isinstance(outputs, Returned):
         return tuple(map(thin, outputs))
-    found = outputs.map(thin)
-    found.choices = {place: replace(choice, rows=thin(choice.rows)) for place, choice in outputs.choices.items()}
-    return found
+    thin_outputs = outputs.map(thin)
+    thin_outputs.choices = {place: replace(choice, rows=thin(choice.rows)) for place, choice in outputs.choices.items()}
+    return thin_outputs
 
 
 @contextlib.contextmanager
