@@ -121,6 +121,8 @@ def program(
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")]
+RunAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
 Summary = Annotated[
     Path | None, typer.Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
@@ -137,10 +139,8 @@ def run(
     preset: Annotated[
         str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
-    ] = False,
+    quiet: Quiet = False,
+    as_json: RunAsJson = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
     ] = False,
@@ -216,10 +216,8 @@ def _run_parts(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run or bisection")],
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
-    ] = False,
+    quiet: Quiet = False,
+    as_json: RunAsJson = False,
     junit: JUnit = None,
     summary: Summary = None,
 ) -> int:
@@ -269,11 +267,11 @@ def report(
     for path in paths:
         judgement = judged_anew(report_at(path), calls, require)
         folder = path if path.is_dir() else path.parent
-        told = tell(judgement, folder, console=stderr if as_json else stdout, junit=junit, summary=summary)
-        unmet = require and not told.judgement.meets_requirements
-        status = INTERRUPTED if told.was_interrupted else 1 if unmet else 0
+        shown = tell(judgement, folder, console=stderr if as_json else stdout, junit=junit, summary=summary)
+        unmet = require and not shown.judgement.meets_requirements
+        status = INTERRUPTED if shown.was_interrupted else 1 if unmet else 0
         if as_json:
-            print_json(answer_of(told.judgement, folder), status)
+            print_json(answer_of(shown.judgement, folder), status)
         if status:
             return status
     return 0
@@ -322,11 +320,11 @@ def history(
     """The medians of many reports, from run to run."""
     from bakeoff.reports import history as histories
 
-    found, page = histories.write(folder, out)
-    for reason in found.skipped:
+    history_of_runs, page = histories.write(folder, out)
+    for reason in history_of_runs.skipped:
         say(f"left out: {reason}", stderr)
     if as_json:
-        return print_json(command_answers.of_history(found, page), 0)
+        return print_json(command_answers.of_history(history_of_runs, page), 0)
     say(f"History: {page}")
     return 0
 
@@ -368,11 +366,11 @@ def compare_machines(
 
     names = machines.names_of(paths)
     reports = {name: report_at(path) for name, path in zip(names, paths, strict=True)}
-    found = machines.machines_of(reports, machines.parse_prices(price or []))
-    text = to_markdown(found)
+    compared = machines.machines_of(reports, machines.parse_prices(price or []))
+    text = to_markdown(compared)
     write(out, lambda: text)
     if as_json:
-        return print_json(command_answers.of_machines(found), 0)
+        return print_json(command_answers.of_machines(compared), 0)
     print_markdown(text)
     return 0
 
@@ -415,13 +413,13 @@ def _bisect(folder: Path, quiet: bool, as_json: bool) -> int:
             say(step_line(bisection, step), console)
 
     take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(console, quiet))
-    found = bisection.go_on(folder, take, say_step)
-    write(folder / "bisection.md", lambda: to_markdown(found))
+    bisected = bisection.go_on(folder, take, say_step)
+    write(folder / "bisection.md", lambda: to_markdown(bisected))
     if not as_json:
-        print_markdown(steps_table(found))
-        say(conclusion(found))
-    status = _interrupted(folder) if found.next_version is not None else 0 if found.first_slow else 1
-    return print_json(command_answers.of_bisection(found, folder), status) if as_json else status
+        print_markdown(steps_table(bisected))
+        say(conclusion(bisected))
+    status = _interrupted(folder) if bisected.next_version is not None else 0 if bisected.first_slow else 1
+    return print_json(command_answers.of_bisection(bisected, folder), status) if as_json else status
 
 
 env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
@@ -850,12 +848,12 @@ def _conclude(
     report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None
 ) -> int:
     """Tell what came out, write the files for CI that were asked for, and return the exit status."""
-    told = tell(report, store.root, quiet, stderr if as_json else stdout, junit, summary)
+    shown = tell(report, store.root, quiet, stderr if as_json else stdout, junit, summary)
     if not report.complete:
         status = _interrupted(store.root)
     else:
-        status = INTERRUPTED if told.was_interrupted else runs.exit_status(told.judgement)
-    return print_json(answer_of(told.judgement, store.root), status) if as_json else status
+        status = INTERRUPTED if shown.was_interrupted else runs.exit_status(shown.judgement)
+    return print_json(answer_of(shown.judgement, store.root), status) if as_json else status
 
 
 def _interrupted(folder: Path) -> int:

@@ -48,8 +48,8 @@ def python_of(name: str) -> Path:
 
 def contents(name: str) -> dict[str, str]:
     """Return the version of each package that was installed into an environment itself."""
-    found = metadata.distributions(path=[str(_packages_in(folder() / name))])
-    return dict(sorted((each.name, each.version) for each in found))
+    installed = metadata.distributions(path=[str(_packages_in(folder() / name))])
+    return dict(sorted((each.name, each.version) for each in installed))
 
 
 def add(name: str, packages: Sequence[str]) -> Path:

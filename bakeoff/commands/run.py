@@ -271,15 +271,15 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     Each backend is tried in a worker of its own. Raises UsageError for an unknown device.
     """
     asked = [Device(name) for name in devices]
-    found: dict[tuple[str, str], str] = {}
+    reasons: dict[tuple[str, str], str] = {}
     with Launchers("auto") as launchers:
         for device in asked:
             for name in backends.names():
                 try:
-                    found[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
+                    reasons[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
                 except BakeoffError as error:
-                    found[name, device] = str(error)
-    return found
+                    reasons[name, device] = str(error)
+    return reasons
 
 
 def _default_folder(request: Request) -> Path:

@@ -174,17 +174,17 @@ def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float
     """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
     cells = [_cell(model, device, backend, mode) for backend in (FIRST, AGAIN)]
     begun = time.monotonic()
-    found: list[UsualTrial] = []
+    measured: list[UsualTrial] = []
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.safetensors"
         with Launchers("auto") as launchers:
             worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
             worker.receive(time.monotonic() + USUAL_LIMIT_S)
-        while len(found) < trials and time.monotonic() - begun <= limit_s:
+        while len(measured) < trials and time.monotonic() - begun <= limit_s:
             started = time.monotonic()
             medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
-            found.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
-    return found
+            measured.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
+    return measured
 
 
 def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:

@@ -34,8 +34,8 @@ def steps_table(bisection: Bisection) -> str:
 
 def step_line(bisection: Bisection, step: Step) -> str:
     """Return `onnxruntime 1.30.0: slow, 1.31x [1.28, 1.34] the time of 1.28.0`."""
-    told = step.reason if step.over_good is None else f"{_times(step)} the time of {bisection.good}"
-    return f"{bisection.package} {step.version}: {step.call}, {told}"
+    outcome = step.reason if step.over_good is None else f"{_times(step)} the time of {bisection.good}"
+    return f"{bisection.package} {step.version}: {step.call}, {outcome}"
 
 
 def conclusion(bisection: Bisection) -> str:

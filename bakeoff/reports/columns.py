@@ -113,7 +113,7 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
-        Column("speed-up", lambda contest: found.value if (found := headline_of(contest).speedup) else None,
+        Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).speedup) else None,
                text=headline.speedup, surfaces=Surface.ALL),
         Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
@@ -299,8 +299,8 @@ def _build() -> list[Column[CellJudgement]]:
 
     def builds_s(row: CellJudgement) -> list[float]:
         """Return the seconds of each build from empty caches, if there are several."""
-        found = [process.build_s for process in row.record.processes if not process.warm]
-        return found if len(found) > 1 else []
+        seconds = [process.build_s for process in row.record.processes if not process.warm]
+        return seconds if len(seconds) > 1 else []
 
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
@@ -333,9 +333,9 @@ def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
 
 def _phases(row: CellJudgement) -> str:
     """Return `export 0.42, compile 12`."""
-    found = seconds_of_phases(row.record.phases_until_first_answer)
+    seconds = seconds_of_phases(row.record.phases_until_first_answer)
     return ", ".join(
-        f"{name} {number_format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call"
+        f"{name} {number_format.seconds(taken_s)}" for name, taken_s in seconds.items() if name != "first_call"
     )
 
 
@@ -444,38 +444,38 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
         return row.metrics.get(name)
 
     def value(row: CellJudgement) -> float | None:
-        return found.value if (found := of(row)) else None
+        return metric.value if (metric := of(row)) else None
 
     def change(row: CellJudgement) -> float | None:
-        return found.change if (found := of(row)) else None
+        return metric.change if (metric := of(row)) else None
 
     def ends(row: CellJudgement) -> Interval | None:
-        found = of(row)
-        return None if found is None or found.change_ci95 == NO_CHANGE else found.change_ci95
+        metric = of(row)
+        return None if metric is None or metric.change_ci95 == NO_CHANGE else metric.change_ci95
 
     def note(row: CellJudgement) -> str:
-        found = of(row)
-        if found is None:
+        metric = of(row)
+        if metric is None:
             return _metrics_failure(row)
-        return f"{found.samples:,} samples" if found.samples else "a plain number, without interval"
+        return f"{metric.samples:,} samples" if metric.samples else "a plain number, without interval"
 
     def flips(row: CellJudgement) -> str:
-        found = of(row)
-        if found is None or found.lost is None or found.won is None or found.chance is None:
+        metric = of(row)
+        if metric is None or metric.lost is None or metric.won is None or metric.chance is None:
             return ""
-        chance = f", McNemar p = {found.chance:.2g}" if found.lost or found.won else ""
-        return f"{found.lost:,} became wrong, {found.won:,} right{chance}"
+        chance = f", McNemar p = {metric.chance:.2g}" if metric.lost or metric.won else ""
+        return f"{metric.lost:,} became wrong, {metric.won:,} right{chance}"
 
     def is_worse(row: CellJudgement) -> bool:
-        return bool((found := of(row)) and found.is_surely_worse)
+        return bool((metric := of(row)) and metric.is_surely_worse)
 
     def text(row: CellJudgement) -> str:
-        found = value(row)
-        return number_format.metric(found) if found is not None else "none" if _metrics_failure(row) else NONE
+        number = value(row)
+        return number_format.metric(number) if number is not None else "none" if _metrics_failure(row) else NONE
 
     def both(row: CellJudgement) -> str:
-        found = of(row)
-        return f"{text(row)} ({number_format.change(found.change)})" if found else text(row)
+        metric = of(row)
+        return f"{text(row)} ({number_format.change(metric.change)})" if metric else text(row)
 
     surfaces = Surface.MARKDOWN | Surface.PAGE | Surface.SHORT
     return [

@@ -254,12 +254,12 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
                 points=[
                     HistoryPoint(
                         run_id=run.run_id,
-                        status=found.status.value,
-                        median_ms=_median_ms(found),
-                        ci95_ms=found.latency.median_ci95_ms if found.latency else None,
+                        status=measured.status.value,
+                        median_ms=_median_ms(measured),
+                        ci95_ms=measured.latency.median_ci95_ms if measured.latency else None,
                     )
                     for run in history.runs
-                    if (found := run.records.get(record.cell.id))
+                    if (measured := run.records.get(record.cell.id))
                 ],
             )
             for records in history.contests.values()

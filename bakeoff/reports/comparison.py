@@ -81,10 +81,11 @@ def _median_ms(record: Record | None) -> float | None:
 
 def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column[CellChange]:
     def ends(change: CellChange) -> Interval | None:
-        found = read(change)
-        return Interval(low=found.ci95.low - 1, high=found.ci95.high - 1) if found and found.ci95 else None
+        ratio = read(change)
+        ends = ratio.ci95 if ratio else None
+        return Interval(low=ends.low - 1, high=ends.high - 1) if ends else None
 
-    return Column(heading, lambda change: found.value - 1 if (found := read(change)) else None, "%", _signed_percent,
+    return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%", _signed_percent,
                   interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
 
 
@@ -119,15 +120,15 @@ def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callabl
 
 def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
-    told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
+    sections = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
     numbers = {}
     if comparison.inconclusive and comparison.inconclusive.is_all and not comparison.has_metrics:
         # a table would only repeat that
         if not folds:
-            return _joined(told)
+            return _joined(sections)
         numbers = {"The numbers": _table(comparison.cells)}
     else:
-        told += [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
+        sections += [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
     extras = {
         **numbers,
         BESIDE: _beside_latency(comparison.cells),
@@ -135,10 +136,10 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
         "What was compared, and how": "\n".join(f"- {line}" for line in method(comparison, escape)),
     }
     fold = details if folds else _under_heading
-    text = _joined([*told, *(fold(summary, body) for summary, body in extras.items() if body)])
+    text = _joined([*sections, *(fold(summary, body) for summary, body in extras.items() if body)])
     if len(text) <= COMMENT_LIMIT:
         return text
-    return _joined([*told, "Everything else was left out: it would not fit into a comment."])
+    return _joined([*sections, "Everything else was left out: it would not fit into a comment."])
 
 
 def _warnings(comparison: Comparison) -> list[str]:
@@ -189,9 +190,9 @@ def headline(comparison: Comparison) -> str:
         return f"{subject} can be told: {_why_inconclusive(inconclusive, comparison)}.{rest}"
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+        numbers = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
         remedy = "" if comparison.tells_most or not inconclusive else f"; {_why_inconclusive(inconclusive, comparison)}"
-        return f"No regression over {spell_share(comparison.fail_above)} was found: {told}{remedy}."
+        return f"No regression over {spell_share(comparison.fail_above)} was found: {numbers}{remedy}."
     named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
     more = len(regressions) - REGRESSIONS_NAMED
     count = "1 regression" if len(regressions) == 1 else f"{len(regressions)} regressions"

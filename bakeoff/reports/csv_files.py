@@ -14,7 +14,7 @@ from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, suite_report
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.number_format import MEBIBYTE
-from bakeoff.reports.tables import Raw
+from bakeoff.reports.tables import Raw, fields_of
 
 Row = dict[str, Raw]
 
@@ -24,15 +24,15 @@ IS_COMPILED = {BASELINE: False, COMPILED: True}
 
 
 def to_csv(judgement: Judgement) -> str:
-    """Return `cells.csv`: one row for each cell, contest by contest in the order of reading."""
+    """Return `cells.csv`."""
     return csv_text(cell_rows(judgement))
 
 
 def cell_rows(judgement: Judgement) -> list[Row]:
-    """Return the rows of `cells.csv`."""
+    """Return the rows of `cells.csv`: one for each cell, contest by contest in the order of reading."""
     columns = columns_of(judgement.contests)
     cells = [cell for contest in judgement.contests for cell in contest.cells]
-    return [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
+    return [fields_of(columns, cell) for cell in cells]
 
 
 def suite_tables(judgement: Judgement) -> dict[str, str]:
@@ -173,8 +173,7 @@ GIGABYTE = 1e9
 def suite_rows(judgement: Judgement) -> list[Row]:
     """Return the rows of `suite.csv`: the table of backends of each suite."""
     return [
-        suite_report.suite_fields(suite)
-        | {name: value for column in suite_report.columns_of(suite) for name, value in column.csv_of(row).items()}
+        suite_report.suite_fields(suite) | fields_of(suite_report.columns_of(suite), row)
         for suite in judgement.suites
         for row in suite.rows
     ]

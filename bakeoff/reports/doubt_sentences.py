@@ -80,8 +80,8 @@ def doubts(contest: ContestJudgement) -> list[str]:
 
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
     """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
-    found = contest.doubts_by_effect[effect]
-    return [doubt(each) for each in found if effect is not Effect.NONE or not isinstance(each, NotRanked)]
+    doubts = contest.doubts_by_effect[effect]
+    return [doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, NotRanked)]
 
 
 def doubt(doubt: Doubt) -> str:
@@ -339,13 +339,13 @@ def _open_requirement(doubt: RequirementOpen) -> str:
             f"show whether it is {doubt.comparison} {_limit(doubt)}"
         )
     near = f" (reference {number_format.metric(doubt.reference)})" if doubt.reference is not None else ""
-    told = (
+    text = (
         f"{doubt.quantity} is {number_format.metric(doubt.value)}{near}, and {doubt.samples:,} samples do not show "
         f"whether it is {doubt.comparison} {doubt.limit}"
     )
     if doubt.further is None:
-        return f"{told}. It is so near that {_further_samples(doubt)}"
-    return f"{told}. {_further_samples(doubt).capitalize()}, if they are like these"
+        return f"{text}. It is so near that {_further_samples(doubt)}"
+    return f"{text}. {_further_samples(doubt).capitalize()}, if they are like these"
 
 
 def _further_samples(doubt: RequirementOpen) -> str:

@@ -27,8 +27,8 @@ def title(dynamic_range: DynamicRange) -> str:
 
 def table_of(dynamic_range: DynamicRange) -> TableOverSizes[DynamicBuild]:
     """Return the table with what it says."""
-    told = title(dynamic_range), finding(dynamic_range)
-    return TableOverSizes(*told, columns_of(dynamic_range), dynamic_range.builds, NOTE)
+    texts = title(dynamic_range), finding(dynamic_range)
+    return TableOverSizes(*texts, columns_of(dynamic_range), dynamic_range.builds, NOTE)
 
 
 def finding(dynamic_range: DynamicRange) -> str:

@@ -53,15 +53,15 @@ def sentences(contest: ContestJudgement) -> list[str]:
     sharing = listed(first(judged.candidates))
     match judged.certainty:
         case Certainty.TIE:
-            told = f"tie end to end between {sharing}"
+            text = f"tie end to end between {sharing}"
         case Certainty.OPEN:
-            told = f"end to end, no winner yet between {sharing}"
+            text = f"end to end, no winner yet between {sharing}"
         case _:
-            told = f"end to end, {judged.best.label} takes {spell_ms(judged.best.ms)} a request"
+            text = f"end to end, {judged.best.label} takes {spell_ms(judged.best.ms)} a request"
     over = judged.best.speedup
     if over and judged.baseline not in judged.candidates:
-        told += f", {number_format.ratio(over.value)}x as fast as {judged.baseline}"
-    return [f"{told}: with {judged.best.label} a request is {steps}"]
+        text += f", {number_format.ratio(over.value)}x as fast as {judged.baseline}"
+    return [f"{text}: with {judged.best.label} a request is {steps}"]
 
 
 def tables(contest: ContestJudgement) -> list[Table]:

@@ -168,12 +168,12 @@ def costs(contest: ContestJudgement) -> str:
 
 def cheapest(contest: ContestJudgement, calls: int) -> str:
     """Name the cell that costs least over so many calls, and those that it cannot be told from."""
-    found = contest.costs.cheapest(calls, "cold", contest.contenders)
+    best = contest.costs.cheapest(calls, "cold", contest.contenders)
     number = f"{calls:,} call{'s' if calls > 1 else ''} from a cold start"
-    if found is None:
+    if best is None:
         return f"{number}: nobody can be ranked"
-    least = f"{found.line.label} costs least, {number_format.seconds(found.line.total_s(calls))} s"
-    rivals = number_format.first_names([line.label for line in found.rivals], shown=3)
+    least = f"{best.line.label} costs least, {number_format.seconds(best.line.total_s(calls))} s"
+    rivals = number_format.first_names([line.label for line in best.rivals], shown=3)
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 
@@ -223,7 +223,7 @@ def speedup_map(suite: Suite) -> str:
 
 def history(medians_ms: Mapping[str, Sequence[float]]) -> str:
     """Name the cell that moved most from its first run to its last."""
-    moves = {label: found[-1] / found[0] for label, found in medians_ms.items() if len(found) > 1 and min(found) > 0}
+    moves = {label: runs[-1] / runs[0] for label, runs in medians_ms.items() if len(runs) > 1 and min(runs) > 0}
     if not moves:
         return "One run"
     label = max(moves, key=lambda label: abs(math.log(moves[label])))

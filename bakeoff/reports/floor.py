@@ -24,14 +24,14 @@ def _shortfall(cell: CellJudgement) -> str:
     if times is None or latency is None or roofline is None or roofline.share is None:
         return ""
     waits_ms, excess_ms = latency.median_ms - times.busy_ms, times.busy_ms - roofline.floor_ms
-    told = f"{one_line(cell.label)} reaches {percent(roofline.share)} of the floor"
+    text = f"{one_line(cell.label)} reaches {percent(roofline.share)} of the floor"
     if waits_ms > excess_ms:
         return (
-            f"{told}: the GPU works in {number_format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
+            f"{text}: the GPU works in {number_format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
             f"and waits for the host between {times.kernels:,.0f} kernels."
         )
     return (
-        f"{told}: its {times.kernels:,.0f} kernels take {spell_ms(times.busy_ms)}, "
+        f"{text}: its {times.kernels:,.0f} kernels take {spell_ms(times.busy_ms)}, "
         f"{number_format.ratio(times.busy_ms / roofline.floor_ms)} times the floor; {longest(times)}."
     )
 

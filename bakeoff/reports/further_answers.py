@@ -26,10 +26,10 @@ class FurtherAnswer:
 
 def further_answers(contest: ContestJudgement) -> list[FurtherAnswer]:
     """Return what the contest was asked beside the latency of a call."""
-    found = (
+    answers = (
         FurtherAnswer(heading, each.sentences(contest), each.tables(contest)) for heading, each in _BY_HEADING.items()
     )
-    return [each for each in found if each.sentences]
+    return [each for each in answers if each.sentences]
 
 
 def sentences(contest: ContestJudgement) -> list[str]:

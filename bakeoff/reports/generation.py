@@ -7,7 +7,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface, Table, shown_in, table_of
+from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 from bakeoff.reports.words import listed
 
 
@@ -55,14 +55,12 @@ def _first_precision(generation: Generation) -> str:
 
 def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
     """Return the rows of `generation.csv`: one for each backend of each generation."""
-    rows = []
-    for contest in judgement.contests:
-        for cell in contest.generation.cells if contest.generation else ():
-            row: dict[str, Raw] = {"contest_id": contest.contest_id}
-            for column in columns_of(contest.generation) if contest.generation else ():
-                row |= column.csv_of(cell)
-            rows.append(row)
-    return rows
+    return [
+        {"contest_id": contest.contest_id, **fields_of(columns_of(generation), cell)}
+        for contest in judgement.contests
+        if (generation := contest.generation)
+        for cell in generation.cells
+    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table]:
@@ -86,14 +84,14 @@ def sentences(contest: ContestJudgement) -> list[str]:
     best, tied = generation.ranked[0], generation.tied
     what = f"{_sizes(generation)} in {number_format.milliseconds(best.total_ms)} ms"
     if len(tied) > 1:
-        told = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
+        answer = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
     else:
-        told = f"{best.label} generates {what}"
+        answer = f"{best.label} generates {what}"
     if best.speedup and best.label != generation.baseline:
-        told += f", {number_format.times(best.speedup)} {generation.baseline}"
+        answer += f", {number_format.times(best.speedup)} {generation.baseline}"
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
-        f"{told}.",
+        f"{answer}.",
         *(_difference(cell.label, generation.baseline, cell.generated) for cell in differing if cell.generated),
     ]
 

@@ -27,8 +27,8 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
     _refuse_what_differs(reports)
     notes = [f"{each.run_id}: {note}" for each in reports for note in each.notes]
     for other in reports[1:]:
-        if found := bear_on_speed(first.environment, other.environment):
-            told = "; ".join(map(sentences.difference, found))
+        if differing := bear_on_speed(first.environment, other.environment):
+            told = "; ".join(map(sentences.difference, differing))
             notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {told}")
     if any(record.artifact for each in reports for record in each.records):
         notes.append("What the cells built is kept in the folders of their runs.")

@@ -53,13 +53,13 @@ def _case_of(record: Record) -> ElementTree.Element:
 def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element:
     case = _case(change.cell, change.new.elapsed_s if change.new else 0.0)
     change_of_latency = comparisons.spell_change(change.raw) if change.raw else ""
-    told = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
+    text = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
     if is_failing:
-        _add(case, "failure", change.outcome.value, told, change.new.log_tail if change.new else "")
+        _add(case, "failure", change.outcome.value, text, change.new.log_tail if change.new else "")
     elif change.outcome in _IS_TOLD:
-        _add(case, "system-out", text=f"{change.outcome.value}: {told}")
+        _add(case, "system-out", text=f"{change.outcome.value}: {text}")
     else:
-        _add(case, "skipped", change.outcome.value, told)
+        _add(case, "skipped", change.outcome.value, text)
     return case
 
 

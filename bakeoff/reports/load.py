@@ -21,7 +21,7 @@ from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface, Table, shown_in, table_of
+from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 from bakeoff.reports.words import listed
 
 WATT_HOUR_J = 3600.0
@@ -67,15 +67,12 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
 
 def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
     """Return the rows of `load.csv`: one for each cell under load."""
-    rows: list[dict[str, Raw]] = []
-    for contest in judgement.contests:
-        for cell in contest.load.cells if contest.load else ():
-            assert contest.load is not None
-            row: dict[str, Raw] = {"contest_id": contest.contest_id, "scenario": str(contest.load.scenario)}
-            for column in columns_of(contest.load):
-                row |= column.csv_of(cell)
-            rows.append(row)
-    return rows
+    return [
+        {"contest_id": contest.contest_id, "scenario": str(load.scenario), **fields_of(columns_of(load), cell)}
+        for contest in judgement.contests
+        if (load := contest.load)
+        for cell in load.cells
+    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table]:
@@ -84,9 +81,9 @@ def tables(contest: ContestJudgement) -> list[Table]:
         return []
     columns = shown_in(Surface.ALL, columns_of(load), load.cells)
     tried = [
-        [cell.label, settings(one.settings), NONE if one.value is None else _value(load, one.value), one.reason]
+        [cell.label, settings(each.settings), NONE if each.value is None else _value(load, each.value), each.reason]
         for cell in load.cells
-        for one in cell.load.tried
+        for each in cell.load.tried
     ]
     return [
         table_of(f"Under load: {_scenario(load)}", columns, load.cells),
@@ -104,11 +101,11 @@ def sentences(contest: ContestJudgement) -> list[str]:
     """Say who carries most, how it serves, whether that is the winner of single calls, and what there is to doubt."""
     if (load := contest.load) is None:
         return []
-    told = verdict(load)
+    answer = verdict(load)
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
     others = [*_whole_requests(load), *_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
-    return [told[0].upper() + told[1:], *how, *others]
+    return [answer[0].upper() + answer[1:], *how, *others]
 
 
 def verdict(load: LoadJudgement) -> str:
@@ -117,12 +114,12 @@ def verdict(load: LoadJudgement) -> str:
         reasons = listed([f"{cell.label}: {cell.load.reason or 'no turn has a value'}" for cell in load.cells])
         return f"under load nothing could be ranked ({reasons})."
     best, *others = load.ranked
-    told = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
+    text = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
     if load.tied:
         how = "are not told apart yet" if load.is_open else "tie"
-        return f"under load {listed(load.tied)} {how}: {told}{rest}."
-    return f"under load {told}{rest}."
+        return f"under load {listed(load.tied)} {how}: {text}{rest}."
+    return f"under load {text}{rest}."
 
 
 def carried(load: LoadJudgement, value: float) -> str:
@@ -177,8 +174,8 @@ def doubt(doubt: LoadDoubt) -> str:
 
 
 def _left_out(load: LoadJudgement) -> list[str]:
-    told = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
-    return [f"Not tried: {'; '.join(told)}."] if told else []
+    texts = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
+    return [f"Not tried: {'; '.join(texts)}."] if texts else []
 
 
 def _scenario(load: LoadJudgement) -> str:

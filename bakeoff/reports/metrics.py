@@ -26,8 +26,8 @@ def of_cell(contest: ContestJudgement, cell: CellJudgement) -> str:
 
 def beside_reference(metric: MetricJudgement) -> str:
     """Return `top1 0.9467 (+0.12 %)`: a metric, and how much it gains of the reference's value."""
-    told = f"{metric.name} {number_format.metric(metric.value)}"
+    text = f"{metric.name} {number_format.metric(metric.value)}"
     if number_format.metric(metric.value) == number_format.metric(metric.reference):
-        return f"{told} (unchanged)"
+        return f"{text} (unchanged)"
     share = metric.change / abs(metric.reference) if metric.reference else None
-    return f"{told} ({number_format.change(metric.change) if share is None else number_format.change_percent(share)})"
+    return f"{text} ({number_format.change(metric.change) if share is None else number_format.change_percent(share)})"

@@ -38,8 +38,8 @@ def finding(mix: Mix) -> str:
         return "nothing could be ranked at every size"
     others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
     ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
-    told = [f"{number_format.ratio(ratio.value)}x as fast as {label}" for label, ratio in ratios.items() if ratio]
-    faster = f", {listed(told)}" if told else ""
+    texts = [f"{number_format.ratio(ratio.value)}x as fast as {label}" for label, ratio in ratios.items() if ratio]
+    faster = f", {listed(texts)}" if texts else ""
     mean = f"a mean of {spell_ms(best.mean_ms)} a request"
     if mix.certainty in (Certainty.TIE, Certainty.OPEN):
         sharing = [row.mean_ms for row in mix.rows if row.label in mix.candidates and row.mean_ms is not None]

@@ -189,8 +189,8 @@ def floor(roofline: Roofline) -> str:
         compute = "operations not counted"
     cached = " from a cache" if roofline.in_cache else ""
     memory = f"{quantity(roofline.bytes_moved, 'B')}{cached} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
-    told = f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
-    return f"none is known: a cell was faster than {told}" if roofline.is_beaten else told
+    text = f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+    return f"none is known: a cell was faster than {text}" if roofline.is_beaten else text
 
 
 def achieved_rate(record: Record) -> str:

@@ -18,9 +18,9 @@ def sentences(contest: ContestJudgement) -> list[str]:
     """Return a sentence for each precision that was measured, and how another one may win."""
     if not contest.of_precisions:
         return []
-    told = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
+    texts = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
     sentences = [
-        told.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"
+        texts.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"
         for precision in contest.cell.compared
     ]
     if contest.tolerance and not all(each.may_win for each in contest.of_precisions):

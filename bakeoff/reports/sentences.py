@@ -42,12 +42,12 @@ def names(contests: Sequence[ContestJudgement]) -> list[str]:
     names = []
     for contest, its in zip(contests, parts, strict=True):
         same_model = [other for other in parts if other["model"] == its["model"]]
-        told = [
+        differing = [
             text
             for name, text in its.items()
             if any(other.get(name) != text for other in (same_model if name in contest.cell.dimensions else parts))
         ]
-        names.append(", ".join(filter(None, told)) or contest.cell.model_name)
+        names.append(", ".join(filter(None, differing)) or contest.cell.model_name)
     return names
 
 
@@ -131,15 +131,15 @@ def pays(contest: ContestJudgement) -> str:
     is_called = contest.certainty in (Certainty.SURE, Certainty.DOUBTED, Certainty.ALONE)
     if not is_called or contest.winner is None or contest.best is None or against in (None, contest.winner):
         return ""
-    found = contest.costs.break_even(contest.winner, against, "cold")
-    if found is None:
+    break_even = contest.costs.break_even(contest.winner, against, "cold")
+    if break_even is None:
         return ""
     building = f"building {contest.winner} ({_build(contest.best.record)})"
-    if not found.is_established or found.calls is None:
+    if not break_even.is_established or break_even.calls is None:
         return f"It is not established when {building} pays against {against}."
-    if found.calls == 0:
+    if break_even.calls == 0:
         return f"{contest.winner} is ahead of {against} from the first call on, building included."
-    return f"{building[0].upper()}{building[1:]} pays against {against} from call {found.calls:,} on."
+    return f"{building[0].upper()}{building[1:]} pays against {against} from call {break_even.calls:,} on."
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:
@@ -313,9 +313,9 @@ def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
     best = contest.best
     ratios = []
     for other in others:
-        found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
-        if found and not (best and other == best.label):
-            times = number_format.times(found)
+        ratio = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
+        if ratio and not (best and other == best.label):
+            times = number_format.times(ratio)
             ratios.append(
                 f"not told apart from {other}" if times == number_format.UNKNOWN else f"{times} as fast as {other}"
             )

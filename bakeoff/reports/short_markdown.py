@@ -5,7 +5,7 @@ Everything else is in `details.md` and on the page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bakeoff.judging.certainty import Effect
@@ -30,6 +30,7 @@ MOST_CONTESTS = 6
 def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path] = ()) -> str:
     """Return the short report of the run in `folder`. Of `figures`, the one that tells most is shown."""
     report, contests, screen = judgement.report, judgement.contests, first_screen(judgement, str(folder))
+    commands = [line for purpose, lines in screen.commands.items() for line in (f"# {purpose}", *lines[:MOST_CONTESTS])]
     parts = [
         f"# {escape(sentences.title(judgement))}",
         *(f"**{escape(text)}**" for text in (*screen.of_suites, *screen.over_sizes)),
@@ -38,7 +39,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         escape(screen.whether_to_ship),
         escape(screen.not_tried),
         items(screen.about_models),
-        f"## What to run now\n\n{_commands(screen.commands)}" if screen.commands else "",
+        f"## What to run now\n\n{fenced(chr(10).join(commands), 'sh')}" if commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure([path for path in figures if path.stem != "costs" or any(each.calls for each in contests)]),
@@ -93,8 +94,3 @@ def _figure(figures: Sequence[Path]) -> str:
     drawn = {path.stem: path for path in figures if path.suffix == ".svg"}
     chosen = next((drawn[name] for name in FIGURES if name in drawn), None)
     return picture(chosen) if chosen else ""
-
-
-def _commands(by_purpose: Mapping[str, Sequence[str]]) -> str:
-    lines = [line for purpose, commands in by_purpose.items() for line in (f"# {purpose}", *commands[:MOST_CONTESTS])]
-    return fenced("\n".join(lines), "sh")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import one_line
@@ -56,11 +56,11 @@ def finding(suite: Suite) -> str:
         return "no backend has a mean: there is nothing that every ranked one passed"
     over = f"over the {_common(suite)} that every ranked backend passed"
     gains = [f"{number_format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
-    told = f", {_reach(gains)} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
+    gained = f", {_reach(gains)} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
     if len(leaders) == 1:
         (best,) = leaders
-        return f"{best} is the fastest on average{told} {over}"
-    return f"{words.listed(list(leaders))} cannot be told apart on average{told} {over}"
+        return f"{best} is the fastest on average{gained} {over}"
+    return f"{words.listed(list(leaders))} cannot be told apart on average{gained} {over}"
 
 
 def answer(suite: Suite) -> str:
@@ -99,8 +99,8 @@ def failure(suite: Suite, failures: Failures) -> str:
         ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
     models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({number_format.first_names(where, NAMES_SHOWN)})"
     example = "such as " if failures.differ and not failures.cell.unmet else ""
-    told = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
-    return f"{', '.join(failures.labels)}: {ending} on {models}{told}"
+    text = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
+    return f"{', '.join(failures.labels)}: {ending} on {models}{text}"
 
 
 def model_names(suite: Suite) -> dict[str, str]:
@@ -131,8 +131,8 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
 
     def apart(row: SuiteRow) -> str:
         cannot, not_reached = row.cannot_run, row.not_reached
-        told = [f"{cannot} cannot run here" if cannot else "", f"{not_reached} not reached" if not_reached else ""]
-        return ", ".join(filter(None, told))
+        parts = [f"{cannot} cannot run here" if cannot else "", f"{not_reached} not reached" if not_reached else ""]
+        return ", ".join(filter(None, parts))
 
     return [
         LABEL,
@@ -209,7 +209,8 @@ def strength(speedup: float | None) -> float:
 
 def outcome(contest: ContestJudgement) -> str:
     """Say whether every backend passed, for a filter."""
-    return "all passed" if not any(_is_failure(cell) for cell in contest.cells) else "some failed"
+    tried = (cell for cell in contest.cells if not cell.record.status.is_absence)
+    return "all passed" if all(map(passed, tried)) else "some failed"
 
 
 LABEL = Column[SuiteRow](
@@ -238,10 +239,6 @@ def _map_column(label: str) -> Column[ContestJudgement]:
         is_bad=lambda contest: tile(contest, label).is_bad,
         surfaces=Surface.ALL,
     )
-
-
-def _is_failure(cell: CellJudgement) -> bool:
-    return not passed(cell) and not cell.record.status.is_absence
 
 
 def _pass_rate(row: SuiteRow) -> str:

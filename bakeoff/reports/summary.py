@@ -47,26 +47,26 @@ def of_run(judgement: Judgement) -> str:
             ending = (record.cell.title, number_format.ending(record), record.reason)
             failures.setdefault(ending, []).append(record.cell.label)
     if failures:
-        told = [
+        reasons = [
             f"{', '.join(labels)} on {title}: {ending}: {reason}"
             for (title, ending, reason), labels in failures.items()
         ]
         lines += ["", f"Failed, {sum(map(len, failures.values()))} of {len(report.records)}:", ""]
-        lines += _listed(told, FAILURES_SHOWN, "reasons")
+        lines += _listed(reasons, FAILURES_SHOWN, "reasons")
     return _joined([*lines, "", f"{_where(report)}. Made {escape(report.created_at)}."])
 
 
 def _suites(suites: Sequence[Suite]) -> list[str]:
     """Return the table of backends of the first suite with what failed, and a line for each further one."""
     first, *others = suites
-    told = [f"**{escape(suite_report.answer(suite))}**" for suite in suites]
+    answers = [f"**{escape(suite_report.answer(suite))}**" for suite in suites]
     table = table_of(
         shown_in(Surface.MARKDOWN, suite_report.columns_of(first), first.rows), first.rows[:BACKENDS_SHOWN]
     )
     failures = [suite_report.failure(first, failures) for failures in first.failures]
-    lines = [told[0], "", *table.splitlines()]
+    lines = [answers[0], "", *table.splitlines()]
     lines += ["", *_listed(failures, SUITE_FAILURES_SHOWN, "reasons")] if failures else []
-    return [*lines, *(["", *told[1 : 1 + SUITES_SHOWN]] if others else [])]
+    return [*lines, *(["", *answers[1 : 1 + SUITES_SHOWN]] if others else [])]
 
 
 def of_comparison(compared: Comparison) -> str:
@@ -74,11 +74,11 @@ def of_comparison(compared: Comparison) -> str:
     lines = [f"**{escape(comparisons.headline(compared))}**"]
     if warnings := [f"{lead}{rest}" for lead, rest in comparisons.warnings(compared)]:
         lines += ["", *_listed(warnings, WARNINGS_SHOWN, "warnings")]
-    told = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
-    if told:
-        columns = shown_in(Surface.MARKDOWN, comparisons.columns_of(told), told)
-        lines += ["", *table_of(columns, told).splitlines()]
-    if rest := len(compared.cells) - len(told):
+    changes = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
+    if changes:
+        columns = shown_in(Surface.MARKDOWN, comparisons.columns_of(changes), changes)
+        lines += ["", *table_of(columns, changes).splitlines()]
+    if rest := len(compared.cells) - len(changes):
         lines += ["", f"Not shown: {rest} cells of less weight, or of which nothing can be told."]
     return _joined([*lines, "", f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."])
 
@@ -94,8 +94,8 @@ def _where(report: Report) -> str:
     environment = report.environment
     used = {name: version for record in report.records if record.latency for name, version in record.versions.items()}
     libraries = {"torch": environment.versions["torch"]} if "torch" in environment.versions else {}
-    told = [f"{name} {version}" for name, version in (libraries | used).items()]
-    return escape(", ".join([machine.name(environment), *told]))
+    names = [f"{name} {version}" for name, version in (libraries | used).items()]
+    return escape(", ".join([machine.name(environment), *names]))
 
 
 def _commit(report: Report) -> str:

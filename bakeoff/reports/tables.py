@@ -76,13 +76,18 @@ class Column(Generic[T]):
     def csv_of(self, row: T) -> dict[str, Raw]:
         """Return the fields of the CSV by their names."""
         value = self.value(row)
-        found: dict[str, Raw] = {}
+        fields: dict[str, Raw] = {}
         if self.csv:
-            found[self.csv] = value
+            fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            found |= zip(self.csv_interval, (ends.low, ends.high) if ends else (None, None), strict=True)
-        return found
+            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends else (None, None), strict=True)
+        return fields
+
+
+def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:
+    """Return the fields of a row of a CSV file by their names."""
+    return {name: value for column in columns for name, value in column.csv_of(row).items()}
 
 
 def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:

@@ -245,12 +245,12 @@ def _leading(lines: Iterable[_Line]) -> set[str]:
     for line in lines:
         if line.record is None or line.record.status is Status.OK:
             contests.setdefault(line.cell.contest_id, []).append(line)
-    found = set()
+    leading = set()
     for contest in contests.values():
         measured = {line.cell.id: line.median_ms for line in contest if line.median_ms is not None}
         if len(measured) > 1 and any(line.is_in_flight for line in contest):
-            found.add(min(measured, key=lambda cell_id: measured[cell_id]))
-    return found
+            leading.add(min(measured, key=lambda cell_id: measured[cell_id]))
+    return leading
 
 
 _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}

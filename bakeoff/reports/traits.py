@@ -14,15 +14,15 @@ SHOWN_DECISIONS = 3
 
 def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
     """Return each trait of each model once, with the name of the model before it where there are several models."""
-    told: dict[str, None] = {}
+    sentences_of_all: dict[str, None] = {}
     several = len({contest.cell.model for contest in contests}) > 1
     for contest in contests:
         known = [cell.record.traits for cell in contest.cells if cell.record.traits]
         start = contest.cell.model if several else "the model"
         told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
-        found = [*(sentences(known[0]) if known else ()), *told_of_each]
-        told.update(dict.fromkeys(f"{start} {sentence}" for sentence in found))
-    return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in told]
+        sentences_of_model = [*(sentences(known[0]) if known else ()), *told_of_each]
+        sentences_of_all.update(dict.fromkeys(f"{start} {sentence}" for sentence in sentences_of_model))
+    return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in sentences_of_all]
 
 
 def sentences(traits: ModelTraits) -> Iterator[str]:
@@ -74,9 +74,9 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
 
 def _of_decision(decision: Decision) -> str:
     code = f" ({decision.code})" if decision.code else ""
-    found = (
+    inputs = (
         "inputs that take another way were found, and are checked too"
         if decision.goes_both_ways
         else "no inputs that take another way were found"
     )
-    return f"decides by the values of its inputs, or computes with them in Python, at {decision.place}{code}: {found}"
+    return f"decides by the values of its inputs, or computes with them in Python, at {decision.place}{code}: {inputs}"

@@ -122,8 +122,8 @@ def _output(command: list[str]) -> str:
         raise BuildFailed(f"{command[0]}: {error}") from None
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        told = next((line for line in lines if "error" in line.lower()), "".join(lines[-1:]))
-        raise BuildFailed(f"it could not be built: {one_line(told, 300)}")
+        text = next((line for line in lines if "error" in line.lower()), "".join(lines[-1:]))
+        raise BuildFailed(f"it could not be built: {one_line(text, 300)}")
     return done.stdout
 
 

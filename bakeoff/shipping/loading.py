@@ -168,9 +168,9 @@ class ShippedModel:
 
     def tensors_of(self, answer: object) -> list[Any]:
         """Return the tensors or arrays in an answer, in the order of the outputs."""
-        found: list[Any] = [None] * len(self._outputs)
-        taker(self.description["call"]["answer"], "answer")(answer, found)
-        return found
+        tensors: list[Any] = [None] * len(self._outputs)
+        taker(self.description["call"]["answer"], "answer")(answer, tensors)
+        return tensors
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer as the model does."""
@@ -228,13 +228,13 @@ class ShippedModel:
             arrays = [_as_words(leaf) for leaf in leaves] if self._has_words else [_as_array(leaf) for leaf in leaves]
             outputs = self._run(arrays)
             if self._has_words:
-                found = [self._as_tensor(output, spec) for output, spec in zip(outputs, self._outputs, strict=True)]
+                tensors = [self._as_tensor(output, spec) for output, spec in zip(outputs, self._outputs, strict=True)]
             else:
-                found = [self._from_numpy(output) for output in outputs]
+                tensors = [self._from_numpy(output) for output in outputs]
         else:
-            found = list(self._run(self._to_device(leaves)))
+            tensors = list(self._run(self._to_device(leaves)))
         device = leaves[0].device
-        return found if found[0].device == device else [output.to(device) for output in found]
+        return tensors if tensors[0].device == device else [output.to(device) for output in tensors]
 
     def _know_tensors(self, leaves: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Take from torch what calls with tensors need, if anybody has imported it."""
@@ -305,8 +305,8 @@ def _warn_without_tf32(description: Mapping[str, Any], device: str) -> None:
     torch = sys.modules.get("torch")
     wants_tf32 = device.startswith("cuda") and description["settings"]["tf32"]
     if torch is not None and wants_tf32 and torch.get_float32_matmul_precision() == "highest":
-        told = "this build was measured with TF32, which torch.set_float32_matmul_precision('high') turns on"
-        warnings.warn(told, RuntimeWarning, stacklevel=5)
+        text = "this build was measured with TF32, which torch.set_float32_matmul_precision('high') turns on"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def _in_turns(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -41,7 +41,7 @@ def winners_in(folder: Path, pipeline: object) -> dict[str, Callable[..., Any]]:
         shipped: dict[str, list[str]] = json.loads((folder / PARTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} holds no winners of a pipeline's parts: {first_line(error)}") from None
-    found: dict[str, Callable[..., Any]] = {}
+    winners: dict[str, Callable[..., Any]] = {}
     for part, places in shipped.items():
         answers: Callable[..., Any] = part_of(pipeline, part).forward
         while (
@@ -50,8 +50,8 @@ def winners_in(folder: Path, pipeline: object) -> dict[str, Callable[..., Any]]:
             answers = answers.fallback
         for place in reversed(places):  # the most frequent size is asked first
             answers = load(folder / place, fallback=answers)
-        found[part] = answers
-    return found
+        winners[part] = answers
+    return winners
 
 
 def load_parts(folder: str | Path, pipeline: object) -> None:

@@ -39,12 +39,12 @@ def find_record(report: Report, name: str) -> Record:
         return ids[name]
     named = [record for record in report.records if record.cell.label == name]
     begun = [record for record in report.records if name and _begins(record.cell, name)]
-    for found in (named, begun):
-        if len(found) == 1:
-            return found[0]
-        if found:
+    for matching in (named, begun):
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
             raise UsageError(
-                f"'{name}' stands for {len(found)} cells: give one of {some(one.cell.id for one in found)}"
+                f"'{name}' stands for {len(matching)} cells: give one of {some(one.cell.id for one in matching)}"
             )
     labels = {record.cell.label for record in report.records}
     raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
@@ -69,12 +69,12 @@ def backends_with_runtime(device: Device) -> str:
 
 def backends_that(has: Callable[[Backend], object]) -> str:
     """Return the names of the backends of which this holds, for a message."""
-    found = []
+    having = []
     for name in backends.names():
         with contextlib.suppress(BakeoffError):  # one of a third party may not load
             if has(backends.create(name)):
-                found.append(name)
-    return ", ".join(found)
+                having.append(name)
+    return ", ".join(having)
 
 
 def part_of(record: Record) -> ScriptPart:
@@ -152,10 +152,10 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 def _threads(report: Report, record: Record) -> int:
     """Return the threads of the cell, or those of the run if the cell died before it told."""
-    told = record.settings.get("threads", report.environment.torch_threads)
-    if not isinstance(told, int):
+    lines = record.settings.get("threads", report.environment.torch_threads)
+    if not isinstance(lines, int):
         raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")
-    return told
+    return lines
 
 
 def _result(record: Record) -> str:

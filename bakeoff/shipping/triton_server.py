@@ -105,10 +105,10 @@ def _load(record: Record) -> str:
     settings = record.load.settings if record.load else None
     if settings is None:
         return "One instance serves. `bakeoff run --load server` finds how many serve best."
-    told = f"Under load, {settings.instances} instance(s) with {settings.threads} thread(s) each served best."
+    best = f"Under load, {settings.instances} instance(s) with {settings.threads} thread(s) each served best."
     if settings.batch > 1:
-        told += (
+        best += (
             f" They put {settings.batch} requests into a call, which this repository does not: the build has one size. "
             f"Measure the model with a batch of {settings.batch} and export that."
         )
-    return told
+    return best

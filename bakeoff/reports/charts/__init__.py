@@ -118,12 +118,12 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     for sweep in sweeps:
         for chart in of_sweep(sweep, palette, _report_of(sweep.contests[0], judgement)):
             charts.setdefault(chart.name, []).append(chart)
-    for name, found in {
+    for name, drawn in {
         "sweep-seq": compiled_attention(contests),
         "sweep-size": compiled_language_models(contests),
     }.items():
-        if found:
-            charts[name] = [_of_report(chart, judgement.report) for chart in found]
+        if drawn:
+            charts[name] = [_of_report(chart, judgement.report) for chart in drawn]
     headlines = findings.headlines(contests, sweeps)
     titles = {name: findings.so_far(text, *judgement.reports) for name, text in headlines.items()}
     return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)
@@ -156,12 +156,12 @@ def latencies_svg(judgement: Judgement) -> str | None:
 
     palette = Palette(cell.record for contest in judgement.contests for cell in contest.cells)
     subjects = findings.subjects(judgement.contests)
-    found = [
+    drawn = [
         replace(_of_report(chart, _report_of(contest, judgement)), subject=subjects[place])
         for place, contest in enumerate(judgement.contests)
         if (chart := speed.latency(contest, palette))
     ]
-    return file_svg(found[:CHARTS_PER_FILE], "") if found else None
+    return file_svg(drawn[:CHARTS_PER_FILE], "") if drawn else None
 
 
 def svg_of_growth(blame: Blame, finding: str) -> str | None:
@@ -193,9 +193,9 @@ def _draw(charts: dict[str, list[Chart]], headlines: dict[str, str], folder: Pat
 
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    for name, found in charts.items():
-        for page, start in enumerate(range(0, len(found), CHARTS_PER_FILE), 1):
-            shown, stem = found[start : start + CHARTS_PER_FILE], name if page == 1 else f"{name}-{page}"
+    for name, charts_of_name in charts.items():
+        for page, start in enumerate(range(0, len(charts_of_name), CHARTS_PER_FILE), 1):
+            shown, stem = charts_of_name[start : start + CHARTS_PER_FILE], name if page == 1 else f"{name}-{page}"
             files += [paint.save_png(shown, headlines[name], folder / f"{stem}.png")] if png else []
             files.append(paint.save_svg(shown, headlines[name], folder / f"{stem}.svg"))
     return files

@@ -20,11 +20,13 @@ _OTHER_PHASE = "#777777"
 
 def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
-    longest_s = max((_total_s(cell) for cell in contest.shown), default=0.0)
+    longest_s = max(
+        (sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in contest.shown), default=0.0
+    )
     if longest_s <= 0:
         return None
-    found = {phase.name for cell in contest.shown for phase in cell.record.phases_until_first_answer}
-    names = [phase for phase in _PHASES if phase in found]
+    names_in_records = {phase.name for cell in contest.shown for phase in cell.record.phases_until_first_answer}
+    names = [phase for phase in _PHASES if phase in names_in_records]
     return Chart(
         name="phases",
         subject=contest.title,
@@ -36,30 +38,32 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
         rows=tuple(map(name, contest.shown)),
         colours=(
             *((phase.replace("_", " "), _PHASES[phase]) for phase in names),
-            *([("other", _OTHER_PHASE)] if found - set(names) else []),
+            *([("other", _OTHER_PHASE)] if names_in_records - set(names) else []),
         ),
     )
 
 
 def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
-    points = [(cell, found) for cell in contest.ranked if (found := cell.latency)]
-    if len(contest.ranked) < 2 or any(found.median_ms <= 0 for _, found in points):
+    points = [(cell, latency) for cell in contest.ranked if (latency := cell.latency)]
+    if len(contest.ranked) < 2 or any(latency.median_ms <= 0 for _, latency in points):
         return None
-    x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
-    front = stairs([(build_s(cell), found.median_ms) for cell, found in points])
+    builds_s = [build_s(cell) for cell, _ in points]
+    is_cut = SHORTEST_BUILD_S in builds_s
+    x = axis_around(f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}", builds_s, is_log=True)
+    front = stairs([(build_s(cell), latency.median_ms) for cell, latency in points])
     corners = [front[0]]
     for at_s, median_ms in front[1:]:
         corners += [(at_s, corners[-1][1]), (at_s, median_ms)]
     xs, ys = zip(*corners, (x.high, corners[-1][1]), strict=True)
     marks = [Mark((Line(xs, ys, colour="soft", width=1.0),))]
     reached = []
-    for cell, found in points:
-        at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := found.median_ci95_ms) else ()
-        reached += [found.median_ms, *ends_ms]
-        dot = Dots((at_s,), (found.median_ms,), cell.label in contest.front.labels, size=6.5)
+    for cell, latency in points:
+        at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
+        reached += [latency.median_ms, *ends_ms]
+        dot = Dots((at_s,), (latency.median_ms,), cell.label in contest.front.labels, size=6.5)
         whisker = (Line((at_s, at_s), ends_ms),) if ends_ms else ()
-        marks.append(Mark((*whisker, dot), _pareto_tip(cell, found), palette(cell.label)))
+        marks.append(Mark((*whisker, dot), _pareto_tip(cell, latency), palette(cell.label)))
     return Chart(
         name="pareto",
         subject=contest.title,
@@ -88,10 +92,6 @@ def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return stairs
 
 
-def _total_s(cell: CellJudgement) -> float:
-    return sum(phase.seconds for phase in cell.record.phases_until_first_answer)
-
-
 def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
     if not cell.record.phases:
         return [lost_cell(place, cell, palette)]
@@ -108,11 +108,6 @@ def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
             (Text(left_s, place + BAR_Y, text),), f"{cell.label}: {number_format.seconds(left_s)} s in all{lost}", look
         ),
     ]
-
-
-def _build_title(contest: ContestJudgement) -> str:
-    is_cut = any(build_s(cell) == SHORTEST_BUILD_S for cell in contest.ranked)
-    return f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}"
 
 
 def _pareto_tip(cell: CellJudgement, latency: Latency) -> str:

@@ -89,7 +89,7 @@ def _points(history: History, record: Record) -> dict[int, Latency]:
     """Return the latencies of one cell by the number of the run, 1 for the first, where it was ok."""
     measured = {number: run.records.get(record.cell.id) for number, run in enumerate(history.runs, 1)}
     return {
-        number: found.latency
-        for number, found in measured.items()
-        if found and found.status is Status.OK and found.latency
+        number: record.latency
+        for number, record in measured.items()
+        if record and record.status is Status.OK and record.latency
     }

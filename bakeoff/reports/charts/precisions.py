@@ -88,9 +88,9 @@ def _metric_of(cells: Sequence[CellJudgement]) -> _Scale | None:
     """Return the first of the user's own metrics. More is better unless `evaluate` says otherwise."""
     names = dict.fromkeys(name for cell in cells for name in cell.metrics)
     for metric in names:
-        found = {cell.label: cell.metrics[metric] for cell in cells if metric in cell.metrics}
-        is_less = any(each.higher_is_better is False for each in found.values())
-        return _Scale(metric, {label: each.value for label, each in found.items()}, 1 if is_less else -1)
+        values = {cell.label: cell.metrics[metric] for cell in cells if metric in cell.metrics}
+        is_less = any(each.higher_is_better is False for each in values.values())
+        return _Scale(metric, {label: each.value for label, each in values.items()}, 1 if is_less else -1)
     return None
 
 

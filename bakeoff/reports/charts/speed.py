@@ -35,7 +35,7 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
     measured = [cell.latency for cell in contest.shown if cell.latency]
     if not measured:
         return None
-    medians_ms = [found.median_ms for found in measured]
+    medians_ms = [each.median_ms for each in measured]
     is_log = max(medians_ms) > LOG_FROM * min(medians_ms) > 0
     return Chart(
         name="latency",
