@@ -256,8 +256,8 @@ def report(
     if as_json and (figures or out or len(paths) > 1):
         raise UsageError("--json is of one report: give one path, without --figures and --out")
     if figures:
-        found_all = [judged_anew(report_at(path), calls, require) for path in paths]
-        say(f"Figures: {writer.draw_together(found_all, paths, out)}")
+        reports = [judged_anew(report_at(path), calls, require) for path in paths]
+        say(f"Figures: {writer.draw_together(reports, paths, out)}")
         return 0
     if out:
         whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)

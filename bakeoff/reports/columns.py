@@ -375,6 +375,9 @@ def _accuracy() -> list[Column[CellJudgement]]:
     def is_bad(row: CellJudgement) -> bool:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
+    def outputs(row: CellJudgement) -> str:
+        return NONE if row.record.accuracy is None else "wrong" if is_bad(row) else "right"
+
     def rule(row: CellJudgement) -> str:
         accuracy = row.record.accuracy
         return (
@@ -392,9 +395,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
                is_bad=is_bad,
                surfaces=Surface.ALL | Surface.SHORT, terminal_heading="relat. error", details=group,
                csv="relative_rmse"),
-        Column("outputs", _ACCURACY(lambda it: it.rule), text=lambda row: "wrong" if is_bad(row) else "right",
-               details=group,
-               csv="accuracy_rule"),
+        Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, details=group, csv="accuracy_rule"),
         Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, details=group, csv="rmse"),
         Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error,
                details=group, csv="eager_rmse"),

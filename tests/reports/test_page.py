@@ -269,3 +269,9 @@ def test_a_comparison_says_what_changed_and_what_speaks_against_it() -> None:
     html = comparison_to_page(compare(base, new))
     assert re.search(r'status bad" data-sort="slower">\s*<span class="value">slower', html)
     assert re.search(r'<span class="value">\+20</span>\s*<span class="interval">\[\+\d\d,\xa0\+\d\d\]', html)
+
+
+def test_the_outputs_of_a_cell_that_was_never_called_are_not_called_right() -> None:
+    absent = failed(cell("onnx"), Status.UNAVAILABLE, "it is not installed", asked_by_name=True)
+    page = to_page(judge(report([ok(cell("eager"), constant([1.0] * 6)), absent])))
+    assert page.count("<dt>outputs</dt>") == page.count("<dt>outputs</dt><dd>right</dd>") == 1
