@@ -130,6 +130,9 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         ]
         if is_open and judgement.report.complete
         else [],
+        "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
+        if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
+        else [],
         AGAIN: again,
     }
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}

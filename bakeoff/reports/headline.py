@@ -96,6 +96,12 @@ def line(contest: ContestJudgement) -> str:
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 
+def first_line(contest: ContestJudgement) -> str:
+    """Return the line as a sentence that begins a report. A name at its beginning stays as it is written."""
+    text = line(contest)
+    return text if headline_of(contest).candidates else text[0].upper() + text[1:]
+
+
 def endings(cells: Sequence[CellJudgement]) -> str:
     """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
     counts: dict[str, int] = {}

@@ -75,7 +75,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
         report=report,
         summary=machine.summary(report),
         answers=shown_in(Surface.PAGE, answers_of(contests), contests),
-        headline=headline.line(contests[0]) if len(contests) == 1 else "",
+        headline=headline.first_line(contests[0]) if len(contests) == 1 else "",
         first_screen=first_screen(judgement, folder),
         sections=sections,
         suites=[
@@ -124,7 +124,7 @@ class CellSection:
 
     def __init__(self, contest: ContestJudgement, palette: Palette, report: Report) -> None:
         self.title = contest.title
-        self.headline = headline.line(contest)
+        self.headline = headline.first_line(contest)
         self.rows = contest.shown
         self.columns = shown_in(Surface.TERMINAL, columns_of([contest]), contest.shown)
         self.told = doubt_sentences.doubts(contest)

@@ -15,7 +15,6 @@ from bakeoff.reports import cost_report, doubt_sentences, further_answers, headl
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.markdown import anchor, answers_table, escape, fenced, items, picture, table_of, written_table
-from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Surface, Table, shown_in
 
 DETAILS_MD = "details.md"
@@ -55,9 +54,7 @@ def _answer(contests: Sequence[ContestJudgement]) -> str:
         return "No cell has ended yet."
     if len(contests) > 1:
         return answers_table(contests, MOST_CONTESTS)
-    line = headline.line(contests[0])
-    begins_with_name = headline.candidates(contests[0]) != NONE
-    return f"**{escape(line if begins_with_name else line[0].upper() + line[1:])}**"
+    return f"**{escape(headline.first_line(contests[0]))}**"
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:
@@ -69,7 +66,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         escape(sentences.paragraph(contest)),
         table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
         _doubts(contest),
-        escape(sentences.pays(contest)),
+        " ".join(map(escape, filter(None, [sentences.pays(contest), *sentences.builds_made_elsewhere(contest)]))),
     ]
     return "\n\n".join(part for part in parts if part)
 

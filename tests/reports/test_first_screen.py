@@ -53,6 +53,15 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     }
 
 
+def test_cells_that_a_budget_left_no_time_for_are_measured_by_resume_and_what_cannot_run_by_nobody() -> None:
+    missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to build it")
+    assert ["bakeoff resume run"] in first_screen(judged([once(1.0, "eager"), missed]), "run").commands.values()
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "it runs on NVIDIA GPUs", asked_by_name=True)
+    lost = first_screen(judged([absent]), "run").commands
+    assert ["bakeoff doctor"] in lost.values() and ["bakeoff resume run"] not in lost.values()
+    assert ["bakeoff doctor"] not in first_screen(judged([once(1.0, "eager"), absent]), "run").commands.values()
+
+
 def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_it_was() -> None:
     undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
     made = report(undecided, command="bakeoff --model conv --require 'build_s<5' --out results/x")
