@@ -29,9 +29,9 @@ def to_markdown(blame: Blame, beside: Path) -> str:
 
 def to_terminal(blame: Blame) -> str:
     """Return what was found with the worst parts, in Markdown for a terminal."""
-    figure = f"Figure: {blame.figure}" if blame.figure else ""
+    figure = f"Figure: `{blame.figure}`" if blame.figure else ""
     tables = [trials_table(blame, MAX_ROWS), growth_table(blame)]
-    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), *tables, escape(figure)])) + "\n"
+    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), *tables, figure])) + "\n"
 
 
 def sentences(blame: Blame) -> list[str]:

@@ -19,6 +19,9 @@ THE_MODEL = "(the model itself)"
 
 MOST_COPIES = 5
 
+ABOVE_CEILING = 1.1
+"""A share of a module's bound from which the ceiling is doubted."""
+
 
 def to_markdown(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
     """Return the table of modules, what it rests on, and what each compiler did."""
@@ -136,6 +139,12 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         if record.latency:
             line += f" The run measured {spell_ms(record.latency.median_ms)}."
         lines.append(line)
+    bounds = [bound for row in explanation.rows for bound in (row.bound, row.against_bound) if bound and bound.share]
+    if any((bound.share or 0.0) > ABOVE_CEILING for bound in bounds):
+        lines.append(
+            "A row above 100 % of its bound is faster than the machine's measured ceiling: others were busy when that "
+            "was measured, or the module's work was counted too high."
+        )
     return lines
 
 

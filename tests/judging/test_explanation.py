@@ -147,6 +147,16 @@ def test_one_modules_row_has_the_ceiling_that_bounds_it() -> None:
     assert shown.bound_text(bounds["layers.1"]) == "memory, 50 %"  # 0.6 of 1.2 ms
 
 
+def test_a_row_that_is_faster_than_the_ceiling_says_what_that_means() -> None:
+    def text(flops: int) -> str:
+        known = EAGER.model_copy(update={"needs": {"layers.1": Work(flops=flops, bytes_moved=10**5)}})
+        cells = [ProfiledCell(known, record(), CEILINGS)]
+        return shown.to_markdown(explain(cells, 2), cells)
+
+    assert "faster than the machine's measured ceiling" in text(3 * 10**9)  # 3 of 1.2 ms
+    assert "faster than the machine's measured ceiling" not in text(10**9)
+
+
 def test_a_module_that_other_rows_work_for_has_a_bound_without_a_share() -> None:
     known = FUSED.model_copy(update={"needs": {"layers.0": Work(flops=10**8, bytes_moved=10**5)}})
     table = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
