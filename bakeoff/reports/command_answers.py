@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, JsonValue
 
-from bakeoff.judging.bisection import Bisection
+from bakeoff.judging.bisection import Bisection, Step
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import Comparison
 from bakeoff.judging.explanation import Explanation
 from bakeoff.judging.history import History
 from bakeoff.judging.machines import Machines, Offer
 from bakeoff.records.profile import CellProfile
-from bakeoff.records.schema import Frozen, Interval, Ratio, Record
+from bakeoff.records.schema import Frozen, Interval, Record
 from bakeoff.reports import bisection, comparison, headline, sentences
 
 EXIT_STATUS = "exit_status"
@@ -152,16 +152,6 @@ class ScriptAnswer(Frozen):
     path: str | None  # where --out wrote it
 
 
-class StepAnswer(Frozen):
-    """One version of a bisection. Ratios compare latencies, and are None where a version was not measured."""
-
-    version: str
-    call: str
-    over_good: Ratio | None  # its latency over that of the good version
-    below_bad: Ratio | None  # the latency of the bad version over its own
-    reason: str
-
-
 class BisectionAnswer(Frozen):
     """What `bakeoff bisect --json` prints."""
 
@@ -170,7 +160,7 @@ class BisectionAnswer(Frozen):
     backend: str
     first_slow: str | None
     suspects: list[str]  # versions of which one is the first slow one, as far as is known
-    steps: list[StepAnswer]
+    steps: list[Step]
     path: str  # the folder of the steps, for bakeoff resume
 
 
@@ -277,7 +267,7 @@ def of_bisection(bisected: Bisection, folder: Path) -> BisectionAnswer:
         backend=bisected.backend,
         first_slow=bisected.first_slow.version if bisected.first_slow else None,
         suspects=list(bisected.suspects),
-        steps=[StepAnswer(**{**dict(step), "call": step.call.value}) for step in bisected.steps],
+        steps=list(bisected.steps),
         path=str(folder),
     )
 

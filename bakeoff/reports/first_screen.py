@@ -85,7 +85,10 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
-    unsure = [each for each in best if headline_of(each).certainty in (Certainty.DOUBTED, Certainty.OPEN)]
+    certainties = [headline_of(each).certainty for each in best]
+    unsure = [each for each, how in zip(best, certainties, strict=True) if how in (Certainty.DOUBTED, Certainty.OPEN)]
+    if set(certainties) == {Certainty.ALONE}:  # there is no other one
+        return ""
     if not unsure:
         return f", and nothing was found that could change {'the' if len(contests) == 1 else 'a'} winner"
     if len(contests) > 1:
