@@ -137,7 +137,9 @@ def graph_breaks() -> list[GraphBreak]:
 
 
 def first_sentence(reason: str) -> str:
-    """Return Dynamo's reason in one line: its title, and its explanation."""
+    """Return Dynamo's reason in one line: its title, and its explanation. Of an RNN, for example, it gives none."""
+    if reason == "step_unsupported":
+        return "Dynamo does not trace what this line calls, and gives no reason"
     lines = [line.strip() for line in reason.splitlines() if line.strip()] or ["unknown"]
     explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
     return ": ".join([lines[0], *explained[:1]])[:300]

@@ -185,6 +185,12 @@ def test_a_graph_break_is_named_by_file_and_line() -> None:
     torch._dynamo.reset()
 
 
+def test_a_graph_break_without_a_reason_is_told_in_words() -> None:
+    reasons = ["step_unsupported", "No resume\n  Explanation: it is a loop.\n  Hint: none."]
+    sentences = [inductor_profiling.first_sentence(reason) for reason in reasons]
+    assert sentences == ["Dynamo does not trace what this line calls, and gives no reason", "No resume: it is a loop."]
+
+
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
