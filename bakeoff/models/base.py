@@ -213,7 +213,7 @@ class Family(ABC):
     name: str
     description: str
     dimensions: Mapping[str, Dimension]
-    dimensions_stand_in: ClassVar[str] = "bakeoff list has each model's"
+    dimensions_stand_in: ClassVar[str] = ""  # what a message says of where they come from
     products: Precision | None = None
     """The precision of its matrix products, if that does not follow the cell's. The roofline then uses this one."""
 
