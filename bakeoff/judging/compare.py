@@ -125,7 +125,7 @@ class CellChange:
     metrics: Mapping[str, MetricJudgement] = field(default_factory=dict)  # of the new run beside those of the base
     worse: tuple[str, ...] = ()  # the names of those that are worse, of a cell that is ok in both runs
     worse_of_reference: tuple[str, ...] = ()  # of these: the float reference's own are worse as well
-    evaluate_fails: str = ""  # for this cell, and did not in the base run: why
+    evaluate_fails: str = ""  # for this cell or the reference, and did not in the base run: why
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,8 @@ def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: 
     change = replace(change, metrics=between(base.metrics, new.metrics))
     if {base.status, new.status} != {Status.OK}:
         return change
-    failure = new.metrics.failure if base.metrics and not base.metrics.failure and new.metrics else None
+    failures = [each.failure for each in (new.reference_metrics, new.metrics) if each and each.failure]
+    failure = failures[0] if failures and base.metrics and not base.metrics.failure else None
     worse, reference = worse_of(change.metrics), worse_of(between(base.reference_metrics, new.reference_metrics))
     change = replace(
         change,

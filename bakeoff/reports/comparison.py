@@ -284,10 +284,12 @@ def spell_share(share: float) -> str:
 
 def _spell_regression(cell: CellChange) -> str:
     name = f"{cell.cell.label} on {cell.cell.title}"
-    if cell.outcome in (Outcome.BROKEN, Outcome.WORSE) or cell.raw is None:
+    worse = one_line(sentences.why_worse(cell), REASON_LIMIT)
+    if cell.outcome is Outcome.WORSE:
+        return f"{name}: {worse}"
+    if cell.outcome is Outcome.BROKEN or cell.raw is None:
         return f"{name}: {one_line(sentences.why(cell), REASON_LIMIT)}"
-    why = f"; {one_line(sentences.why(cell), REASON_LIMIT)}" if cell.worse or cell.evaluate_fails else ""
-    return f"{name} is slower, {spell_change(cell.raw)}{why}"
+    return f"{name} is slower, {spell_change(cell.raw)}{f'; {worse}' if worse else ''}"
 
 
 def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:

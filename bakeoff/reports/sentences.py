@@ -239,9 +239,13 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
 
 def why(change: CellChange) -> str:
     """Say why a compared cell has its outcome, or nothing if its numbers say it all."""
-    worse = [_worse(change, name) for name in change.worse]
-    fails = f"evaluate fails now: {change.evaluate_fails}" if change.evaluate_fails else ""
-    return "; ".join(filter(None, [*worse, fails, _why_latency(change)]))
+    return "; ".join(filter(None, [why_worse(change), _why_latency(change)]))
+
+
+def why_worse(change: CellChange) -> str:
+    """Say which metrics of a compared cell are worse, or that it has none any more. Or nothing."""
+    fails = [f"evaluate fails now: {change.evaluate_fails}"] if change.evaluate_fails else []
+    return "; ".join([*(_worse(change, name) for name in change.worse), *fails])
 
 
 def _worse(change: CellChange, name: str) -> str:

@@ -424,6 +424,15 @@ def test_where_the_reference_itself_is_worse_that_is_said() -> None:
     assert "top1 is worse, and so is the reference's: model, data or evaluate changed: 1" in headline(found)
 
 
+def test_an_evaluate_that_fails_for_the_reference_now_is_said() -> None:
+    made = of_onnx(GOOD)
+    failure = Metrics(failure=Failure(kind="KeyError", text="no column 'label'"))
+    lost = [record.model_copy(update={"metrics": None, "reference_metrics": failure}) for record in made.records]
+    found = compare(made, made.model_copy(update={"records": lost}))
+    assert set(outcomes(found).values()) == {"worse"}
+    assert "evaluate fails now: no column 'label'" in headline(found)
+
+
 def test_a_cell_that_is_slower_and_worse_fails_for_both() -> None:
     found = compare(of_onnx(GOOD), of_onnx(HALF, ms=1.5))
     assert of(found, "onnx").outcome is Outcome.SLOWER and "top1 is worse" in headline(found)
