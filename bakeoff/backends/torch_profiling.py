@@ -148,8 +148,8 @@ def around_modules(
     """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that the
     module was given and has returned.
 
-    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off, and
-    Dynamo would compile its graphs again for them. Modules inside a compiled graph call no hooks.
+    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
+    Modules inside of a compiled graph call no hooks.
     """
     import torch
     from torch.nn.modules.module import (
