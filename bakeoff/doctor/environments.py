@@ -26,8 +26,10 @@ def examine_environment(
     """
     python = str(environments.python_of(name))
     contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}
-    needed = {one: known.get(one) or Library(name=one) for one in NEEDED}
-    wanted = {one: each for one, each in known.items() if one in contents or set(named) & set(each.backends)}
+    needed = {package: known.get(package) or Library(name=package) for package in NEEDED}
+    wanted = {
+        package: each for package, each in known.items() if package in contents or set(named) & set(each.backends)
+    }
     there = [
         library.model_copy(update={"version": contents.get(library.name) or facts.installed(library.name)})
         for library in (needed | wanted).values()

@@ -52,22 +52,22 @@ def examine(
             contests = _plan(backends_asked, ("cpu", "cuda"))
         planned = [cell for contest in contests for cell in contest.cells]
         say("importing libraries")
-        found = facts.gather({one.cell.backend for one in planned}, probed, launchers.first)
-        findings = traps.find_all(found)
+        machine = facts.gather({each.cell.backend for each in planned}, probed, launchers.first)
+        findings = traps.find_all(machine)
         store = Store.create(launchers.first.temporary / "doctor", Request(), [], "bakeoff doctor")
         trials = [
             explained(trial, findings)
             for contest in contests
             for trial in _try_all(contest, launchers.first, store, say)
         ]
-    named = [one.cell.backend for one in planned if one.asked_by_name]
+    named = [each.cell.backend for each in planned if each.asked_by_name]
     others = []
     for name in names_of_environments():
         say(f"looking at environment {name}")
-        others.append(environments.examine_environment(name, found.libraries, named, start_method))
+        others.append(environments.examine_environment(name, machine.libraries, named, start_method))
     return Diagnosis(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        facts=found,
+        facts=machine,
         trials=trials,
         findings=findings,
         environments=others,
@@ -90,17 +90,17 @@ def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_aske
     A named backend must pass on every named device, or on one device and fail on none if no device was named. A named
     device must have a backend that passes on it.
     """
-    found = []
-    for label in dict.fromkeys(one.cell.label for one in planned if one.asked_by_name):
+    phrases = []
+    for label in dict.fromkeys(each.cell.label for each in planned if each.asked_by_name):
         own = [trial for trial in trials if trial.label == label]
         wrong = [trial.device for trial in own if trial.outcome is Outcome.FAIL]
         if devices_asked or not any(trial.outcome is Outcome.PASS for trial in own):
             wrong = [trial.device for trial in own if trial.outcome is not Outcome.PASS]
-        found += [f"{label} on {device}" for device in wrong]
+        phrases += [f"{label} on {device}" for device in wrong]
     for device in dict.fromkeys(devices_asked):
         if not any(trial.outcome is Outcome.PASS for trial in trials if trial.device == device):
-            found.append(f"every backend on {device}")
-    return found
+            phrases.append(f"every backend on {device}")
+    return phrases
 
 
 def _keeps(finding: Finding, trial: Trial) -> bool:

@@ -213,9 +213,9 @@ def _requires(library: str) -> list[str]:
         return []
     wanted = [Requirement(text) for text in texts]
     return [
-        f"{one.name}{one.specifier}"
-        for one in wanted
-        if one.specifier and (one.marker is None or one.marker.evaluate({"extra": ""}))
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in wanted
+        if requirement.specifier and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
     ]
 
 
@@ -231,7 +231,11 @@ def _needed_by_bakeoff() -> dict[str, str]:
     else:
         texts = metadata.requires("bakeoff") or []
     wanted = [Requirement(text) for text in texts]
-    return {canonicalize_name(one.name): str(one.specifier) for one in wanted if one.specifier}
+    return {
+        canonicalize_name(requirement.name): str(requirement.specifier)
+        for requirement in wanted
+        if requirement.specifier
+    }
 
 
 def _gpus() -> list[GpuState]:

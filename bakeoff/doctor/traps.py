@@ -115,13 +115,13 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
             yield _unmet("Bakeoff", library.name, library.needed, library.version, [])
         for text in library.requires if library.version else []:
             wanted = Requirement(text)
-            found = facts.version(canonicalize_name(wanted.name))
+            installed = facts.version(canonicalize_name(wanted.name))
             told_already = {library.name, canonicalize_name(wanted.name)} == {"torch", "torch-tensorrt"}
-            if found and not told_already and not _satisfies(found, str(wanted.specifier)):
+            if installed and not told_already and not _satisfies(installed, str(wanted.specifier)):
                 asking = f"{library.name} {library.version}"
                 # a library of several backends keeps none of them from trying
                 alone = library.backends if len(library.backends) == 1 else []
-                yield _unmet(asking, wanted.name, str(wanted.specifier), found, alone)
+                yield _unmet(asking, wanted.name, str(wanted.specifier), installed, alone)
 
 
 def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:

@@ -95,14 +95,14 @@ class Card:
 
     @property
     def persistence_mode(self) -> bool | None:
-        found = self.ask("nvmlDeviceGetPersistenceMode")
-        return None if found is None else bool(found)
+        mode = self.ask("nvmlDeviceGetPersistenceMode")
+        return None if mode is None else bool(mode)
 
     @property
     def processes(self) -> int | None:
         """Return how many processes use the GPU for computing."""
-        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        return None if found is None else len(found)
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if processes is None else len(processes)
 
     @property
     def throttle_reasons(self) -> list[str]:

@@ -110,12 +110,12 @@ class Cluster:
         task = ray.remote(max_retries=MAX_ATTEMPTS - 1, retry_exceptions=[ControllerDied])(measure_on_node)
         under_way: dict[Any, tuple[Contest, str]] = {}
         slots = [node for node in nodes for _ in range(max(1, node.gpus))]
-        for number, contest in enumerate(sorted(left, key=lambda one: -expected_s[one.id])):
+        for number, contest in enumerate(sorted(left, key=lambda each: -expected_s[each.id])):
             node = slots[number % len(slots)]
             options = {
                 "num_cpus": node.cpus / max(1, node.gpus),
                 "num_gpus": int(node.gpus > 0),
-                "label_selector": {NODE_ID: f"in({','.join(one.id for one in nodes if one.kind == node.kind)})"},
+                "label_selector": {NODE_ID: f"in({','.join(each.id for each in nodes if each.kind == node.kind)})"},
                 "name": contest.id,
             }
             ref = task.options(**options).remote(request, contest, node.gpus, home, Path.cwd())
@@ -123,8 +123,8 @@ class Cluster:
         with store.timed() as save_elapsed, contextlib.suppress(KeyboardInterrupt):
             while under_way:
                 done, _ = ray.wait(list(under_way), timeout=POLL_S)
-                for told in ray.get(home.take.remote()):
-                    getattr(progress, told.method)(*told.arguments)
+                for event in ray.get(home.take.remote()):
+                    getattr(progress, event.method)(*event.arguments)
                 for ref in done:
                     contest, kind = under_way.pop(ref)
                     self._conclude(ref, contest, kind, nodes, store, progress)
@@ -178,11 +178,11 @@ class Cluster:
         probe = self._ray.remote(num_cpus=0, max_retries=0)(hardware)
         wanted = "GPU" if device.is_cuda else "CPU"
         able = {node_id: resources for node_id, resources in self._alive().items() if resources.get(wanted)}
-        found = {node_id: probe.options(label_selector={NODE_ID: node_id}).remote() for node_id in able}
+        probes = {node_id: probe.options(label_selector={NODE_ID: node_id}).remote() for node_id in able}
         nodes = []
         for node_id, resources in able.items():
             gpus = int(resources.get("GPU", 0)) if device.is_cuda else 0
-            kind = ", ".join([cast(str, self._ray.get(found[node_id])), *own_resources(resources)])
+            kind = ", ".join([cast(str, self._ray.get(probes[node_id])), *own_resources(resources)])
             nodes.append(Node(node_id, resources.get("CPU", 0), gpus, kind))
         return nodes
 
@@ -292,9 +292,9 @@ def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> 
 
 def hardware() -> str:
     """Return the hardware of this machine in words, such that machines with the same words are comparable."""
-    found = environment.capture(None)
-    memory = f"{(found.memory_bytes or 0) / 2**30:.0f} GiB"
-    return ", ".join([found.cpu, f"{found.logical_cores} cores", memory, *(gpu.name for gpu in found.gpus)])
+    node = environment.capture(None)
+    memory = f"{(node.memory_bytes or 0) / 2**30:.0f} GiB"
+    return ", ".join([node.cpu, f"{node.logical_cores} cores", memory, *(gpu.name for gpu in node.gpus)])
 
 
 def own_resources(resources: dict[str, float]) -> list[str]:

@@ -144,7 +144,7 @@ class Pool:
         left = [contest for contest in self._contests if pending(contest, store)]
         time_plan = time_plan_of(left, self._request, store, math.inf)
         names = [place.name for place in self._places]
-        begun_at = {one.contest_id: one.place for one in store.all_unfinished() if one.place in names}
+        begun_at = {each.contest_id: each.place for each in store.all_unfinished() if each.place in names}
         schedule = Schedule(left, expected_seconds(left, time_plan), begun_at)
         cells = cells_of(self._contests)
         progress.planned(cells)
@@ -226,13 +226,13 @@ class Pool:
         ends_s = now_s + (budget_ends_s - now_s) * share if budget_ends_s < math.inf else math.inf
         return MeasureContest(contest, store.root, ends_s)
 
-    def _tell(self, controller: Controller, told: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
-        if told.method == "time_left":
-            (controller.left_s,) = told.arguments  # type: ignore[assignment]
+    def _tell(self, controller: Controller, event: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
+        if event.method == "time_left":
+            (controller.left_s,) = event.arguments  # type: ignore[assignment]
             own = [each.left_s for each in self._controllers.values()]
             progress.time_left(max([*own, (sum(own) + schedule.waiting_s) / len(own)]))
         else:
-            getattr(progress, told.method)(*told.arguments)
+            getattr(progress, event.method)(*event.arguments)
 
 
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:

@@ -23,7 +23,7 @@ class Schedule:
         that has begun before."""
         self._expected_s = expected_s
         chains = chains_of(contests)
-        self._waiting = sorted(chains, key=lambda chain: -sum(expected_s[one.id] for one in chain))
+        self._waiting = sorted(chains, key=lambda chain: -sum(expected_s[contest.id] for contest in chain))
         self._under_way: dict[str, list[Contest]] = {}  # by place; the first one is being measured
         self._attempts: dict[str, int] = {}
         self._begun_at = dict(begun_at or {})
@@ -62,7 +62,7 @@ class Schedule:
         self._begun_at = {contest: where for contest, where in self._begun_at.items() if where != place}
 
     def _may_go_to(self, place: str, chain: Sequence[Contest]) -> bool:
-        return {self._begun_at[one.id] for one in chain if one.id in self._begun_at} <= {place}
+        return {self._begun_at[contest.id] for contest in chain if contest.id in self._begun_at} <= {place}
 
     def share_of_waiting(self, contest: Contest) -> float:
         """Return the contest's share of the time that it and all that wait are expected to take."""
@@ -88,7 +88,7 @@ def chains_of(contests: Sequence[Contest]) -> list[list[Contest]]:
     for contest in contests:
         builds = {planned.cell.build_id for planned in contest.cells if planned.cell.dynamic}
         joined = [chain for chain in chains if chain[0] & builds]
-        members = [one for chain in joined for one in chain[1]] + [contest]
+        members = [member for chain in joined for member in chain[1]] + [contest]
         chains = [chain for chain in chains if chain not in joined]
         chains.append((builds.union(*(chain[0] for chain in joined)), members))
     return [members for _, members in chains]

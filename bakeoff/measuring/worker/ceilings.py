@@ -110,15 +110,17 @@ def measure(
     torch has no such product on it.
     """
     clock = Clock(device, now_ns)
-    found: list[Ceilings] = []
+    attempts: list[Ceilings] = []
     ends_s = time.perf_counter() + REPEAT_LIMIT_S
-    while not found or (found[-1].are_of_busy_machine and len(found) < MAX_ATTEMPTS and time.perf_counter() < ends_s):
+    while not attempts or (
+        attempts[-1].are_of_busy_machine and len(attempts) < MAX_ATTEMPTS and time.perf_counter() < ends_s
+    ):
         begun_s, before_ns = time.perf_counter(), waited_ns()
         measured = _measure(clock, device, precision, sizes, sets)
         seconds, after_ns = time.perf_counter() - begun_s, waited_ns()
         wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
-        found.append(measured.model_copy(update={"wait_share": wait_share}))
-    best = best_of(found)
+        attempts.append(measured.model_copy(update={"wait_share": wait_share}))
+    best = best_of(attempts)
     if best.are_of_busy_machine and not device.is_cuda:
         return best_of([best, _of_one_thread_each(clock, device, precision, sizes, sets)])
     return best
@@ -133,25 +135,27 @@ def _of_one_thread_each(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        one = _measure(clock, device, precision, sizes, sets)
+        single = _measure(clock, device, precision, sizes, sets)
     finally:
         torch.set_num_threads(threads)
-    levels = [level.model_copy(update={"bytes_per_s": threads * level.bytes_per_s}) for level in one.levels]
-    return one.model_copy(update={"flops_per_s": threads * one.flops_per_s, "levels": levels, "wait_share": math.inf})
+    levels = [level.model_copy(update={"bytes_per_s": threads * level.bytes_per_s}) for level in single.levels]
+    return single.model_copy(
+        update={"flops_per_s": threads * single.flops_per_s, "levels": levels, "wait_share": math.inf}
+    )
 
 
-def best_of(found: Sequence[Ceilings]) -> Ceilings:
+def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
     """Return the highest rates of several measurements of one device. A larger working set is never the faster one."""
     levels: list[MemoryLevel] = []
-    for same in zip(*(reversed(each.levels) for each in found), strict=True):
+    for same in zip(*(reversed(each.levels) for each in attempts), strict=True):
         rate = max(each.bytes_per_s for each in [*same, *levels[-1:]])
         levels.append(same[0].model_copy(update={"bytes_per_s": rate}))
-    return found[0].model_copy(
+    return attempts[0].model_copy(
         update={
-            "flops_per_s": max(each.flops_per_s for each in found),
+            "flops_per_s": max(each.flops_per_s for each in attempts),
             "bytes_per_s": levels[0].bytes_per_s,
             "levels": levels[::-1],
-            "wait_share": min(each.wait_share for each in found),
+            "wait_share": min(each.wait_share for each in attempts),
         }
     )
 
@@ -166,7 +170,7 @@ def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence
     with clock.on_stream(), torch.inference_mode():
         levels = _levels(clock, sets or working_sets(clock.device.type, cache_bytes, _free_bytes(clock.device)))
         return Ceilings(
-            flops_per_s=max(_best_flops_per_s(clock, one, sizes) for one in tried),
+            flops_per_s=max(_best_flops_per_s(clock, each, sizes) for each in tried),
             bytes_per_s=levels[-1].bytes_per_s,
             levels=levels,
             cache_bytes=cache_bytes,
@@ -216,9 +220,9 @@ def _product(size: int, device: torch.device, precision: Precision) -> Callable[
     if precision is FP8:
         if device.type == "cpu":
             raise Unsupported("no fp8 product to measure on the CPU")
-        small, one = values.to(torch.float8_e4m3fn), torch.ones((), device=device)
+        small, unit = values.to(torch.float8_e4m3fn), torch.ones((), device=device)
         return lambda: torch._scaled_mm(
-            small, small.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            small, small.t(), scale_a=unit, scale_b=unit, out_dtype=torch.bfloat16, use_fast_accum=True
         )
     left = values.to(dtype_of(precision))
     right = torch.randn(size, size, device=device).to(left.dtype)
@@ -236,15 +240,15 @@ def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
     everything = torch.zeros(max(sets) // 4, device=clock.device)
     few = everything[:6]
     starts_s = [_memory_s(clock, operator, few.nbytes) for operator in _memory_operators(few)]
-    found = []
+    levels = []
     for size in sets:
         rates = []
         for start_s, operator in zip(starts_s, _memory_operators(everything[: size // 4]), strict=True):
             seconds = _memory_s(clock, operator, size)
             if seconds > MIN_STARTS * start_s or size == max(sets):
                 rates.append(size / max(seconds - start_s, seconds / 2))
-        found.append(MemoryLevel(working_set_bytes=size, bytes_per_s=max(rates, default=0.0)))
-    return found
+        levels.append(MemoryLevel(working_set_bytes=size, bytes_per_s=max(rates, default=0.0)))
+    return levels
 
 
 def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:

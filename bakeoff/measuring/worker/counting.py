@@ -126,11 +126,11 @@ def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], 
 def total(parts: Iterable[Work]) -> Work:
     """Return the work of several calls, one after the other. Each of them reads the weights."""
     known = list(parts)
-    flops = sum(one.flops for one in known)
-    least_flops = sum(one.flops if one.least_flops is None else one.least_flops for one in known)
+    flops = sum(each.flops for each in known)
+    least_flops = sum(each.flops if each.least_flops is None else each.least_flops for each in known)
     return Work(
         flops=flops,
-        bytes_moved=sum(one.bytes_moved for one in known),
+        bytes_moved=sum(each.bytes_moved for each in known),
         least_flops=least_flops if least_flops < flops else None,
     )
 

@@ -29,19 +29,19 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
     """
     from torch.utils import _pytree as pytree
 
-    found = hashlib.sha256(code_without_file.encode())
+    digest = hashlib.sha256(code_without_file.encode())
     code = (*_own_sources(), *described_variables(), *_structure(module))
     for text in (*_hardware(), *versions(), *code):
-        found.update(text.encode())
+        digest.update(text.encode())
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
     for name, tensor in tensors:
-        found.update(name.encode() + content(tensor))
-    for one in sets:
-        leaves, spec = pytree.tree_flatten((one.args, dict(one.kwargs)))
-        found.update(str(spec).encode())
+        digest.update(name.encode() + content(tensor))
+    for inputs in sets:
+        leaves, spec = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
+        digest.update(str(spec).encode())
         for leaf in leaves:
-            found.update(content(leaf))
-    return found.hexdigest()
+            digest.update(content(leaf))
+    return digest.hexdigest()
 
 
 def _structure(module: Any) -> Iterable[str]:
@@ -69,8 +69,8 @@ def _hardware() -> Iterable[str]:
     if torch.cuda.is_available():
         yield f"{torch.version.cuda} {torch.backends.cudnn.version()}"
         for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            yield f"{found.name} {found.major}.{found.minor} {found.total_memory} {found.multi_processor_count}"
+            gpu = torch.cuda.get_device_properties(index)
+            yield f"{gpu.name} {gpu.major}.{gpu.minor} {gpu.total_memory} {gpu.multi_processor_count}"
         yield _driver()
 
 

@@ -197,9 +197,9 @@ def start_instances(
         torch.set_num_threads(settings.threads)
         with clock.on_stream(), gradients(worker.cell.task), contextlib.ExitStack() as held:
             try:
-                one = single if alone else held.enter_context(single.instance())
+                own = single if alone else held.enter_context(single.instance())
                 several = batched if alone or batched is None else held.enter_context(batched.instance())
-                caller = Caller(one, several, sets, settings.batch, clock, stages)
+                caller = Caller(own, several, sets, settings.batch, clock, stages)
                 gate.wait(START_LIMIT_S)
                 outputs.append(caller.outputs())
             except BaseException:
@@ -215,8 +215,8 @@ def start_instances(
     finally:
         torch.set_num_threads(before)
     # instances of a model that is random or keeps state answer as their earlier calls make them
-    for found in outputs if worker.traits.begins_alike else ():
-        right = accuracy.check(found, reference, worker.cell.precision)
+    for answers in outputs if worker.traits.begins_alike else ():
+        right = accuracy.check(answers, reference, worker.cell.precision)
         if not right.passed:
             instances.close()
             raise BakeoffError(f"wrong answers when instances answer at the same time: {right.rule}")
@@ -274,13 +274,13 @@ class Caller:
     def outputs(self) -> list[accuracy.Outputs]:
         """Return the outputs for every input set: of single calls, and with batches of a batch's last place."""
         if self._batched is None:
-            return [self._outputs_of(self._single, one) for one in self._sets]
-        found = []
+            return [self._outputs_of(self._single, inputs) for inputs in self._sets]
+        whole_outputs = []
         for inputs in self._sets:
             self._call_together(self._batched, [inputs] * self._batch)
             outputs = self._batched.outputs()
-            found.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
-        return found
+            whole_outputs.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
+        return whole_outputs
 
     def _outputs_of(self, compiled: Compiled, inputs: Inputs) -> accuracy.Outputs:
         self._call(compiled, inputs)
@@ -353,7 +353,7 @@ def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:
     """
     import torch
 
-    rows = {tensor.shape[0] if tensor.dim() else 0 for one in sets for tensor in one.tensors()}
+    rows = {tensor.shape[0] if tensor.dim() else 0 for inputs in sets for tensor in inputs.tensors()}
     if len(rows) != 1 or 0 in rows:
         raise Unsupported("requests cannot share a call: the inputs have no common first dimension")
     return sets[0].map(lambda tensor: torch.cat([tensor] * batch))

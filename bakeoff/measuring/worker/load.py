@@ -77,8 +77,8 @@ class LoadServer:
 
     def _serving(self, order: TakeLoad) -> Instances:
         alike = order.settings.model_copy(update={"wait_ms": 0.0})
-        mine = [one for one in self._kept if one.settings == alike]
-        others = [one for one in self._kept if one.settings != alike]
+        mine = [each for each in self._kept if each.settings == alike]
+        others = [each for each in self._kept if each.settings != alike]
         self._keep([*(others[-1:] if order.keeps_other else []), *mine])
         if not mine:
             instances = self._start(order.settings)  # which may end those that are kept
@@ -99,9 +99,9 @@ class LoadServer:
 
     def _keep(self, wanted: list[CachedInstances]) -> None:
         """End all instances but these."""
-        left, self._kept = [one for one in self._kept if one not in wanted], wanted
-        for one in left:
-            one.instances.close()
+        left, self._kept = [each for each in self._kept if each not in wanted], wanted
+        for each in left:
+            each.instances.close()
 
     def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:
         worker = self._worker
@@ -186,11 +186,11 @@ def generate(
         generator.DestroyQSL(library)
         generator.DestroySUT(system)
         sys.setswitchinterval(interval_s)
-    found = SAMPLE.findall((folder / "mlperf_log_trace.json").read_text())
+    requests = SAMPLE.findall((folder / "mlperf_log_trace.json").read_text())
     shutil.rmtree(folder, ignore_errors=True)
-    if not found:
+    if not requests:
         raise BakeoffError("MLPerf's load generator sent no request")
-    table = np.array([(int(number), float(ts) / 1e6, int(latency)) for ts, number, latency in found])
+    table = np.array([(int(number), float(ts) / 1e6, int(latency)) for ts, number, latency in requests])
     table = table[np.argsort(table[:, 0], kind="stable")]
     return np.maximum(table[:, 2], 1.0), table[:, 1]
 

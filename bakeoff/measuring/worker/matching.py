@@ -104,7 +104,7 @@ def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
     """Return the places of numbers that are the same in every input set."""
     import torch
 
-    structures = [structure for one in reference if (structure := _structure(one)) is not None]
+    structures = [structure for outputs in reference if (structure := _structure(outputs)) is not None]
     if not structures or len(structures) < len(reference):
         return set()
     values = [dict(zip(each.places, each, strict=True)) for each in structures]
@@ -130,12 +130,12 @@ def _match_call(ours: Outputs, theirs: Outputs, constant: set[str]) -> tuple[Mat
     places = expected.places if expected is not None else tuple(f" {number}" for number in range(len(theirs)))
     pairs = _aligned(ours, theirs, {number for number, place in enumerate(places) if place in constant})
     matched = tuple(None if pairs[number] is None else ours[pairs[number] or 0] for number in range(len(theirs)))
-    missing = [place for place, one in zip(places, matched, strict=True) if one is None and place not in constant]
-    unused = len(ours) - sum(one is not None for one in matched)
+    missing = [place for place, tensor in zip(places, matched, strict=True) if tensor is None and place not in constant]
+    unused = len(ours) - sum(tensor is not None for tensor in matched)
     if not missing and not unused:
         return matched, ""
-    told = _difference(missing, [f" {number}" for number in range(len(ours)) if number not in pairs.values()])
-    return (), f"{len(ours)} output(s) where the model has {len(theirs)}: {told}"
+    problem = _difference(missing, [f" {number}" for number in range(len(ours)) if number not in pairs.values()])
+    return (), f"{len(ours)} output(s) where the model has {len(theirs)}: {problem}"
 
 
 def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, int | None]:
@@ -159,8 +159,10 @@ def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, in
 
 
 def _difference(missing: Iterable[str], extra: Iterable[str]) -> str:
-    told = [f"output{place} is missing" for place in missing] + [f"output{place} is not the model's" for place in extra]
-    return ", ".join(told)
+    parts = [f"output{place} is missing" for place in missing] + [
+        f"output{place} is not the model's" for place in extra
+    ]
+    return ", ".join(parts)
 
 
 def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs]) -> str:
@@ -201,15 +203,15 @@ def other_types(
     for ours, theirs, wanted in zip(outputs, reference, types, strict=False):
         names = labels(theirs)
         for place in places_of_tensors(theirs):
-            one = ours[place]
-            if one is None or one.dtype == wanted[place]:
+            tensor = ours[place]
+            if tensor is None or tensor.dtype == wanted[place]:
                 continue
-            came, expected = one.dtype, wanted[place]
+            came, expected = tensor.dtype, wanted[place]
             if expected.is_complex and not came.is_complex:
                 expected = expected.to_real()  # the numbers of pairs
             if came != expected:
-                told = f"{names[place]} as {_type_name(came)} in place of {_type_name(wanted[place])}"
-                (widths if _kind(came) == _kind(expected) else kinds)[told] = None
+                text = f"{names[place]} as {_type_name(came)} in place of {_type_name(wanted[place])}"
+                (widths if _kind(came) == _kind(expected) else kinds)[text] = None
     return OtherTypes(tuple(kinds), tuple(widths))
 
 
@@ -224,19 +226,19 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def _shape_problem(matched: Matched, theirs: Outputs, index: int) -> str:
-    for label, one, other in zip(labels(theirs), matched, theirs, strict=True):
-        if one is not None and not _same_shape(one, other):
-            return f"{label} of input set {index} has shape {_shape(one)}, not {_shape(other)}"
-        if one is not None and one.is_complex() and not other.is_complex():
+    for label, tensor, other in zip(labels(theirs), matched, theirs, strict=True):
+        if tensor is not None and not _same_shape(tensor, other):
+            return f"{label} of input set {index} has shape {_shape(tensor)}, not {_shape(other)}"
+        if tensor is not None and tensor.is_complex() and not other.is_complex():
             return f"{label} has complex numbers, and the model's are real"
     return ""
 
 
-def _same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Return True for equal shapes. Engines without complex numbers return these as pairs of real ones."""
-    if other.is_complex() and not one.is_complex():
-        return one.shape == (*other.shape, 2)
-    return one.shape == other.shape
+    if other.is_complex() and not tensor.is_complex():
+        return tensor.shape == (*other.shape, 2)
+    return tensor.shape == other.shape
 
 
 def _shape(tensor: torch.Tensor) -> str:

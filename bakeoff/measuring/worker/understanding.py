@@ -102,8 +102,8 @@ def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     except Exception as error:
         answer = owned(call(module, copied(sets[0])))  # raises what the model itself raises
         traceback.print_exc()
-        told = f"{type(error).__name__}: {first_line(error)}"
-        return Understood(ModelTraits(unexamined=told), answer)
+        text = f"{type(error).__name__}: {first_line(error)}"
+        return Understood(ModelTraits(unexamined=text), answer)
 
 
 def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
@@ -122,14 +122,14 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
         # what the module does not hold itself, such as a list of its file
         calls = partial(call, module, copied(sets[0]))
         grows = ("GPU memory",) if keeps_memory(calls, partial(torch.cuda.memory_allocated, on_gpu)) else ()
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if not are_alike(first, second) or (changed and _answer_depends(module, sets, state, first)):
-        found = _told_apart(module, sets, state, first, changed)
-    if changed and not found:
-        found["kept_buffers"] = _kept_buffers(module, sets, state, changed)
+        known = _told_apart(module, sets, state, first, changed)
+    if changed and not known:
+        known["kept_buffers"] = _kept_buffers(module, sets, state, changed)
     if changed:
         state.restore()
-    return Understood(ModelTraits(written_inputs=written, grows=grows, **found), first)
+    return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
 
 
 def _told_apart(
@@ -172,7 +172,7 @@ def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]
         if len(other) != len(first):
             return tuple(known)
         pairs = zip(known, first, other, strict=True)
-        varying.update(label for label, one, two in pairs if not are_alike((one,), (two,)))
+        varying.update(label for label, first, second in pairs if not are_alike((first,), (second,)))
     return tuple(label for label in known if label in varying) or tuple(known)
 
 
@@ -229,7 +229,7 @@ def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out lengths where what is in the list or dict is named, too."""
     whole = [name.removesuffix(LENGTH) for name in changed if name.endswith(LENGTH)]
     return tuple(whole) + tuple(
-        name for name in changed if not name.endswith(LENGTH) and not any(name.startswith(f"{one}[") for one in whole)
+        name for name in changed if not name.endswith(LENGTH) and not any(name.startswith(f"{kept}[") for kept in whole)
     )
 
 
@@ -274,7 +274,7 @@ def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs],
 
 
 def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
-    own = [way for one in sets if (way := _way(module, one, calls)) is not None]
+    own = [way for inputs in sets if (way := _way(module, inputs, calls)) is not None]
     known, probes = {watched.way for watched in own}, list[Inputs]()
     values = [watched.values for watched in own]
     for changed in changed_inputs(sets[0]):
@@ -287,7 +287,7 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
             values.append(watched.values)
             probes.append(changed)
     both = {
-        line for one in values for line in one if any(line in other and other[line] != one[line] for other in values)
+        line for each in values for line in each if any(line in other and other[line] != each[line] for other in values)
     }
     has_other = len(known) > 1 or bool(probes)
     decisions = tuple(
@@ -297,11 +297,11 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
     return Deciding(decisions, tuple(probes))
 
 
-def _reads_another_value(found: Values, values: Sequence[Values]) -> bool:
+def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
     """Return True if a line reads what it has not read yet, where all calls before have read the same."""
     return any(
-        read != values[0][line] and all(one.get(line) == values[0][line] for one in values)
-        for line, read in found.items()
+        read != values[0][line] and all(each.get(line) == values[0][line] for each in values)
+        for line, read in read_values.items()
         if values and line in values[0]
     )
 
@@ -338,7 +338,7 @@ def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
     state = ModuleState(module)
     try:
         is_finite = _are_finite(call(module, copied(sets[0])))
-        return all(_are_finite(call(module, copied(one))) or not is_finite for one in sets[1:])
+        return all(_are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
     except Exception:  # a model may raise anything for inputs that make no sense to it
         traceback.print_exc()
         return False
@@ -347,7 +347,7 @@ def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
 
 
 def _are_finite(outputs: Outputs) -> bool:
-    return all(bool(torch.isfinite(one).all()) for one in outputs if one.is_floating_point())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
@@ -450,29 +450,29 @@ def lost_to_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precisi
     return ""
 
 
-def _of_other_kind(one: torch.Tensor, other: torch.Tensor, only_shapes: bool) -> str:
-    if one.shape != other.shape:
-        return f"has other shapes, {tuple(one.shape)} and {tuple(other.shape)},"
+def _of_other_kind(value: torch.Tensor, other: torch.Tensor, only_shapes: bool) -> str:
+    if value.shape != other.shape:
+        return f"has other shapes, {tuple(value.shape)} and {tuple(other.shape)},"
     if only_shapes:
         return ""
-    if not (one.is_floating_point() or one.is_complex()):
-        changed = int((one != other.to(one.dtype)).sum()) if one.numel() else 0
-        return f"has {changed} of {one.numel()} whole numbers different" if changed else ""
-    if one.layout is not torch.strided or one.is_nested:
+    if not (value.is_floating_point() or value.is_complex()):
+        changed = int((value != other.to(value.dtype)).sum()) if value.numel() else 0
+        return f"has {changed} of {value.numel()} whole numbers different" if changed else ""
+    if value.layout is not torch.strided or value.is_nested:
         return ""
-    if one.element_size() > 2 and not torch.equal(torch.isfinite(one), torch.isfinite(other)):
+    if value.element_size() > 2 and not torch.equal(torch.isfinite(value), torch.isfinite(other)):
         return "is not finite at the same places"
     return ""
 
 
-def _relative_error(one: torch.Tensor, other: torch.Tensor) -> float:
-    if one.layout is not torch.strided or one.is_nested or not (one.is_floating_point() or one.is_complex()):
+def _relative_error(value: torch.Tensor, other: torch.Tensor) -> float:
+    if value.layout is not torch.strided or value.is_nested or not (value.is_floating_point() or value.is_complex()):
         return 0.0
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    known = torch.isfinite(one) & torch.isfinite(other)
+    wide = torch.complex128 if value.is_complex() else torch.float64
+    known = torch.isfinite(value) & torch.isfinite(other)
     exact = other.to(wide)[known]
     size = float(exact.abs().square().sum().sqrt())
-    return float((one.to(wide)[known] - exact).abs().square().sum().sqrt()) / size if size else 0.0
+    return float((value.to(wide)[known] - exact).abs().square().sum().sqrt()) / size if size else 0.0
 
 
 # --- calls
@@ -517,22 +517,22 @@ def are_alike(some: Outputs, others: Outputs, roundings: int | None = None) -> b
     )
 
 
-def _is_alike(one: torch.Tensor, other: torch.Tensor, roundings: int | None) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -> bool:
+    if value.shape != other.shape or value.dtype != other.dtype:
         return False
-    if one.layout is not torch.strided:
-        one, other = one.to_dense(), other.to_dense()
-    if one.is_nested or one.is_quantized or is_equal(one, other):
+    if value.layout is not torch.strided:
+        value, other = value.to_dense(), other.to_dense()
+    if value.is_nested or value.is_quantized or is_equal(value, other):
         return True
-    if not (one.is_floating_point() or one.is_complex()):
+    if not (value.is_floating_point() or value.is_complex()):
         return False
     if roundings is None:
-        roundings = ROUNDING_OF_16_BITS if torch.finfo(one.dtype).bits <= 16 else ROUNDING_OF_32_BITS
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    ours, theirs = one.to(wide), other.to(wide)
+        roundings = ROUNDING_OF_16_BITS if torch.finfo(value.dtype).bits <= 16 else ROUNDING_OF_32_BITS
+    wide = torch.complex128 if value.is_complex() else torch.float64
+    ours, theirs = value.to(wide), other.to(wide)
     known = torch.isfinite(ours)
     if not torch.equal(known, torch.isfinite(theirs)):
         return False
     error = (ours - theirs)[known].abs().square().sum().sqrt()
     size = theirs[known].abs().square().sum().sqrt()
-    return bool(error <= roundings * torch.finfo(one.dtype).eps * size)
+    return bool(error <= roundings * torch.finfo(value.dtype).eps * size)
