@@ -52,6 +52,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from bakeoff.models import big_libraries
 from bakeoff.models.base import (
     INPUT_SETS,
     Around,
@@ -174,6 +175,14 @@ class UserModel(UserCode, Family):
         self.around = frozenset(filter(self.defined, AROUND))
         self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
         self.evaluated_by = f"{source}:{EVALUATE}" if self._has_evaluate else ""
+        self.imports = () if self.module else self._big_libraries()
+
+    def _big_libraries(self) -> tuple[str, ...]:
+        """Return the modules of big libraries that fork servers may import before the file, if none is the user's."""
+        modules = big_libraries.imported_by(self.tree)
+        folder = [str(self.folder)]  # which comes first where the file is imported
+        has_own = any(PathFinder.find_spec(module.partition(".")[0], folder) for module in modules)
+        return () if has_own else modules
 
     @property
     def _has_evaluate(self) -> bool:
