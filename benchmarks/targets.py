@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+MODELS = Path(__file__).with_name("target_models.py")
 FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
 RESNET = "--model torchvision:resnet50 --set batch=8"
 SIX = "eager,eager/cuda-graph,inductor,inductor/cuda-graph,inductor/reduce-overhead,torchscript"
@@ -46,51 +47,17 @@ class Row:
 
 ROWS = (
     Row("bench", "cpu", "", 180, 90),
-    Row("bert-small", "cpu", f"--model {__file__}:bert_small --backends eager,inductor,onnx,openvino", 45, 22.5),
+    Row("bert-small", "cpu", f"--model {MODELS}:bert_small --backends eager,inductor,onnx,openvino", 45, 22.5),
     Row("rope", "cuda", f"--model rope --backends {FIVE}", None, 30),
     Row("mlp", "cuda", "--model mlp --backends best", None, 45),
     Row("transformer", "cuda", "--model transformer --backends best", None, 45),
     Row("conv", "cuda", "--model conv --backends best", None, 45),
-    Row("bert", "cuda", f"--model {__file__}:bert --precision fp16 --processes 1 --backends {FIVE}", None, 35),
-    Row("bert-best", "cuda", f"--model {__file__}:bert --precision fp16 --processes 1 --backends best", None, 50),
+    Row("bert", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends {FIVE}", None, 35),
+    Row("bert-best", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends best", None, 50),
     Row("resnet", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends {FIVE}", None, 35),
     Row("resnet-best", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends best", None, 60),
-    Row("llama", "cuda", f"--model {__file__}:llama --precision fp16 --backends {SIX}", None, 75),
+    Row("llama", "cuda", f"--model {MODELS}:llama --precision fp16 --backends {SIX}", None, 75),
 )
-
-
-# --- models
-
-
-def bert_small(batch: int = 2, seq: int = 128) -> tuple[Any, Any]:
-    return _bert(batch, seq, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-
-
-def bert(batch: int = 8, seq: int = 128) -> tuple[Any, Any]:
-    return _bert(batch, seq)
-
-
-def _bert(batch: int, seq: int, **sizes: Any) -> tuple[Any, Any]:
-    import torch
-    from transformers import BertConfig, BertModel
-
-    tokens = torch.randint(0, 30000, (batch, seq))
-    return BertModel(BertConfig(**sizes)), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-
-
-def llama(batch: int = 1, seq: int = 128) -> tuple[Any, Any]:
-    """Llama 3.2 with a billion random weights."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes: dict[str, Any] = {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "vocab_size": 128256,
-    }
-    config = LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=8, use_cache=False)
-    return LlamaForCausalLM(config), {"input_ids": torch.randint(0, 128000, (batch, seq))}
 
 
 # --- runs
