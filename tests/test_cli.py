@@ -18,6 +18,7 @@ from bakeoff import backends
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
 from bakeoff.records import report_file
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
 from tests.reports.samples import bursts, cell, failed, ok, report
@@ -273,6 +274,14 @@ def test_a_backend_that_all_stands_for_may_be_missing() -> None:
     assert not absent.asked_by_name
     named = absent.model_copy(update={"asked_by_name": True})
     assert [runs.exit_status(judge(report([ok(cell(), bursts(1.0)), each]))) for each in (absent, named)] == [0, 1]
+
+
+def test_of_several_precisions_a_named_backend_needs_to_support_one() -> None:
+    in_bf16, other_mode = cell("onnx", precision=Precision.BF16), cell("onnx", mode="cuda-graph")
+    missing = [failed(each, Status.UNSUPPORTED, "no kernels", asked_by_name=True) for each in (in_bf16, other_mode)]
+    measured = ok(cell("onnx"), bursts(1.0))
+    assert [runs.exit_status(judge(report([measured, each]))) for each in missing] == [0, 1]
+    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), missing[0]]))) == 1
 
 
 def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line: CommandLine) -> None:

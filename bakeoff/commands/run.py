@@ -29,7 +29,8 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Environment, Report, Status
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
@@ -254,15 +255,23 @@ def exit_status(judgement: Judgement) -> int:
     """Return 0, or 3 if nothing was measured.
 
     It is 1 if a cell failed, if a backend that was named is missing, or if no cell of a contest meets the requirements.
+    Of several precisions, a named backend needs to support one.
     """
     records = judgement.report.records
     if not any(record.latency for record in records):
         return 3
-    failed = any(
-        record.status.is_failure or (record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED))
+    supported = {_in_any_precision(record.cell) for record in records if record.latency}
+    missing = (
+        record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
         for record in records
+        if _in_any_precision(record.cell) not in supported
     )
-    return 1 if failed or not judgement.meets_requirements else 0
+    failed = any(record.status.is_failure for record in records)
+    return 1 if failed or any(missing) or not judgement.meets_requirements else 0
+
+
+def _in_any_precision(cell: Cell) -> str:
+    return cell.model_copy(update={"precision": Precision.FP32}).id
 
 
 def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
