@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-MODELS = Path(__file__).with_name("target_models.py")
+MODELS = Path(__file__).parent / "models" / "random_weights.py"
 FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
 RESNET = "--model torchvision:resnet50 --set batch=8"
 SIX = "eager,eager/cuda-graph,inductor,inductor/cuda-graph,inductor/reduce-overhead,torchscript"

@@ -1,4 +1,4 @@
-"""Models of transformers for `targets.py`, with random weights. They import transformers as users' files do."""
+"""Models of transformers with random weights, for `targets.py`. They import transformers as users' files do."""
 
 from __future__ import annotations
 
