@@ -65,10 +65,17 @@ def command_line(
     return call
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each test begins with no builds of earlier runs."""
-    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
+def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep builds in an empty folder meanwhile, and not where the user's are."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BAKEOFF_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
+        yield
+
+
+# each test begins with no builds of earlier runs, and so do the fixtures that several tests share
+own_cache = pytest.fixture(autouse=True)(empty_cache)
+own_cache_of_module = pytest.fixture(scope="module", autouse=True)(empty_cache)
+own_cache_of_session = pytest.fixture(scope="session", autouse=True)(empty_cache)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ def controllers() -> list[psutil.Process]:
 
 
 class Disturbing(Silent):
-    """Kills a controller that has built its first cell of batch 2, and interrupts the run when a contest has ended."""
+    """Kills the controllers when batch 2 has built its first cell, and interrupts the run when a contest ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,8 @@ class Disturbing(Silent):
                 controller.kill()
 
     def decided(self, records: Sequence[Record]) -> None:
-        raise KeyboardInterrupt
+        if self.kills:  # on a busy machine another contest may end before
+            raise KeyboardInterrupt
 
 
 @dataclass
