@@ -19,7 +19,7 @@ def test_a_start_on_a_gpu_takes_device_memory(tmp_path: Path, monkeypatch: pytes
     report = measure(tmp_path / "run", "eager", "torchscript", devices=("cuda",), set={"features": ("64",)})
     report_file.write_json(report, tmp_path / "run")
     found = starts.measure_run(tmp_path / "run", ("eager", "torchscript"), 2, False, print)
-    judged = judge_starts(found)
+    judged = judge_starts(found.cells)
     assert {cell.label for cell in judged.cells} == {"eager", "torchscript"}, judged.without_starts
     for cell in judged.cells:
         assert (cell.device_bytes or 0) > 100 * 2**20  # a CUDA context
