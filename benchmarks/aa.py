@@ -12,6 +12,7 @@ appended to files in `--out`, so that you can stop and continue.
   over 2 % counts as a difference.
 - `--planted 1.03` multiplies the samples of the second copy. `--by-itself 1.03` makes the copy itself slower: each of
   its calls spins for 3 % of its own time.
+- `--backend inductor` enters this backend twice instead of eager, without planted slowdowns. There is `onnx`, too.
 - `--schedule sequential` uses the harness's own sequential schedule.
 
     python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
@@ -68,7 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--mode", default="default", help="mode of eager: default or cuda-graph")
+    parser.add_argument("--backend", choices=("eager", "inductor", "onnx"), default="eager")
+    parser.add_argument("--mode", default="default", help="mode of the backend: default or cuda-graph")
     parser.add_argument("--trials", type=int, default=100, help="trials of each model, including those in --out")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")
     parser.add_argument("--planted", default="1,1.03,1.05", help="factors for the second copy's samples")
@@ -86,6 +88,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.by_itself and (options.usual or options.mode != "default"):
         parser.error("--by-itself needs mode default, and does not go with --usual")
+    if options.backend != "eager" and (options.usual or options.by_itself):
+        parser.error("--usual and --by-itself are for eager")
     if options.resample:
         _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -98,7 +102,7 @@ def main() -> None:
     _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with neighbour() if options.neighbour else contextlib.nullcontext():
         for model in options.models.split(","):
-            kind = "usual" if options.usual else "bakeoff"
+            kind = "usual" if options.usual else "bakeoff" if options.backend == "eager" else options.backend
             if options.by_itself:
                 kind = f"slower-{options.by_itself}"
             if options.schedule == "sequential":
@@ -116,19 +120,22 @@ def main() -> None:
 
 
 def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    planted, copy = [float(factor) for factor in options.planted.split(",")], {}
+    planted, copy = [float(factor) for factor in options.planted.split(",")], dict[str, Any]()
     if options.by_itself:
-        planted, copy = [options.by_itself], {"again": use_plugin(options.by_itself), "by_itself": options.by_itself}
+        use_plugin()
+        planted, copy = [options.by_itself], {"again": SLOWER_COPIES[options.by_itself], "by_itself": options.by_itself}
+    elif options.backend != "eager":
+        use_plugin()
+        planted, copy = [1.0], {"first": options.backend, "again": f"{options.backend}-again"}
     what = model, options.device, options.mode
     for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, schedule=options.schedule, **copy):
         yield selfcheck.to_json(trial)
 
 
-def use_plugin(slower: float) -> str:
-    """Install the tests' plug-in, also for worker processes. Return its backend that is `slower` times as slow."""
+def use_plugin() -> None:
+    """Install the tests' plug-in, which has the second copies, also for worker processes."""
     sys.path.insert(0, str(PLUGIN))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PLUGIN), os.environ.get("PYTHONPATH"))))
-    return SLOWER_COPIES[slower]
 
 
 def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:

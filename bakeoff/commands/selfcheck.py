@@ -107,16 +107,17 @@ def run(
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
     again: str = AGAIN,
+    first: str = FIRST,
     by_itself: float = 1.0,
     schedule: Schedule = "interleaved",
     max_processes: int = MAX_PROCESSES,
 ) -> Iterator[Trial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
 
-    `again` is the backend that is the second copy. It may really be slower than eager, `by_itself` times. Samples are
+    `again` is the backend that is the second copy of `first`. It may really be slower, `by_itself` times. Samples are
     multiplied by the rest.
     """
-    cells = (_cell(model, device, FIRST, mode), _cell(model, device, again, mode))
+    cells = (_cell(model, device, first, mode), _cell(model, device, again, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
     request = Request(models=(model,), devices=(device,), schedule=schedule)
@@ -249,7 +250,9 @@ def _trial(
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for factor in planted for pair in undecided(with_slowdown(records, factor / by_itself))]
+        return [pair for factor in planted for pair in undecided(with_slowdown(records, factor / by_itself, name))]
+
+    name = contest.cells[0].cell.backend
 
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
@@ -271,8 +274,8 @@ def _trial(
         shutil.copy(store.reference(contest.id), reference)
     records = store.records()
     shutil.rmtree(folder)
-    first = next(record for record in records if record.cell.backend == FIRST)
-    again = next(record for record in records if record.cell.backend != FIRST)
+    first = next(record for record in records if record.cell.backend == name)
+    again = next(record for record in records if record.cell.backend != name)
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 
@@ -281,7 +284,7 @@ def answer_for(
     records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
 ) -> Answer:
     """Return the verdict at the time when a contest with this slowdown would have stopped."""
-    second_slowed = with_slowdown(records, planted / by_itself)
+    second_slowed = with_slowdown(records, planted / by_itself, records[0].cell.backend)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
         seen = [_first_processes(record, processes) for record in second_slowed]
@@ -298,10 +301,10 @@ def answer_for(
     raise AssertionError("a trial asks at least once whether it is decided")
 
 
-def with_slowdown(records: Sequence[Record], factor: float) -> list[Record]:
-    """Return the records with the second copy's calls `factor` times as long."""
+def with_slowdown(records: Sequence[Record], factor: float, first: str = FIRST) -> list[Record]:
+    """Return the records with the calls of the second copy, which is another backend, `factor` times as long."""
     return [
-        record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))
+        record if record.cell.backend == first else _with_bursts(record, _multiplied(record.bursts, factor))
         for record in records
     ]
 
