@@ -7,8 +7,8 @@
 
 A first run begins with an empty cache of builds, and the second one finds what the first has built. Torch's precompiled
 headers are made before, so that no row pays for them. Seconds end when `report.json` is on disk, right before the
-verdict is printed. Each run is appended to `runs.jsonl` in `--out`, and a table of medians is printed and written after
-each row. Run it on a quiet machine, since other load is part of the time.
+verdict is printed. Each run is appended to `runs.jsonl` in `--out`, beside its log, and a table of medians is printed
+and written after each row. Run it on a quiet machine, since other load is part of the time.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ ROWS = (
 # --- runs
 
 
-def measure(row: Row, folder: Path, name: str) -> dict[str, Any]:
-    """Return what a run took. Its builds are kept in the folder."""
+def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
+    """Return what a run took. Its builds are kept in the folder, and what it prints in `logs`."""
     out = folder / name
     command = [sys.executable, str(CHECKOUT / "runner.py"), "run", *row.arguments.split(), "--devices", row.device]
-    begun_s, log = time.time(), folder / f"{name}.log"
+    begun_s, log = time.time(), logs / f"{row.name}-{name}.log"
     with open(log, "w", encoding="utf-8") as file:
         run = subprocess.run(
             [*command, "--out", str(out)],
@@ -133,6 +133,7 @@ def main() -> None:
                 Row("headers", device, "--model mlp --backends inductor --processes 1 --min-time 0.05", None, 60),
                 Path(folder),
                 "first",
+                options.out,
             )
     for number in range(options.times):
         for row in rows:
@@ -142,7 +143,7 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 for name in TURNS:
-                    runs.append(measure(row, Path(folder), name))
+                    runs.append(measure(row, Path(folder), name, options.out))
                     with open(known, "a", encoding="utf-8") as file:
                         file.write(json.dumps(runs[-1]) + "\n")
                     if "failure" in runs[-1]:

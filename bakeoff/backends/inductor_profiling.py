@@ -57,9 +57,10 @@ class NamedKernels:
         across = sum(len(kernel.modules) > 1 for kernel in fused)
         if not kernels:
             return []
+        graphs = "one graph" if len(self.graphs) == 1 else f"{len(self.graphs)} graphs"
         return [
-            f"Inductor calls {len(kernels)} kernels in {len(self.graphs)} graph(s): {len(fused)} are generated, of "
-            f"which {across} join the work of several modules, and {len(kernels) - len(fused)} are library calls."
+            f"Inductor's kernels in {graphs}: {len(kernels)}, of which {len(fused)} are generated ({across} for the "
+            f"work of several modules) and {len(kernels) - len(fused)} are library calls."
         ]
 
 

@@ -170,7 +170,7 @@ def work_lines(profile: CellProfile) -> list[str]:
 def threads_line(threads: ThreadUse) -> str:
     """Say how many threads may work, and how evenly they do."""
     shares = ", ".join(f"{percent(share)} %" for share in threads.busy[: threads.allowed])
-    line = f"It may use {threads.allowed} thread(s)"
+    line = f"It may use {'one thread' if threads.allowed == 1 else f'{threads.allowed} threads'}"
     if not threads.busy:
         return f"{line}."
     line += f", which were on a core for {shares} of the time"

@@ -126,11 +126,11 @@ def factory(batch: int = 4):
 
 @pytest.mark.parametrize(
     ("calls", "reason"),
-    [(0, "your model failed when it was called in fp32: OutOfMemoryError"), (8, "OutOfMemoryError")],
+    [(0, "your model failed when it was called in fp32: OutOfMemoryError"), (200, "OutOfMemoryError")],
 )
 def test_running_out_of_device_memory_is_a_row(tmp_path: Path, calls: int, reason: str) -> None:
     file = tmp_path / "greedy.py"
-    file.write_text(GREEDY.format(calls=calls))  # the reference takes eight calls, a cell many more
+    file.write_text(GREEDY.format(calls=calls))  # the reference takes fewer calls than 200, a cell more
     report = measure(tmp_path / "run", "eager", models=[f"{file}:factory"])
     assert report.records[0].status is Status.OOM
     assert report.records[0].reason.startswith(reason)

@@ -97,6 +97,7 @@ class Captured(Loaded):
 
     def __init__(self, artifact: Artifact, function: Function) -> None:
         self._own = OwnStream(torch.device(artifact.device))
+        self._function = function  # its weights and kernels are what the graph works with
         example = sample_tensors(artifact, self._own.device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), self._own.ordered():

@@ -36,6 +36,16 @@ class Clock:
 
         return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
 
+    def mark(self) -> Callable[[], None]:
+        """Return a function that waits for what has been queued on the stream so far."""
+        import torch
+
+        if self.stream is None:
+            return _nothing
+        event = torch.cuda.Event()
+        event.record(self.stream)
+        return event.synchronize
+
     @contextlib.contextmanager
     def timed(self) -> Iterator[list[float]]:
         """Time the block in seconds, with its work on the device. The yielded list is filled when the block ends."""

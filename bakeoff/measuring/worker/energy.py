@@ -36,13 +36,14 @@ WANTED_HALF_WIDTH = 0.05
 STEP_LIMIT_S = 0.15
 """Counters step every 1 to 100 ms. One that stands still for longer is not waited for."""
 
-BATCH_S = 0.002
 IDLE_STEP_S = 0.002
 RAPL = Path("/sys/class/powercap")
 
 
 class Counter(ABC):
     source: str
+    batch_s = 0.002
+    """Seconds of calls between two readings. A reading should take a small part of them."""
 
     @abstractmethod
     def joules(self) -> float | None:
@@ -51,6 +52,7 @@ class Counter(ABC):
 
 class NvmlCounter(Counter):
     source = "NVML, the whole GPU"
+    batch_s = 0.005  # a reading takes up to 4 ms in a virtual machine
 
     def __init__(self, index: int) -> None:
         self._watch = GpuWatch(index)
@@ -119,18 +121,23 @@ def measure(
         return 0
 
     def call() -> int:
+        """Queue a batch, and wait for the one before: the device works while the counter is read."""
+        nonlocal wait_for_batch
+        wait_for_last = wait_for_batch
         for _ in range(batch):
             compiled.run()
-        clock.synchronise()
+        wait_for_batch = clock.mark()
+        wait_for_last()
         return batch
 
     if counter.joules() is None:
         return None
     compiled.bind(sets[0])
-    with clock.timed() as first_call_s:
-        compiled.run()
+    for _ in range(2):  # in a first call a library may begin
+        with clock.timed() as call_s:
+            compiled.run()
     # a host that runs far ahead of its device would queue minutes of work
-    batch = max(1, round(BATCH_S / max(first_call_s[0], 1e-6)))
+    batch, wait_for_batch = max(1, round(counter.batch_s / max(call_s[0], 1e-6))), clock.mark()
     turns: list[_Span] = []
     idle_w = [_power(_span(counter, clock, idle, IDLE_S))]
     while len(turns) < MIN_TURNS or (

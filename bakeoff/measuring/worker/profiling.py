@@ -113,11 +113,16 @@ def under_first_paths(spans: Sequence[TracedSpan], first_paths: Mapping[str, str
     ]
 
 
-def unprofiled_calls(compiled: Compiled, inputs: Inputs, worker: WorkerContext) -> tuple[list[int], ThreadUse]:
-    """Return the latencies of calls without the profiler, after some that warm up, and how the threads worked."""
+def unprofiled_calls(compiled: Compiled, inputs: Inputs, worker: WorkerContext) -> tuple[list[int], ThreadUse | None]:
+    """Return the latencies of calls without the profiler, after some that warm up, and how the threads worked.
+
+    On a GPU, threads of the host share no work.
+    """
     sampling.burst(compiled, [inputs], worker.clock, CALLS_S / 4, WARMING_CALLS)
     before, begun_ns = cpu_seconds_of_threads(), worker.clock.now_ns()
     latencies_ns = sampling.burst(compiled, [inputs], worker.clock, CALLS_S, MIN_CALLS)
+    if worker.clock.stream is not None:
+        return latencies_ns, None
     lasted_s = (worker.clock.now_ns() - begun_ns) / 1e9
     shares = [(now_s - before.get(thread, 0.0)) / lasted_s for thread, now_s in cpu_seconds_of_threads().items()]
     busy = sorted((min(1.0, share) for share in shares if share >= LEAST_BUSY), reverse=True)
