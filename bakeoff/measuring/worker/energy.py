@@ -116,6 +116,8 @@ def measure(
     so that the step makes no error. Inputs are bound once.
     """
 
+    wait_for_batch = clock.mark()
+
     def idle() -> int:
         sleep(IDLE_STEP_S)
         return 0
@@ -137,7 +139,7 @@ def measure(
         with clock.timed() as call_s:
             compiled.run()
     # a host that runs far ahead of its device would queue minutes of work
-    batch, wait_for_batch = max(1, round(counter.batch_s / max(call_s[0], 1e-6))), clock.mark()
+    batch = max(1, round(counter.batch_s / max(call_s[0], 1e-6)))
     turns: list[_Span] = []
     idle_w = [_power(_span(counter, clock, idle, IDLE_S))]
     while len(turns) < MIN_TURNS or (
