@@ -511,13 +511,14 @@ class BoundSession(Compiled):
         return self._placement
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.onnx_profiling import SessionProfiler
+        from bakeoff.backends.onnx_profiling import SessionProfiler, on_device
 
-        return SessionProfiler(
+        nodes = SessionProfiler(
             lambda profile, optimised: self._sessions.open(profile=profile, optimised=optimised),
             lambda session: self._binding(self._static or self._last_bound, session),
             self._exported.path,
         )
+        return on_device(nodes, self.run) if self._sessions.provider == PROVIDERS["cuda"] else nodes
 
     def precision(self) -> Settings:
         kept: Settings = {key: value for key, value in self._options().items() if key == "use_tf32"}

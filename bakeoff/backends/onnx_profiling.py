@@ -8,15 +8,19 @@ exported one that lie between its inputs and its outputs.
 from __future__ import annotations
 
 import ast
+import bisect
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import NOBODY, Modules, Owner, Profiler, in_order, within_flat
+from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, Profiler, in_order, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+
+if TYPE_CHECKING:
+    from bakeoff.backends.torch_profiling import Trace
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 RULES = "pkg.onnxscript.rewriter.rule_name"
@@ -214,10 +218,14 @@ def is_node(event: Mapping[str, Any]) -> bool:
     return event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time")
 
 
+def name_of(event: Mapping[str, Any]) -> str:
+    """Return the name of the node that an event is of."""
+    return str(event["name"]).removesuffix("_kernel_time")
+
+
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
     """Return a node's event as a span of a call."""
-    name = str(event["name"]).removesuffix("_kernel_time")
-    owner = owners.get(name, NOBODY)
+    owner = owners.get(name_of(event), NOBODY)
     return TracedSpan(
         name=str(event["args"]["op_name"]),
         modules=owner.modules,
@@ -246,6 +254,23 @@ class SessionProfiler(Profiler):
     def calls(self) -> list[list[TracedSpan]]:
         return calls_in(json.loads(Path(self._session.end_profiling()).read_text()), self._owners)
 
+    def kernels(self) -> list[Kernel]:
+        """Make the session's first calls on a GPU, and return the kernels of one in the order of their launches.
+
+        In its first call a session tries algorithms, or captures a graph after two runs, so that the second run counts.
+        """
+        import torch
+        from torch.autograd.profiler import record_function
+
+        from bakeoff.backends.torch_profiling import CALL, traced
+
+        with traced(on_cuda=True) as traces:
+            for _ in range(2):
+                with record_function(CALL):
+                    self.run()
+                    torch.cuda.synchronize()
+        return kernels_in(traces[0], json.loads(Path(self._session.end_profiling()).read_text()), self._owners)
+
     def work(self) -> CompilerWork:
         across = sum(len(owner.modules) > 1 for owner in self._owners.values())
         inserted = sum(owner.kind is Kind.COPY for owner in self._owners.values())
@@ -262,3 +287,63 @@ class SessionProfiler(Profiler):
     def _read_owners(self) -> dict[str, Owner]:
         path = Path(self._folder.name, OPTIMISED)
         return owners_of(nodes_at(self._exported), nodes_at(path)) if path.exists() else {}
+
+
+def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> Profiler:
+    """Return a profiler by kernels of `run`, which calls a session on a GPU. `nodes` profiles a second session.
+
+    ONNX Runtime tells when the host launched a node, and nothing of a replayed graph. Its kernels run in the same order
+    in each call, so that each one has the modules of the node that has launched it in the second session.
+    """
+    from bakeoff.backends.torch_profiling import TorchProfiler
+
+    with nodes:
+        profiler = TorchProfiler(run, True, [nodes.kernels()], work=nodes.work())
+    profiler.source = f"torch.profiler, with the nodes of {nodes.source}"
+    return profiler
+
+
+def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[Kernel]:
+    """Return the kernels of the second run of a session that both profiles show, with the modules of their nodes.
+
+    The two profiles have clocks of their own, in nanoseconds and microseconds. They are set so that as many launches
+    as possible happen within nodes.
+    """
+    from bakeoff.backends.torch_profiling import CALL, walk
+
+    in_order_of_time = sorted(events, key=lambda event: event.get("ts", 0))
+    nodes = [event for event in in_order_of_time if is_node(event)]
+    runs = [event for event in in_order_of_time if event.get("name") == "model_run"]
+    begun = [node["ts"] for node in nodes]
+    of_nodes = [
+        run for run in runs if bisect.bisect(begun, run["ts"] + run["dur"]) > bisect.bisect_left(begun, run["ts"])
+    ]
+    calls = trace.named(CALL)
+    if len(of_nodes) < 2 or not calls:
+        return []
+    zero_ns, zero_us = calls[0].begun_ns, runs[0]["ts"]
+    ran = {event.correlation: event for event, _ in trace.on_device}
+    launches = [
+        ((event.begun_ns - zero_ns) / 1e3 + zero_us, ran[event.correlation].name)
+        for event in walk(calls)
+        if event.name.startswith("cu") and event.correlation in ran  # of CUDA's runtime or driver
+    ]
+
+    def node_at(us: float) -> Mapping[str, Any] | None:
+        place = bisect.bisect(begun, us) - 1
+        return nodes[place] if place >= 0 and us <= begun[place] + nodes[place]["dur"] + 1 else None
+
+    # a call begins before its first run, and ends after its last one
+    most_us = (calls[-1].ended_ns - zero_ns) / 1e3 - (runs[-1]["ts"] + runs[-1]["dur"] - zero_us)
+    within = [sum(node_at(us - shift_us) is not None for us, _ in launches) for shift_us in range(max(1, int(most_us)))]
+    first = within.index(max(within))
+    length = next((more for more, count in enumerate(within[first:]) if count < within[first]), len(within) - first)
+    shift_us = first + (length - 1) / 2
+    second = of_nodes[1]
+    kernels = []
+    for us, name in launches:
+        if second["ts"] <= us - shift_us <= second["ts"] + second["dur"]:
+            node = node_at(us - shift_us)
+            owner = NOBODY if node is None else owners.get(name_of(node), NOBODY)
+            kernels.append(Kernel(name, owner.modules))
+    return kernels

@@ -443,7 +443,10 @@ def test_views_give_a_kernel_no_modules_beside_those_that_compute() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("backend", ["eager", "eager/cuda-graph", "inductor", "inductor/cuda-graph", "torchscript"])
+@pytest.mark.parametrize(
+    "backend",
+    ["eager", "eager/cuda-graph", "inductor", "inductor/cuda-graph", "torchscript", "onnx", "onnx/cuda-graph"],
+)
 def test_kernels_on_a_gpu_have_the_modules_that_launched_them(backend: str, tmp_path: Path) -> None:
     name, _, mode = backend.partition("/")
     cell = Cell(model="mlp", backend=name, mode=mode or "default", device="cuda")
