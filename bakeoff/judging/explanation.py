@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
@@ -284,9 +285,19 @@ def mostly_of(parts: Sequence[Part]) -> tuple[tuple[str, float], ...]:
     whole_ms = sum(part.ms for part in parts)
     times: defaultdict[str, float] = defaultdict(float)
     for part in parts:
-        times[part.name] += part.ms
+        times[kernel_name(part.name)] += part.ms
     shares = sorted(((name, ms / whole_ms) for name, ms in times.items() if whole_ms), key=lambda pair: -pair[1])
     return tuple(pair for pair in shares[:MOST_NAMED] if pair[1] >= NOTEWORTHY_SHARE)
+
+
+def kernel_name(name: str) -> str:
+    """Return the name of a GPU's kernel without what a C++ compiler adds: result, template arguments and parameters."""
+    if not name.startswith("void ") and "<" not in name:
+        return name
+    plain, longer = name.replace("(anonymous namespace)::", ""), ""
+    while plain != longer:
+        plain, longer = re.sub("<[^<>]*>", "", plain), plain
+    return plain.partition("(")[0].split()[-1]
 
 
 class Branch(Frozen):

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
-from bakeoff.judging.explanation import NOT_OWNED, UNSEEN, Bound, Explanation, ProfiledCell, Row, Unlike, joined, moved
+from bakeoff.judging.explanation import (
+    NOT_OWNED,
+    UNSEEN,
+    Bound,
+    Explanation,
+    ProfiledCell,
+    Row,
+    Unlike,
+    joined,
+    kernel_name,
+    moved,
+)
 from bakeoff.records.profile import CellProfile, Kind, ThreadUse
 from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line, spell_ms
@@ -157,7 +168,7 @@ def work_lines(profile: CellProfile) -> list[str]:
     lines += work.facts
     if fused := joined(profile):
         several = f"{len(fused)} kernels or operators work" if len(fused) > 1 else "One kernel or operator works"
-        longest = f"{fused[0].name}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
+        longest = f"{kernel_name(fused[0].name)}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
         lines.append(f"{several} for more than one module. The longest is {longest}.")
     if copies := moved(profile):
         each_kind = [f"{name} {runs:g} times ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.gpu
 PARTS = ["text_encoder", "unet", "vae.decoder"]
 
 
-def test_parts_of_a_diffusers_pipeline_in_fp16_are_compared_and_put_in_place(tmp_path: Path) -> None:
+def test_parts_of_a_diffusers_pipeline_in_fp16_are_compared_and_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")  # it has the machine to itself, and kernels by the hundred
     pipeline = stable_diffusion(width=64, latents=16).to("cuda", torch.float16)
     with torch.no_grad():
         wanted = paint(pipeline)

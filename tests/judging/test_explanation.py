@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, tree_of
+from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, kernel_name, tree_of
 from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, ThreadUse, TracedSpan
 from bakeoff.records.schema import Ceilings, Record, Work
 from bakeoff.reports import explanation as shown
@@ -186,6 +186,24 @@ def test_what_compilers_did_is_told_in_sentences() -> None:
         "Left to another engine: aten.foo.",
         "One kernel or operator works for more than one module. The longest is k, for layers.0.norm and layers.1.",
         "Casts, copies and changes of layout in a call: Reorder 1 times (0.1000 ms).",
-        "It may use 2 thread(s), which were on a core for 90 %, 45 % of the time: the mean is 75 % of the busiest, "
+        "It may use 2 threads, which were on a core for 90 %, 45 % of the time: the mean is 75 % of the busiest, "
         "beside 1 more.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("void onnxruntime::cuda::_UnaryElementWise<__half, onnxruntime::cuda::OP_Tanh<__half>, 256, 4>(__half const*)",
+         "onnxruntime::cuda::_UnaryElementWise"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float, false>(int, float)",
+         "at::native::vectorized_layer_norm_kernel"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int>(cublasGemvParamsEx<int>)",
+         "internal::gemvx::kernel"),
+        ("nvjet_sm90_hsh_96x64_64x10_1x2_h_bz_bias_TNN", "nvjet_sm90_hsh_96x64_64x10_1x2_h_bz_bias_TNN"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        ("aten::add_", "aten::add_"),
+    ],
+)  # fmt: skip
+def test_kernels_are_told_without_what_a_compiler_adds(name: str, plain: str) -> None:
+    assert kernel_name(name) == plain
