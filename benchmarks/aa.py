@@ -49,6 +49,9 @@ from bakeoff.planning.sampling_plan import MAX_PROCESSES
 PLUGIN = Path(__file__).resolve().parent.parent / "tests/support/plugin"
 """The tests' plug-in, with the copies of eager that are really slower."""
 
+COPIES = Path(__file__).resolve().parent / "copies"
+"""A plug-in with other backends under second names. It is none of the tests': they list what is installed."""
+
 SLOWER_COPIES = {1.03: "eager-3-percent-slower", 1.05: "eager-5-percent-slower"}
 """Its backends, by how many times slower than eager they are."""
 
@@ -122,20 +125,20 @@ def main() -> None:
 def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
     planted, copy = [float(factor) for factor in options.planted.split(",")], dict[str, Any]()
     if options.by_itself:
-        use_plugin()
+        use_plugin(PLUGIN)
         planted, copy = [options.by_itself], {"again": SLOWER_COPIES[options.by_itself], "by_itself": options.by_itself}
     elif options.backend != "eager":
-        use_plugin()
+        use_plugin(COPIES)
         planted, copy = [1.0], {"first": options.backend, "again": f"{options.backend}-again"}
     what = model, options.device, options.mode
     for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, schedule=options.schedule, **copy):
         yield selfcheck.to_json(trial)
 
 
-def use_plugin() -> None:
-    """Install the tests' plug-in, which has the second copies, also for worker processes."""
-    sys.path.insert(0, str(PLUGIN))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PLUGIN), os.environ.get("PYTHONPATH"))))
+def use_plugin(plugin: Path) -> None:
+    """Install a plug-in, which has the second copies, also for worker processes."""
+    sys.path.insert(0, str(plugin))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(plugin), os.environ.get("PYTHONPATH"))))
 
 
 def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
