@@ -329,16 +329,14 @@ def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mappin
         if event.name.startswith("cu") and event.correlation in ran  # of CUDA's runtime or driver
     ]
 
-    def node_at(us: float) -> Mapping[str, Any] | None:
+    def node_at(us: float) -> Mapping[str, Any] | None:  # a microsecond more, because times are cut to whole ones
         place = bisect.bisect(begun, us) - 1
         return nodes[place] if place >= 0 and us <= begun[place] + nodes[place]["dur"] + 1 else None
 
     # a call begins before its first run, and ends after its last one
     most_us = (calls[-1].ended_ns - zero_ns) / 1e3 - (runs[-1]["ts"] + runs[-1]["dur"] - zero_us)
-    within = [sum(node_at(us - shift_us) is not None for us, _ in launches) for shift_us in range(max(1, int(most_us)))]
-    first = within.index(max(within))
-    length = next((more for more, count in enumerate(within[first:]) if count < within[first]), len(within) - first)
-    shift_us = first + (length - 1) / 2
+    shifts_us = range(max(1, int(most_us)))
+    shift_us = middle_of_best([sum(node_at(us - shift) is not None for us, _ in launches) for shift in shifts_us])
     second = of_nodes[1]
     kernels = []
     for us, name in launches:
@@ -347,3 +345,10 @@ def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mappin
             owner = NOBODY if node is None else owners.get(name_of(node), NOBODY)
             kernels.append(Kernel(name, owner.modules))
     return kernels
+
+
+def middle_of_best(counts: Sequence[int]) -> float:
+    """Return the place of the largest count. Where equal ones follow it, it is the middle of them."""
+    first = counts.index(max(counts))
+    last = next((place - 1 for place in range(first, len(counts)) if counts[place] < counts[first]), len(counts) - 1)
+    return (first + last) / 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
-from bakeoff.backends.onnx_profiling import Node
+from bakeoff.backends.onnx_profiling import Node, kernels_in
 from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
@@ -440,6 +440,29 @@ def test_views_give_a_kernel_no_modules_beside_those_that_compute() -> None:
     add, view = node("add.Tensor", "L['self'].norm"), node("view.default", "L['self'].linear")
     assert inductor_profiling.modules_of_origins([add, view]) == ("norm",)
     assert inductor_profiling.modules_of_origins([view]) == ("linear",)
+
+
+@pytest.mark.parametrize("shift_us", [0, 7, 40])
+def test_kernels_of_onnx_runtime_have_the_nodes_within_which_they_were_launched(shift_us: int) -> None:
+    """In each of two runs, `first` launches one kernel, `reshape` none, and `last` two. The call has 50 µs to spare."""
+    runs = [{"name": "model_run", "ts": begun, "dur": 60} for begun in (1000, 1100)]
+    nodes = [
+        {"cat": "Node", "name": f"{name}_kernel_time", "ts": run["ts"] + begun, "dur": 10}
+        for run in runs
+        for name, begun in (("first", 5), ("reshape", 25), ("last", 45))
+    ]
+    launched_us = [run["ts"] + after + shift_us - 1000 for run in runs for after in (8, 47, 51)]
+    inside = [
+        Event("cudaLaunchKernel", us * 1000, us * 1000 + 900, number, []) for number, us in enumerate(launched_us)
+    ]
+    call = Event(CALL, 0, 210_000, 0, inside)
+    kernels = [Event("abc"[number % 3], 500_000 + number, 500_001 + number, number, []) for number in range(6)]
+    owners = {"first": Owner(("layers.0",)), "last": Owner(("layers.1",))}
+    trace = Trace([call], [(kernel, 0) for kernel in kernels])
+    assert kernels_in(trace, [*nodes, *runs], owners) == [
+        Kernel("a", ("layers.0",)), Kernel("b", ("layers.1",)), Kernel("c", ("layers.1",)),
+    ]  # fmt: skip
+    assert kernels_in(trace, runs, owners) == []
 
 
 @pytest.mark.gpu
