@@ -3,6 +3,7 @@
 
     python benchmarks/overhead.py --model mlp,conv,transformer --devices cpu
     python benchmarks/overhead.py --model hf:./bert --set batch=2 --set seq=128 --backends eager,inductor,onnx,openvino
+    python benchmarks/overhead.py --model rope --devices cuda --log rope.log      when each phase of each cell began
 
 | kind | what it contains |
 | --- | --- |
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -46,20 +47,13 @@ BEGUN = time.monotonic() - time.process_time()
 """When this process was started, without the time that it has waited."""
 
 KINDS = {
-    "probe": "building",
-    "import": "building",
-    "model": "building",
-    "inputs": "building",
-    "export": "building",
-    "compile": "building",
-    "load": "building",
-    "first_call": "building",
     "check": "checking",
-    "settle": "building",
+    "evaluate": "checking",
     "warm-up": "sampling",
     "measure": "sampling",
     "finish": "sampling",
 }
+"""The kinds of phases. Every other phase is a part of building, as backends have phases of their own."""
 
 
 OWN_WORK = (
@@ -75,8 +69,9 @@ OWN_WORK = (
 class Timeline(Silent):
     """Adds up the time between two announcements, by the kind of work that was under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
         self.seconds: dict[str, float] = {}
+        self.log = log
         self.processes = 0
         self._kind = "harness"
         self._since = BEGUN
@@ -93,6 +88,7 @@ class Timeline(Silent):
     def _announced(self, work: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(work)
         def announced(*args: Any, **kwargs: Any) -> Any:
+            self.log(f"{work.__qualname__} {getattr(args[0], 'label', '')}")
             begins_check = any(isinstance(arg, ComputeReference | MeasureCeilings) for arg in args)
             self.turn_to("checking" if begins_check else "harness")
             return work(*args, **kwargs)
@@ -104,14 +100,17 @@ class Timeline(Silent):
 
     def phase(self, cell: Cell, name: str) -> None:
         self.processes += name == "probe"
-        self.turn_to(KINDS[name])
+        self.turn_to(KINDS.get(name, "building"))
+        self.log(f"{cell.label}: {name}")
 
     def ended(self, record: Record) -> None:
         self.turn_to("harness")
+        self.log(f"{record.cell.label}: {record.status}")
 
     def note(self, text: str) -> None:
         kinds = {"importing": "building", "computing": "checking", "measuring": "checking"}
         self.turn_to(kinds.get(text.partition(" ")[0], "harness"))
+        self.log(text)
 
 
 def main() -> None:
@@ -121,7 +120,9 @@ def main() -> None:
     parser.add_argument("--devices", default="cpu")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--processes", type=int)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--log", type=argparse.FileType("w"), help="file for a line when each phase of a cell begins")
     options = parser.parse_args()
     request = Request(
         models=config.split([options.model]),
@@ -129,8 +130,9 @@ def main() -> None:
         devices=config.split([options.devices]),
         precision=config.split([options.precision]),
         set=config.parse_dimensions(options.set),
+        processes=options.processes,
     )
-    timeline = Timeline()
+    timeline = Timeline(lambda line: _say(f"{time.monotonic() - BEGUN:7.2f} {line}", options.log))
     timeline.give_own_work_to_the_harness()
     with tempfile.TemporaryDirectory() as folder:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
@@ -150,9 +152,10 @@ def main() -> None:
         _say(sentences.verdict(contest))
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _say(line: str, file: TextIO | None = sys.stdout) -> None:
+    if file:
+        file.write(f"{line}\n")
+        file.flush()
 
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ class Mode:
     """True if calls are captured in a CUDA graph of ours, which has one size."""
     built_as: str = ""
     """The mode whose artefact this one starts from, or whose compiled code it captures. Empty: it builds its own."""
+    replays: str = ""
+    """The mode whose compiled code the library replays in CUDA graphs of its own, or empty where it does not."""
     channels_last_of: str = ""
     """The mode that this one is with images and weights in channels_last memory, or empty for any other mode."""
     any_size: bool = False
@@ -126,6 +128,13 @@ class Mode:
         return self.channels_last_of or self.name
 
     @property
+    def code_of(self) -> str:
+        """The mode whose compiled code runs in a call. A graph of ours without options captures the plain mode's."""
+        if self.captures and not self.options:
+            return self.built_as or (CHANNELS_LAST if self.channels_last_of else DEFAULT)
+        return self.replays or self.built_as or self.name
+
+    @property
     def reason_for_one_size(self) -> str:
         """Why the mode serves one size only, or an empty string."""
         return self.one_size or ("a CUDA graph replays calls of one size" if self.captures else "")
@@ -135,10 +144,9 @@ class Mode:
         same device unless told otherwise."""
         suits = self.worth_trying and replace(self.worth_trying, convolutions=True)
         name = CHANNELS_LAST if self.name == DEFAULT else f"{self.name}-{CHANNELS_LAST}"
-        built_as = CHANNELS_LAST if self.built_as == DEFAULT else ""
-        return replace(
-            self, name=name, channels_last_of=self.name, built_as=built_as, worth_trying=worth_trying or suits
-        )
+        others = {"built_as": self.built_as, "replays": self.replays}
+        moved = {field: CHANNELS_LAST if other == DEFAULT else "" for field, other in others.items()}
+        return replace(self, name=name, channels_last_of=self.name, worth_trying=worth_trying or suits, **moved)
 
 
 def int8_products(options: Mapping[str, object] | None = None) -> Mode:

@@ -95,7 +95,7 @@ COMPILES_AT_START = (
 OF_PARTS = "which parts or paddings are compiled takes more than a page"
 
 PLAIN = Mode(worth_trying=ANYWHERE)
-REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"))
+REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"), replays=DEFAULT)
 GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
 
 CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no constants"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, s
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Extent, Placement, Status, WarmUp
+from bakeoff.records.schema import Extent, Placement, Record, Status, WarmUp
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
@@ -115,6 +116,17 @@ def test_a_cell_that_is_far_from_the_best_has_energy_and_a_trace_only_if_energy_
     assert all(record.throughput for record in run.records.values())
 
 
+def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Path) -> None:
+    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+        return [("null", "eager")] if len(records[0].processes) < 5 else []
+
+    scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.05)}
+    run = run_contest(tmp_path, scripts, plan_of(3, 20), device=Device("cuda"), cores=16, undecided=undecided)
+    assert run.most("finishes", "finished") == {0: 1, 1: 3, 2: 3, 3: 3, 4: 1}, "further processes only check"
+    energies = {label: record.energy is not None for label, record in run.records.items()}
+    assert energies["null"] and not energies["null/double"], "five processes show that it is slower"
+
+
 def test_what_answers_wrongly_is_not_what_others_are_near_to(tmp_path: Path) -> None:
     wrong = Script(level_ms=0.1, answers={(0, "start"): WRONG})
     records = run_contest(tmp_path, {"eager": Script(), "null": Script(level_ms=1.1), "null/wrong": wrong}).records
@@ -127,7 +139,7 @@ def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_al
     scripts = {label: Script(level_ms=level) for label, level in levels.items()}
     run = run_contest(tmp_path, scripts, plan_of(3), device=Device("cuda"), cores=16)
     assert {len(record.processes) for record in run.records.values()} == {3}
-    assert run.most("finishes", "finished") == {0: 1, 1: 3, 2: 5}, "in full, energy of two, nothing but checks"
+    assert run.most("finishes", "finished") == {0: 1, 1: 5, 2: 3}, "in full, nothing but checks, energy of two"
     on_cpu = run_contest(tmp_path / "cpu", scripts, plan_of(3), cores=16)
     assert on_cpu.most("finishes", "finished") == {0: 1, 1: 1, 2: 1}, "each check takes all cores"
 

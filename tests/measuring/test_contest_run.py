@@ -83,7 +83,7 @@ def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) ->
         return [("null", "eager")] if asked[-1] < 5 else []
 
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3, 20), undecided=undecided)
-    assert asked == [3, 4, 5]
+    assert asked == [3, 3, 4, 4, 5, 5], "once for what the last process measures, and once it has ended"
     assert [len(record.processes) for record in run.records.values()] == [5, 5]
     told = "3 processes of each cell do not decide null against eager: more of each"
     assert [text for text in run.said if "do not decide" in text] == [told], "once, however many follow"
@@ -246,6 +246,22 @@ def test_best_leaves_out_what_a_call_of_eager_shows_to_be_dominated(
     assert run.complete
     assert {label for label, record in run.records.items() if record.status is Status.LEFT_OUT} == left_out
     assert {label for label, record in run.records.items() if record.status is Status.OK} == {*BEST_ON_GPU} - left_out
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "left_out"),
+    [
+        (0.2, {"inductor", "inductor/reduce-overhead", "eager/channels-last"}),
+        (5.0, {"inductor/reduce-overhead"}),
+        (20.0, {"inductor/cuda-graph", "inductor/reduce-overhead", "eager/cuda-graph-channels-last"}),
+    ],
+)
+def test_of_all_graphs_of_one_code_best_takes_one(call_ms: float, left_out: set[str]) -> None:
+    others = ("inductor", "inductor/cuda-graph", "inductor/reduce-overhead", "eager/cuda-graph-channels-last")
+    (contest,) = plan(Request(models=("conv",), backends=("eager", "eager/channels-last", *others), devices=(GPU,)))
+    cells = [replace(planned, of_best=True) for planned in contest.cells]
+    found = dominated(cells, call_ms, 0.1)
+    assert {planned.cell.label for planned in cells if planned.cell.id in found} == left_out
 
 
 def test_what_was_left_out_takes_the_place_of_a_graph_that_fails(tmp_path: Path) -> None:
@@ -574,8 +590,9 @@ def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: 
         assert new.bursts[: len(old.bursts)] == old.bursts and rounds_of(old) == 24 and rounds_of(new) == 36
         assert [process.index for process in new.processes] == [0, 1, 2] and new.processes[:2] == old.processes
         assert [process.warm for process in new.processes] == [False, True, True]
-        unchanged = {"processes", "bursts", "latency", "roofline", "elapsed_s"}
-        assert new.model_dump(exclude=unchanged) == old.model_dump(exclude=unchanged)
+        assert new.energy is not None and old.energy is None, "the last process has it"
+        changed = {"processes", "bursts", "latency", "roofline", "elapsed_s", "energy"}
+        assert new.model_dump(exclude=changed) == old.model_dump(exclude=changed)
         assert new.elapsed_s > old.elapsed_s
         assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
 

@@ -462,19 +462,20 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def last_step(self, has_time: bool, may_be_chosen: bool, evaluate_ends_s: float = math.inf) -> Finish:
+    def last_step(
+        self, has_time: bool, may_be_chosen: bool, with_energy: bool, evaluate_ends_s: float = math.inf
+    ) -> Finish:
         """Return what its process does last. It always checks its answers once more.
 
         Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
-        What takes seconds is for a cell that `may_be_chosen`: energy and the trace of kernels in the second process,
-        the stages around the model in each, and a throughput again that its latency contradicts.
+        What takes seconds is for a cell that `may_be_chosen`: energy and the trace of kernels in the process that is
+        `with_energy`, the stages around the model in each, and a throughput again that its latency contradicts.
         The user's own metric is computed last, in the first process, until `evaluate_ends_s`.
         """
-        sampling, processes = self._setup.sampling, len(self._processes)
-        wants_more = has_time and not sampling.latency_only
-        is_first, for_choice = processes == 0, wants_more and may_be_chosen
-        with_energy = for_choice and processes == min(1, sampling.processes - 1)
+        wants_more, is_first = has_time and not self._setup.sampling.latency_only, not self._processes
+        for_choice = wants_more and may_be_chosen
+        with_energy &= for_choice and (self._so_far is None or self._so_far.energy is None)
         is_doubted = self._so_far is not None and _doubts_throughput(self._so_far)
         return Finish(
             in_full=wants_more and is_first,

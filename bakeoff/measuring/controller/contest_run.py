@@ -12,6 +12,7 @@ from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.rounds import (
+    NextEpoch,
     Pairs,
     RoundsSoFar,
     core_of_round,
@@ -165,15 +166,7 @@ class ContestRun:
         """Return True when these cells get another process, and say why or why not."""
         plan = self._run.sampling
         labels = [cell_run.cell.label for cell_run in cells]
-        decision = next_epoch(
-            plan,
-            done,
-            open_pairs,
-            has_time=all(cell_run.has_time_for_another for cell_run in cells),
-            has_budget=self._time_plan.leaves_room_for_epoch(
-                labels, self._machine.now_s(), all(cell_run.starts_warm for cell_run in cells)
-            ),
-        )
+        decision = self._decision(done, cells, open_pairs)
         self._time_plan.expect_further(
             self._contest_id, labels, max(1, plan.processes - done) if decision.is_wanted else 0
         )
@@ -190,6 +183,17 @@ class ContestRun:
         elif decision.note:
             self._note(f"{self._contest_id}: {decision.note}")
         return decision.is_wanted
+
+    def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> NextEpoch:
+        labels = [cell_run.cell.label for cell_run in cells]
+        are_warm = all(cell_run.starts_warm for cell_run in cells)
+        return next_epoch(
+            self._run.sampling,
+            done,
+            open_pairs,
+            has_time=all(cell_run.has_time_for_another for cell_run in cells),
+            has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s(), are_warm),
+        )
 
     def _run_epoch(self, epoch: Epoch) -> None:
         """Build one process of each cell, measure them in rounds, and let them go."""
@@ -318,16 +322,18 @@ class ContestRun:
 
         Only cells that somebody may choose are measured in ways that take seconds. That is decided once for all.
         """
+        records = [record for each in self._cells if (record := each.so_far())]
         if self._run.sampling.energy_of_all:
             chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
+            with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
         else:
-            records = [record for each in self._cells if (record := each.so_far())]
             chosen = contenders(records, self._run.requirements)
+            with_energy = not self._goes_on_after(epoch, records)
 
         def last_step(cell_run: CellRun, others: Collection[CellRun]) -> Finish:
             ends_s = self._time_plan.contest_ends_s
             has_time = self._machine.now_s() + self._seconds_of(Step.FINISH, [cell_run, *others]) <= ends_s
-            return cell_run.last_step(has_time, cell_run.cell.label in chosen, ends_s)
+            return cell_run.last_step(has_time, cell_run.cell.label in chosen, with_energy, ends_s)
 
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
@@ -348,6 +354,12 @@ class ContestRun:
             for cell_run, last in going:
                 others.remove(cell_run)
                 self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving])
+
+    def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
+        """Return True if another epoch is to follow this one, by the records so far."""
+        done = epoch.number + 1
+        open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
+        return self._decision(done, [each for each in self._cells if not each.left], open_pairs).is_wanted
 
     def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun]) -> None:
         """Wait for the cell's last step, and let its process go while `others` are alive."""
