@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bakeoff.models.base import Call, Pipeline
     from bakeoff.models.calls_file import Calls
+    from bakeoff.planning.request import Request
 
 CALLS = "calls.pt"
 
@@ -229,6 +230,8 @@ class _Asked:
         if is_of_parts and options.request.get("runs"):
             raise UsageError("the parts of a pipeline are the runs: leave [[run]] out of the file of options")
         asked = with_interpreters(options.to_request())
+        if is_of_parts:
+            _require_one_contest(asked)
         require_known_backends(asked)
         if options.out is not None:
             Store.check(options.out)
@@ -278,8 +281,30 @@ class _Asked:
 
     def run_parts(self, modules: Mapping[str, torch.nn.Module], calls: Mapping[str, Calls], out: Path) -> Ended:
         """Compare the parts of a pipeline with their recorded calls, in one run in the folder `out`."""
-        with _travelling_parts(modules, calls, has_precision="precision" in self.fields) as travelling:
+        with _travelling_parts(
+            modules, calls, has_precision=bool(self.gathered().request.get("precision"))
+        ) as travelling:
             return replace(self, out=out).run(travelling)
+
+
+def _require_one_contest(of_part: Request) -> None:
+    """Raise UsageError for a request that makes several contests of a part, because only one winner can answer for it.
+
+    The sizes of a part's calls are contests, too, but each of them has a build of its own.
+    """
+    from bakeoff.planning.places import devices_of_cells
+
+    if of_part.separate and len(of_part.precision) > 1:
+        raise UsageError(
+            f"--separate makes contests of {', '.join(of_part.precision)}, and only one winner can answer for a part: "
+            "leave --separate out, so that all precisions are in one table, or compare once for each --precision"
+        )
+    if len(devices := devices_of_cells(of_part.devices)) > 1:
+        raise UsageError(
+            f"a pipeline is compared on one device, and --devices names {', '.join(map(str, devices))}: name one"
+        )
+    if of_part.shard:
+        raise UsageError(f"--shard {of_part.shard} would leave out parts of the pipeline, which is compared as a whole")
 
 
 @contextlib.contextmanager

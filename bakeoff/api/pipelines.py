@@ -31,7 +31,7 @@ from bakeoff.records.text import spell_ms
 from bakeoff.reports import doubt_sentences, writer
 from bakeoff.reports.console import written_to_the_end
 from bakeoff.reports.json_answer import Answer
-from bakeoff.shipping.pipelines import load_parts, ship, winners_in
+from bakeoff.shipping.pipelines import has_winners, load_parts, places_in, ship, winners_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,15 +110,23 @@ class PipelineResult(Result):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "parts": self.parts}
 
+    @property
+    def _chosen(self) -> Mapping[str, Result]:
+        """The results whose winners are wanted: those in fp32, where the winners across precisions miss the metric."""
+        is_in_fp32 = self.report.request.get("precision") == [Precision.FP32]
+        return {name: _in_fp32(each) for name, each in self.parts.items()} if is_in_fp32 else self.parts
+
     def _shipped(self) -> Path:
         """Return the folder with the winners of all parts, which an interrupted run has not written."""
         folder = self.folder / WINNERS
-        if not folder.exists():
-            ship_winners(self.parts, folder)
+        left = {} if has_winners(folder) else ship_winners(self._chosen, folder)
+        if not places_in(folder):
+            reasons = [f"{name}: {reason}" for name, reason in left.items()] or self.report.notes
+            raise UsageError(f"no part has a winner that can be put in place: {'; '.join(reasons)}")
         return folder
 
     def _require_gain(self, anyway: bool) -> None:
-        if not any(map(cells_to_ship, self.parts.values())):
+        if not any(map(cells_to_ship, self._chosen.values())):
             raise UsageError(f"no part has a winner to put in place: {'; '.join(self.report.notes)}")
         if anyway:
             return
@@ -163,6 +171,26 @@ class WholeMeasured:
         return ours.beside(theirs) if ours and theirs else ours
 
 
+@dataclass
+class _Mix:
+    """The winners of the parts, as far as they are exported, loaded, and measured as a whole."""
+
+    parts: Mapping[str, Result]  # whose winners are wanted
+    whole: WholeMeasured = field(default_factory=WholeMeasured)
+    left: Mapping[str, str] = field(default_factory=dict)  # why a winner could not be exported, by part
+    winners: Winners = field(default_factory=dict)
+    is_shipped: bool = False
+
+    def measure(self, pipeline: object, example: object, evaluate: Evaluate | None, seed: int, folder: Path) -> None:
+        """Export the winners into `folder`, and measure the pipeline with them. Interrupted, it keeps what is there."""
+        self.left = ship_winners(self.parts, folder)
+        self.is_shipped = True
+        self.winners = winners_in(folder, pipeline)
+        measure_in_turn(pipeline, example, self.winners, self.whole.bursts)
+        if evaluate is not None:
+            evaluate_sides(pipeline, evaluate, self.winners, seed, self.whole.metrics)
+
+
 def compare_parts(
     pipeline: object,
     example: object,
@@ -190,45 +218,38 @@ def compare_parts(
     if uncalled := [name for name, of_part in calls.items() if not of_part.count]:
         raise UsageError(f"the example call does not call {', '.join(uncalled)}: name parts that `inspect` lists")
     run, was_interrupted = run_parts(modules, calls, folder / PARTS)
-    results, whole = results_of_parts(run), WholeMeasured()
-    placed: Mapping[str, Result] = results  # whose winners are put in place
-    left: dict[str, str] = {}
-    winners: Winners = {}
+    results = results_of_parts(run)
+    mix = _Mix(results)
     missed: Sequence[RequirementMissed] = ()
-
-    def measure() -> None:
-        nonlocal left, winners
-        left = ship_winners(placed, folder / WINNERS)
-        winners = winners_in(folder / WINNERS, pipeline)
-        measure_in_turn(pipeline, example, winners, whole.bursts)
-        if function is not None:
-            evaluate_sides(pipeline, function, winners, seed, whole.metrics)
 
     def records() -> list[Record]:
         measured = run.report.records
-        return whole.records(_of_whole(measured[0], pipeline), began) if measured else []
+        return mix.whole.records(_of_whole(measured[0], pipeline), began) if measured else []
 
     if not was_interrupted:
         try:
-            measure()
+            mix.measure(pipeline, example, function, seed, folder / WINNERS)
             in_fp32 = {name: _in_fp32(each) for name, each in results.items()}
             if _may_lose_less(in_fp32, results) and (missed := _missed(records(), required)):
-                placed, whole = in_fp32, WholeMeasured(metrics={ORIGINAL: whole.metrics[ORIGINAL]})
-                shutil.rmtree(folder / WINNERS)
-                measure()
+                mix = _Mix(in_fp32, WholeMeasured(metrics={ORIGINAL: mix.whole.metrics[ORIGINAL]}))
+                mix.measure(pipeline, example, function, seed, folder / WINNERS)
         except KeyboardInterrupt:
             was_interrupted = True
     with written_to_the_end():
+        if not mix.is_shipped:  # what is there is of another mix, or a part of this one
+            shutil.rmtree(folder / WINNERS, ignore_errors=True)
         notes = [
-            _note(name, each, name in winners, left.get(name, ""), was_interrupted) for name, each in placed.items()
+            _note(name, each, name in mix.winners, mix.left.get(name, ""), was_interrupted)
+            for name, each in mix.parts.items()
         ]
-        if missed:
+        is_in_fp32 = mix.parts is not results
+        if is_in_fp32:
             notes.append(
                 "the winners across precisions miss what is required of the whole pipeline: "
-                f"{'; '.join(map(doubt_sentences.unmet, missed))}. The best builds in fp32 are in their place"
+                f"{'; '.join(map(doubt_sentences.unmet, missed))}. The best builds in fp32 take their place"
             )
         if was_interrupted:
-            notes.append(_what_is_missing(parts, results, whole, evaluates=function is not None))
+            notes.append(_what_is_missing(parts, results, mix.whole, evaluates=function is not None))
         made = records()
         report = run.report.model_copy(
             update={
@@ -237,7 +258,11 @@ def compare_parts(
                 "planned": len(made) or 2,
                 "complete": run.complete and not was_interrupted,
                 "command": "",
-                "request": {**run.report.request, "require": str(required)},
+                "request": {
+                    **run.report.request,
+                    "require": str(required),
+                    **({"precision": [Precision.FP32]} if is_in_fp32 else {}),
+                },
                 "records": made,
                 "verdicts": [],
                 "notes": notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ PARTS = "parts.json"
 def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str, str]:
     """Export these cells of each part's run, one for each size, and return why a part could not be.
 
-    `chosen` has for each part the folder of its run and the ids of its cells.
+    `chosen` has for each part the folder of its run and the ids of its cells. What the folder holds is replaced. An
+    interruption leaves a folder that `has_winners` knows to be unfinished.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     shipped, left = {}, {}
     for part, (run, cells) in chosen.items():
         places = [f"{part}/{number}" for number in range(len(cells))]
@@ -35,14 +38,27 @@ def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str
     return left
 
 
-def winners_in(folder: Path, pipeline: object) -> dict[str, Callable[..., Any]]:
-    """Load the winner of each part in a folder. A call that no build of a part serves goes to the part's own code."""
+def has_winners(folder: Path) -> bool:
+    """Return True if `ship` has finished this folder."""
+    return (folder / PARTS).exists()
+
+
+def places_in(folder: Path) -> dict[str, list[str]]:
+    """Return the folders of each part's builds within this folder, the most frequent size first.
+
+    Raises UsageError where `ship` has not finished it.
+    """
     try:
-        shipped: dict[str, list[str]] = json.loads((folder / PARTS).read_text(encoding="utf-8"))
+        places: dict[str, list[str]] = json.loads((folder / PARTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} holds no winners of a pipeline's parts: {first_line(error)}") from None
+    return places
+
+
+def winners_in(folder: Path, pipeline: object) -> dict[str, Callable[..., Any]]:
+    """Load the winner of each part in a folder. A call that no build of a part serves goes to the part's own code."""
     winners: dict[str, Callable[..., Any]] = {}
-    for part, places in shipped.items():
+    for part, places in places_in(folder).items():
         answers: Callable[..., Any] = part_of(pipeline, part).forward
         while (
             isinstance(answers, ShippedModel) and answers.fallback is not None

@@ -92,7 +92,8 @@ def scripted(
 
     def run_parts(modules: Mapping[str, nn.Module], calls: Mapping[str, Calls], folder: Path) -> Ended:
         planned = [record for name in modules for record in of_part(name)]
-        request = Request(models=tuple(f"live:{name}" for name in modules))
+        precision = tuple(dict.fromkeys(record.cell.precision for record in planned))
+        request = Request(models=tuple(f"live:{name}" for name in modules), precision=precision)
         store = Store.create(folder, request, [record.cell.id for record in planned], "")
         store.save_environment(report().environment)
         done = [record for record in planned if record.cell.model.removeprefix("live:") in measured]
@@ -203,6 +204,30 @@ def a_part_across(name: str) -> list[Record]:
     return [ok(cells[key], steady([ms, ms * 1.001, ms * 0.999])) for key, ms in levels_ms.items()]
 
 
+def exports_by_name(
+    monkeypatch: pytest.MonkeyPatch, adds: Callable[[str], float], interrupted_at: int | None = None
+) -> None:
+    """Export cells as files that hold their ids, and load functions that add a number instead.
+
+    The export with the number `interrupted_at`, counted from 1, is interrupted after it has written its file.
+    """
+    at_export = interrupt_at(interrupted_at) if interrupted_at else lambda: None
+
+    def export(run: Path, cell_id: str, folder: Path) -> None:
+        assert not folder.exists(), "an export needs a new folder"
+        folder.parent.mkdir(parents=True)
+        folder.write_text(cell_id)
+        at_export()
+
+    def load(folder: Path, fallback: object) -> Callable[[torch.Tensor], torch.Tensor]:
+        added = adds(folder.read_text())
+        return lambda x: x + added
+
+    monkeypatch.setattr("bakeoff.shipping.pipelines.export", export)
+    monkeypatch.setattr("bakeoff.shipping.pipelines.load", load)
+    monkeypatch.setattr("bakeoff.api.pipelines.measure_in_turn", lambda *given: given[-1].update(took(20, 8).bursts))
+
+
 @pytest.mark.parametrize(
     ("bf16_adds", "fp32_adds", "in_place", "winner"),
     [(1.0, 1.0, "bf16", "with the winners"), (0.5, 1.0, "fp32", "with the winners"), (0.5, 0.5, "fp32", "original"),
@@ -211,19 +236,7 @@ def a_part_across(name: str) -> list[Record]:
 def test_the_metric_of_the_whole_judges_the_mix_of_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bf16_adds: float, fp32_adds: float, in_place: str, winner: str
 ) -> None:
-    def ship(parts: Mapping[str, bakeoff.Result], folder: Path) -> dict[str, str]:
-        folder.mkdir()
-        [cell_id] = cells_to_ship(parts["first"])
-        (folder / "cell").write_text(cell_id)
-        return {}
-
-    def load(folder: Path, pipeline: object) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-        adds = bf16_adds if "_bf16_" in (folder / "cell").read_text() else fp32_adds
-        return {"first": lambda x: x + adds}
-
-    monkeypatch.setattr("bakeoff.api.pipelines.ship_winners", ship)
-    monkeypatch.setattr("bakeoff.api.pipelines.winners_in", load)
-    monkeypatch.setattr("bakeoff.api.pipelines.measure_in_turn", lambda *given: given[-1].update(took(20, 8).bursts))
+    exports_by_name(monkeypatch, lambda cell_id: bf16_adds if "_bf16_" in cell_id else fp32_adds)
     evaluated: list[float] = []
 
     def evaluate(predict: Two) -> dict[str, list[float]]:
@@ -235,12 +248,90 @@ def test_the_metric_of_the_whole_judges_the_mix_of_precisions(
         pipeline, torch.ones(1), ["first"], scripted(("first",), of_part=a_part_across), evaluate=evaluate,
         require="sum>-10%", out=tmp_path / "run",
     )  # fmt: skip
-    assert f"_{in_place}_onnx" in (tmp_path / "run" / "winners" / "cell").read_text()
+    assert f"_{in_place}_onnx" in (tmp_path / "run" / "winners" / "first" / "0").read_text()
     assert found.report.notes[0].startswith(f"first: its winner is in place; onnx {in_place}")
     missed = [note for note in found.report.notes if "miss what is required of the whole pipeline: sum " in note]
     assert len(missed) == (in_place == "fp32")
     assert evaluated[0] == 3.0 and len(evaluated) == 2 + len(missed)
     assert found.contests[0].winner == winner
+
+
+@pytest.mark.parametrize(("interrupted_at", "adds"), [(1, 0.5), (2, 1.0)])
+def test_ctrl_c_while_winners_are_exported_keeps_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted_at: int, adds: float
+) -> None:
+    exports_by_name(monkeypatch, lambda cell_id: 0.5 if "_bf16_" in cell_id else 1.0, interrupted_at)
+    pipeline = Two()
+    found = compare_parts(
+        pipeline, torch.ones(1), ["first"], scripted(("first",), of_part=a_part_across), require="sum>-10%",
+        evaluate=lambda predict: {"sum": [float(predict(torch.ones(1)))] * 100}, out=tmp_path / "run",
+    )  # fmt: skip
+    precision = {0.5: "bf16", 1.0: "fp32"}[adds]
+    assert found.report.notes[0].startswith(f"first: its winner was not put in place yet; onnx {precision}")
+    assert ("miss what is required" in str(found.report.notes)) == (precision == "fp32")
+    assert not (tmp_path / "run" / "winners").exists()
+    for result_again in (found, bakeoff.open_run(tmp_path / "run")):
+        result_again.apply(pipeline, anyway=True)
+        assert pipeline(torch.ones(1)).item() == 2.0 + adds, "the wanted mix is in place"
+        restore_parts(["first"], pipeline)
+
+
+def test_ctrl_c_while_apply_exports_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exports_by_name(monkeypatch, lambda cell_id: 5.0, interrupted_at=1)
+    found, pipeline = result(tmp_path, took(20.0, 8.0)), Two()
+    with pytest.raises(KeyboardInterrupt):
+        found.apply(pipeline)
+    assert pipeline(torch.ones(1)).item() == 3.0
+    found.apply(pipeline)
+    assert pipeline(torch.ones(1)).item() == 7.0
+
+
+def test_apply_says_why_no_winner_can_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export(run: Path, cell_id: str, folder: Path) -> None:
+        raise UsageError("onnx: the artefact was not kept")
+
+    monkeypatch.setattr("bakeoff.shipping.pipelines.export", export)
+    found = result(tmp_path, took(20.0, 8.0))
+    with pytest.raises(UsageError, match=r"can be put in place: first: onnx: the artefact was not kept"):
+        found.apply(Two())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"precision": "fp32,bf16", "separate": True}, r"fp32, bf16, and only one winner .* leave --separate out"),
+     ({"devices": "cpu,cuda"}, r"on one device, and --devices names cpu, cuda: name one"),
+     ({"shard": "1/2", "devices": "cpu"}, "--shard 1/2 would leave out parts")],
+)  # fmt: skip
+def test_several_contests_of_a_part_are_refused_before_the_pipeline_is_called(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    pipeline = Two(interrupt_at(1))
+    with pytest.raises(UsageError, match=reason):
+        bakeoff.compare(pipeline, torch.ones(1), parts="first", out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_precision_in_a_file_of_options_wins_over_that_of_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[dict[str, Any]] = []
+
+    def run(asked: _Asked, travelling: Any) -> Ended:
+        runs.extend(travelling.fields["runs"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Asked, "run", run)
+    (tmp_path / "options.toml").write_text('precision = "fp32"\ndevices = "cpu"\n')
+    pipeline = SimpleNamespace(part=nn.Linear(2, 2).half())
+    for config in (None, tmp_path / "options.toml"):
+        with pytest.raises(KeyboardInterrupt):
+            bakeoff.compare(
+                pipeline, lambda pipe: pipe.part(torch.ones(1, 2).half()), parts="part", config=config,
+                out=tmp_path / "run",
+            )  # fmt: skip
+    assert [run.get("precision") for run in runs] == [("fp16",), None]
 
 
 def test_parts_across_precisions_leave_the_error_to_the_metric_of_the_whole() -> None:
