@@ -144,9 +144,18 @@ class Mode:
         same device unless told otherwise."""
         suits = self.worth_trying and replace(self.worth_trying, convolutions=True)
         name = CHANNELS_LAST if self.name == DEFAULT else f"{self.name}-{CHANNELS_LAST}"
-        others = {"built_as": self.built_as, "replays": self.replays}
-        moved = {field: CHANNELS_LAST if other == DEFAULT else "" for field, other in others.items()}
-        return replace(self, name=name, channels_last_of=self.name, worth_trying=worth_trying or suits, **moved)
+
+        def in_it(other: str) -> str:
+            return CHANNELS_LAST if other == DEFAULT else ""
+
+        return replace(
+            self,
+            name=name,
+            channels_last_of=self.name,
+            built_as=in_it(self.built_as),
+            replays=in_it(self.replays),
+            worth_trying=worth_trying or suits,
+        )
 
 
 def int8_products(options: Mapping[str, object] | None = None) -> Mode:
