@@ -180,7 +180,8 @@ def _modules_of(pipeline: object) -> dict[str, nn.Module]:
 def _candidates(pipeline: object) -> dict[str, nn.Module]:
     outer = _modules_of(pipeline)
     inner = {f"{name}.{child}": part for name, each in outer.items() for child, part in each.named_children()}
-    return outer | inner
+    by_module = {part: name for name, part in reversed((outer | inner).items())}  # one of two names is enough
+    return {name: part for name, part in (outer | inner).items() if by_module[part] == name}
 
 
 def _is_listed(name: str, calls: Mapping[str, Calls]) -> bool:
@@ -234,21 +235,20 @@ def synchronise() -> None:
 
 @contextlib.contextmanager
 def replaced(parts: Mapping[str, Callable[..., Any]], pipeline: object) -> Iterator[None]:
-    """Have these functions answer in place of the parts' own code inside the block."""
-    replace_parts(parts, pipeline)
+    """Have these functions answer in place of the parts inside the block. Then what answered before does so again."""
+    before = [(part, part.__dict__.get("forward")) for part in (part_of(pipeline, name) for name in parts)]
     try:
+        replace_parts(parts, pipeline)
         yield
     finally:
-        restore_parts(parts, pipeline)
+        for part, forward in before:
+            if forward is None:
+                part.__dict__.pop("forward", None)
+            else:
+                part.__dict__["forward"] = forward
 
 
 def replace_parts(parts: Mapping[str, Callable[..., Any]], pipeline: object) -> None:
     """Have these functions answer in place of the parts' own code. All else of a part stays, such as its weights."""
     for name, function in parts.items():
         part_of(pipeline, name).__dict__["forward"] = function
-
-
-def restore_parts(names: Sequence[str] | Mapping[str, object], pipeline: object) -> None:
-    """Have parts run their own code again."""
-    for name in names:
-        part_of(pipeline, name).__dict__.pop("forward", None)

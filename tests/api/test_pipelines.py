@@ -31,7 +31,7 @@ from bakeoff.api.pipelines import (
 from bakeoff.judging.decision import Relation
 from bakeoff.judging.judgement import judge
 from bakeoff.models.calls_file import Calls
-from bakeoff.models.pipeline_parts import replace_parts, restore_parts
+from bakeoff.models.pipeline_parts import replace_parts, replaced
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
@@ -273,7 +273,7 @@ def test_ctrl_c_while_winners_are_exported_keeps_the_choice(
     for result_again in (found, bakeoff.open_run(tmp_path / "run")):
         result_again.apply(pipeline, anyway=True)
         assert pipeline(torch.ones(1)).item() == 2.0 + adds, "the wanted mix is in place"
-        restore_parts(["first"], pipeline)
+        del pipeline.first.forward
 
 
 def test_ctrl_c_while_apply_exports_leaves_nothing_that_looks_whole(
@@ -413,11 +413,25 @@ def test_a_small_gain_of_one_process_is_not_called(tmp_path: Path) -> None:
 
 def test_a_replaced_part_keeps_everything_but_its_code() -> None:
     pipeline = Two()
-    replace_parts({"first": lambda x: x * 0}, pipeline)
-    assert pipeline(torch.ones(1)).tolist() == [1.0]
-    assert pipeline.first.config == {"width": 4}
-    restore_parts(["first"], pipeline)
+    with replaced({"first": lambda x: x * 0}, pipeline):
+        assert pipeline(torch.ones(1)).tolist() == [1.0]
+        assert pipeline.first.config == {"width": 4}
     assert pipeline(torch.ones(1)).tolist() == [3.0]
+
+
+def test_a_part_that_was_replaced_before_is_replaced_again() -> None:
+    pipeline = Two()
+    replace_parts({"first": lambda x: x * 5}, pipeline)
+    with replaced({"first": lambda x: x * 0}, pipeline):
+        assert pipeline(torch.ones(1)).tolist() == [1.0]
+    assert pipeline(torch.ones(1)).tolist() == [6.0]
+
+
+def test_two_names_of_one_module_are_refused() -> None:
+    pipeline = Two(interrupt_at(1))
+    pipeline.second = pipeline.first
+    with pytest.raises(UsageError, match="first and second are the same module: name one"):
+        bakeoff.compare(pipeline, torch.ones(1), parts="first,second", devices="cpu")
 
 
 @pytest.mark.parametrize(
