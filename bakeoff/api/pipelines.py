@@ -23,7 +23,7 @@ from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
 from bakeoff.measuring.worker.evaluating import metrics_of
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
@@ -225,6 +225,7 @@ def compare_parts(
     results = results_of_parts(run)
     mix = _Mix(results)
     missed: Sequence[RequirementMissed] = ()
+    failure = ""
 
     def records() -> list[Record]:
         measured = run.report.records
@@ -239,6 +240,9 @@ def compare_parts(
                 mix.measure(pipeline, example, function, seed, folder / WINNERS)
         except KeyboardInterrupt:
             was_interrupted = True
+        except Exception as error:  # a call of the user's pipeline, or a winner that does not load
+            mix.whole = WholeMeasured()
+            failure = f"the whole pipeline failed while it was measured: {type(error).__name__}: {first_line(error)}"
     with written_to_the_end():
         if not mix.is_shipped:  # what is there is of another mix, or a part of this one
             shutil.rmtree(folder / WINNERS, ignore_errors=True)
@@ -252,6 +256,8 @@ def compare_parts(
                 "the winners across precisions miss what is required of the whole pipeline: "
                 f"{'; '.join(map(doubt_sentences.unmet, missed))}. The best builds in fp32 take their place"
             )
+        if failure:
+            notes.append(failure)
         if was_interrupted:
             notes.append(_what_is_missing(parts, results, mix.whole, evaluates=function is not None))
         made = records()

@@ -28,6 +28,7 @@ from bakeoff.api.pipelines import (
     evaluate_sides,
     measure_in_turn,
 )
+from bakeoff.commands.run import exit_status
 from bakeoff.judging.decision import Relation
 from bakeoff.judging.judgement import judge
 from bakeoff.models.calls_file import Calls
@@ -425,6 +426,25 @@ def test_a_part_that_was_replaced_before_is_replaced_again() -> None:
     with replaced({"first": lambda x: x * 0}, pipeline):
         assert pipeline(torch.ones(1)).tolist() == [1.0]
     assert pipeline(torch.ones(1)).tolist() == [6.0]
+
+
+def test_a_pipeline_that_fails_with_the_winners_keeps_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such size")
+
+    exports_by_name(monkeypatch, lambda cell_id: 1.0)
+    monkeypatch.setattr("bakeoff.api.pipelines.measure_in_turn", measure_in_turn)
+    monkeypatch.setattr("bakeoff.shipping.pipelines.load", lambda folder, fallback: fails)
+    pipeline = Two()
+    found = compare_parts(pipeline, torch.ones(1), ["first"], scripted(("first",)), out=tmp_path / "run")
+    assert found.report.notes[-1] == "the whole pipeline failed while it was measured: RuntimeError: no such size"
+    assert found.parts["first"].winner == "onnx"
+    assert exit_status(judge(found.report)) == 3, "nothing was measured"
+    with pytest.raises(UsageError, match=r"whole pipeline was not measured: .*no such size"):
+        found.apply(pipeline)
+    assert pipeline(torch.ones(1)).item() == 3.0
 
 
 def test_two_names_of_one_module_are_refused() -> None:
