@@ -25,6 +25,7 @@ from bakeoff.backends.standalone import ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
+from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,5 +205,6 @@ def torch_available(device: Device) -> Availability:
     if not torch.cuda.is_available():
         return Availability("torch sees no CUDA device")
     if (device.cuda_index or 0) >= torch.cuda.device_count():
-        return Availability(f"there is no {device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+        devices = counted(torch.cuda.device_count(), "CUDA device")
+        return Availability(f"there is no {device}: this machine has {devices}")
     return AVAILABLE

@@ -44,6 +44,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -338,7 +339,7 @@ class FromCounters(Compiled):
         if self._compiled_before is None:
             self._compiled_before = self.compilations()
         if again := self.compilations() - self._compiled_before:
-            broken.append(f"compiled {again} more time(s) after the warm-up")
+            broken.append(f"compiled {counted(again, 'more time')} after the warm-up")
         if not graphs and not broken:
             broken.append("nothing was compiled, and eager did the work")
         extent = Extent.FALLBACK if graphs == 0 else Extent.PARTIAL if broken else Extent.FULL

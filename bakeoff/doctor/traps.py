@@ -15,6 +15,7 @@ from bakeoff.backends.base import Backend
 from bakeoff.backends.traps import Facts, Finding, Library, Trap, Weight, major_version
 from bakeoff.models.libraries import torchvision_remedy
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.text import counted
 
 MIN_SHARED_MEMORY_BYTES = 2**30
 MIN_QUOTA_SHARE = 0.99
@@ -54,7 +55,7 @@ def no_driver(facts: Facts) -> Iterator[Finding]:
         where = "in a container, give it the GPU: docker run --gpus all, or compose's service `bench`"
         yield Finding(
             weight=Weight.NOTE if facts.container else Weight.PROBLEM,  # in a container it may be on purpose
-            text=f"{facts.nvidia_cards} NVIDIA card(s) on the bus, but no driver answers here",
+            text=f"{counted(facts.nvidia_cards, 'NVIDIA card')} on the bus, but no driver answers here",
             remedy=where if facts.container else f"install NVIDIA's driver until nvidia-smi answers; {where}",
             devices=["cuda"],
         )

@@ -21,6 +21,7 @@ from bakeoff.planning.request import Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, Cell, RecordedSize, Status
+from bakeoff.records.text import counted
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def plan(request: Request) -> list[Contest]:
     whole = [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
     own = whole[request.shard.contests] if request.shard else whole
     if not own:
-        raise UsageError(f"--shard {request.shard}: there are only {len(whole)} contest(s)")
+        raise UsageError(f"--shard {request.shard}: the run has {counted(len(whole), 'contest')}")
     return own
 
 

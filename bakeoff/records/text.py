@@ -28,6 +28,11 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
 
 
+def counted(number: float, noun: str) -> str:
+    """Return `1 thread`, `2 threads` or `0.5 times`, with at most seven digits."""
+    return f"{number:,.7g} {noun}{'' if number == 1 else 's'}"
+
+
 def spell_ms(milliseconds: float) -> str:
     """Return milliseconds with four significant digits: `0.01750 ms`, `12.34 ms`, `1,234 ms`. 0 is `0 ms`."""
     if milliseconds <= 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
@@ -177,7 +177,7 @@ def kept_conclusion(kept: KeptSet) -> str:
         return f"{head} holds {kept.requirement} with all of the model in fp32, and with no smaller set{why}."
     names = ", ".join(kept.kept) or THE_MODEL
     return (
-        f"{head} holds {kept.requirement} with {len(kept.kept)} module(s) in fp32: {names}. They have "
+        f"{head} holds {kept.requirement} with {counted(len(kept.kept), 'module')} in fp32: {names}. They have "
         f"{percent(kept.share_of_weights)} % of the weights."
     )
 

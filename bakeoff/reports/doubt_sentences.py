@@ -57,6 +57,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
+from bakeoff.records.text import counted
 from bakeoff.reports import number_format
 from bakeoff.reports.words import first, listed, percent
 
@@ -206,9 +207,10 @@ def doubt(doubt: Doubt) -> str:
                 "OMP_NUM_THREADS"
             )
         case SpeedDrifted():
+            by = f"by {percent(doubt.share)}" if doubt.share <= 1 else f"by a factor of {1 + doubt.share:.2g}"
             return (
-                f"the machine's speed drifted by {percent(doubt.share)} over the run. Ratios are taken within rounds "
-                "and stay right; the latencies are an average"
+                f"the machine's speed drifted {by} over the run. Ratios are taken within rounds and stay right; the "
+                "latencies are an average"
             )
         case GpuShared():
             others, them = ("processes", "them") if doubt.processes > 1 else ("process", "it")
@@ -263,8 +265,8 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
             return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"
         case Recompiled():
             return (
-                f"compiled {doubt.count:,} more time(s) while it was measured: its latency may contain compiling. Fix "
-                "the shapes of the inputs"
+                f"compiled {counted(doubt.count, 'more time')} while it was measured: its latency may contain "
+                "compiling. Fix the shapes of the inputs"
             )
         case WarmUpTrend():
             return (

@@ -21,7 +21,7 @@ from bakeoff.judging.explanation import (
 )
 from bakeoff.records.profile import CellProfile, Kind, ThreadUse
 from bakeoff.records.schema import Status
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import counted, one_line, spell_ms
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
 from bakeoff.reports.sentences import ratio as times
@@ -171,7 +171,7 @@ def work_lines(profile: CellProfile) -> list[str]:
         longest = f"{kernel_name(fused[0].name)}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
         lines.append(f"{several} for more than one module. The longest is {longest}.")
     if copies := moved(profile):
-        each_kind = [f"{name} {runs:g} times ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
+        each_kind = [f"{name} {counted(runs, 'time')} ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
         lines.append(f"Casts, copies and changes of layout in a call: {', '.join(each_kind[:MOST_COPIES])}.")
     if profile.threads:
         lines.append(threads_line(profile.threads))
@@ -216,10 +216,11 @@ def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads
         for cell in fewer.cells
         if (now := cell.latency) and (then := before.get(cell.label))
     ]
-    headings = ["backend", "median (ms)", f"with {threads} thread(s)", "times as fast"]
+    headings = ["backend", "median (ms)", f"with {counted(threads, 'thread')}", "times as fast"]
     return (
-        f"Threads worked unevenly, so that {threads} thread(s) were tried. It is a contest of its own, after the other "
-        "one: a ratio holds what has changed on the machine meanwhile.\n\n" + text_table(headings, rows, "lrrr")
+        f"Threads worked unevenly, so that the cells were tried with {counted(threads, 'thread')}. It is a contest of "
+        "its own, after the other one: a ratio holds what has changed on the machine meanwhile.\n\n"
+        + text_table(headings, rows, "lrrr")
     )
 
 

@@ -10,6 +10,7 @@ from bakeoff.backends.standalone import Runtime, TritonBackend
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report
+from bakeoff.records.text import counted
 from bakeoff.shipping import script_parts
 from bakeoff.shipping.sample_facts import Sample
 
@@ -105,7 +106,10 @@ def _load(record: Record) -> str:
     settings = record.load.settings if record.load else None
     if settings is None:
         return "One instance serves. `bakeoff run --load server` finds how many serve best."
-    best = f"Under load, {settings.instances} instance(s) with {settings.threads} thread(s) each served best."
+    best = (
+        f"Under load, {counted(settings.instances, 'instance')} with {counted(settings.threads, 'thread')}"
+        f"{' each' if settings.instances > 1 else ''} served best."
+    )
     if settings.batch > 1:
         best += (
             f" They put {settings.batch} requests into a call, which this repository does not: the build has one size. "

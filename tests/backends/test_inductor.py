@@ -188,7 +188,7 @@ def test_compiling_again_after_the_warm_up_is_counted_and_shows_in_the_placement
         second = one.compiled.placement()
         assert one.compiled.compilations() == before + 1
     assert first is not None and first.extent is Extent.FULL
-    assert second is not None and second.fallbacks == ["compiled 1 more time(s) after the warm-up"]
+    assert second is not None and second.fallbacks == ["compiled 1 more time after the warm-up"]
 
 
 def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def of_cells(report: Report, *labels: str) -> Report:
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
         ("null/wrong", Status.INCORRECT, "output: rmse 1", None, None),
         ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
-        ("null/missing-output", Status.INCORRECT, "0 output(s) where the model has 1", None, None),
+        ("null/missing-output", Status.INCORRECT, "0 outputs where the model has 1", None, None),
         ("null/wrong-later", Status.INCORRECT, "right at first, wrong after measuring", None, None),
         ("null/grandchildren", Status.OK, "", None, None),
         ("null/noisy-output", Status.OK, "", None, None),

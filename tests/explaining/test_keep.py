@@ -96,7 +96,7 @@ def test_the_module_that_overflows_stays_in_float32(tmp_path: Path, monkeypatch:
     assert all(variant.latency_ms and variant.rounds == 2 for variant in kept.variants)
     assert chosen.ratio is not None
     assert kept_conclusion(kept) == (
-        "eager in fp16 holds a tolerance with 1 module(s) in fp32: 2. They have 25 % of the weights."
+        "eager in fp16 holds a tolerance with 1 module in fp32: 2. They have 25 % of the weights."
     )
     assert "| with the set in fp32 |" in kept_to_markdown(kept)
 

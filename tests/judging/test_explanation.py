@@ -185,7 +185,7 @@ def test_what_compilers_did_is_told_in_sentences() -> None:
         "Compiled again, because this guard failed: x.size(0) == 8",
         "Left to another engine: aten.foo.",
         "One kernel or operator works for more than one module. The longest is k, for layers.0.norm and layers.1.",
-        "Casts, copies and changes of layout in a call: Reorder 1 times (0.1000 ms).",
+        "Casts, copies and changes of layout in a call: Reorder 1 time (0.1000 ms).",
         "It may use 2 threads, which were on a core for 90 %, 45 % of the time: the mean is 75 % of the busiest, "
         "beside 1 more.",
     ]

@@ -194,9 +194,9 @@ def test_an_eager_that_is_not_finite_excuses_nothing() -> None:
 
 
 def test_a_missing_or_surplus_output_fails() -> None:
-    assert checked().rule == "0 output(s) where the model has 1: output 0 is missing"
+    assert checked().rule == "0 outputs where the model has 1: output 0 is missing"
     surplus = checked(EXACT, EXACT)
-    assert not surplus.passed and surplus.rule == "2 output(s) where the model has 1: output 1 is not the model's"
+    assert not surplus.passed and surplus.rule == "2 outputs where the model has 1: output 1 is not the model's"
     assert math.isnan(surplus.rmse)
 
 

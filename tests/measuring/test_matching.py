@@ -151,7 +151,7 @@ def test_a_build_that_returns_fewer_or_other_outputs_is_wrong() -> None:
     whole = (A, Detections(B, C))
     assert compared([(A, B, C)], [whole]).passed and compared([[whole]], [whole]).passed
     fewer = compared([(A, C)], [whole])
-    assert not fewer.passed and fewer.rule == "2 output(s) where the model has 3: output[1].boxes is missing"
+    assert not fewer.passed and fewer.rule == "2 outputs where the model has 3: output[1].boxes is missing"
     other = compared([[(A, {"boxes": B, "extra": C})]], [(A, {"boxes": B})])
     assert not other.passed and other.rule == "output[1]['extra'] is not the model's"
     assert not compared([(A, B + 1, C)], [whole]).passed
@@ -162,7 +162,7 @@ def test_a_number_may_be_left_out_only_if_it_is_constant() -> None:
     assert compared([(A,), (A,)], [(A, 3), (A, 3)]).passed
     assert compared([(A, torch.tensor(3)), (A, torch.tensor(3))], [(A, 3), (A, 3)]).passed
     frozen = compared([(A,), (A,)], [(A, 3), (A, 4)])
-    assert not frozen.passed and frozen.rule == "1 output(s) where the model has 2: output[1] is missing"
+    assert not frozen.passed and frozen.rule == "1 output where the model has 2: output[1] is missing"
     wrong = compared([[(A, 3)], [(A, 3)]], [(A, 3), (A, 4)])
     assert (
         not wrong.passed
@@ -175,7 +175,7 @@ def test_a_number_that_other_inputs_change_may_not_be_left_out() -> None:
     reference = Reference(whole, *errors_of_eager(whole, whole))
     assert check([(A,)], reference, Precision.FP32).passed
     frozen = check([(A,)], reference, Precision.FP32, of_other_inputs=[returned_by_call((A, 4))])
-    assert not frozen.passed and frozen.rule == "1 output(s) where the model has 2: output[1] is missing"
+    assert not frozen.passed and frozen.rule == "1 output where the model has 2: output[1] is missing"
 
 
 def test_texts_and_none_are_compared() -> None:

@@ -293,6 +293,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "latencies are an average",
         ),
         (
+            SpeedDrifted(17.48),
+            "the machine's speed drifted by a factor of 18 over the run. Ratios are taken within rounds and stay "
+            "right; the latencies are an average",
+        ),
+        (
             GpuShared(1),
             "1 other process used the GPU meanwhile. Stop it and measure again",
         ),
@@ -339,7 +344,7 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
         ),
         (
             Recompiled(count=2),
-            "compiled 2 more time(s) while it was measured: its latency may contain compiling. Fix the shapes of the "
+            "compiled 2 more times while it was measured: its latency may contain compiling. Fix the shapes of the "
             "inputs",
         ),
         (

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bakeoff.records.text import counted
+
 if TYPE_CHECKING:
     import torch
 
@@ -135,7 +137,7 @@ def _match_call(ours: Outputs, theirs: Outputs, constant: set[str]) -> tuple[Mat
     if not missing and not unused:
         return matched, ""
     problem = _difference(missing, [f" {number}" for number in range(len(ours)) if number not in pairs.values()])
-    return (), f"{len(ours)} output(s) where the model has {len(theirs)}: {problem}"
+    return (), f"{counted(len(ours), 'output')} where the model has {len(theirs)}: {problem}"
 
 
 def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, int | None]:
