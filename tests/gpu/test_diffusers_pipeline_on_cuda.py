@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 PARTS = ["text_encoder", "unet", "vae.decoder"]
 
 
-@pytest.mark.timeout(580)  # twelve builds, three contests and two paintings took 300 s beside other tests
+@pytest.mark.timeout(580)  # twelve builds, three contests and the whole took 323 s beside others
 def test_parts_of_a_diffusers_pipeline_in_fp16_are_compared_and_put_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
