@@ -310,12 +310,13 @@ def cells_to_ship(result: Result) -> list[str]:
     """
     mix = result.answer.mixes[0] if result.answer.mixes else None
     answer = mix or result.contests[0]
-    candidates = [answer.winner] if answer.winner else [*answer.tied, *answer.open]
-    if not candidates or answer.baseline in candidates:
+    if not answer.candidates or answer.baseline in answer.candidates:
         return []
     contests = [size.contest_id for size in mix.sizes] if mix else [result.contests[0].contest_id]
     by_contest = {
-        record.cell.contest_id: record.cell.id for record in result.report.records if record.cell.label == candidates[0]
+        record.cell.contest_id: record.cell.id
+        for record in result.report.records
+        if record.cell.label == answer.candidates[0]
     }
     return [by_contest[contest] for contest in contests]
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bakeoff import backends
 from bakeoff.judging.explanation import ProfiledCell
+from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -34,11 +35,11 @@ OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_")
 def profile_run(path: Path, label: str | None, against: str | None, tell: Callable[[str], None]) -> list[ProfiledCell]:
     """Profile a cell of the run at `path`, and then the cell to compare it with, if there is one.
 
-    Without a label it is the winner, or the fastest cell where nobody wins, beside the baseline. Raises UsageError for
+    Without a label it is the best cell at what the run was asked, beside the baseline. Raises UsageError for
     what is not in the run or cannot be profiled, and BakeoffError for a cell that fails now.
     """
     report = report_at(path)
-    record = script_parts.find_record(report, label) if label else fastest(report)
+    record = script_parts.find_record(report, label) if label else best_of(report)
     other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
     for each in filter(None, (record, other)):
         check_profiled(each)
@@ -54,15 +55,15 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     return [profiled(each) for each in (record, other) if each]
 
 
-def fastest(report: Report) -> Record:
-    """Return the record of the winner of the only contest, or of its fastest cell where nobody wins."""
+def best_of(report: Report) -> Record:
+    """Return the record of the best cell of the only contest at what was asked."""
     contests = contests_of(report)
     if len(contests) != 1:
         raise UsageError(f"{report.run_id} holds {len(contests)} contests: name a cell by its id")
-    ranked = contests[0].ranked
-    if not ranked:
+    best = next(iter(headline_of(contests[0]).candidates), None)
+    if best is None:
         raise UsageError(f"{report.run_id} has no cell with a latency: bakeoff blame says what fails")
-    return next((cell.record for cell in ranked if cell.label == contests[0].winner), ranked[0].record)
+    return next(cell.record for cell in contests[0].cells if cell.label == best)
 
 
 def baseline_beside(report: Report, record: Record) -> Record | None:

@@ -125,6 +125,7 @@ class Generation:
     baseline: str | None
     peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
     of_precisions: tuple[PrecisionJudgement, ...] = ()  # by whole generations
+    lead: Ratio | None = None  # of the best one over the first that does not share its place
 
     @property
     def ranked(self) -> list[GeneratingCell]:

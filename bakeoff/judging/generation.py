@@ -90,7 +90,14 @@ def generation_of(
     )
     cells.sort(key=lambda cell: cell.rank is None)  # which keeps the order otherwise
     return Generation(
-        sizes["prompt"], sizes["new_tokens"], sizes["batch"], tuple(cells), baseline, peak_bytes, of_precisions
+        sizes["prompt"],
+        sizes["new_tokens"],
+        sizes["batch"],
+        tuple(cells),
+        baseline,
+        peak_bytes,
+        of_precisions,
+        lead=ratio(order[0], order[len(tied)]) if order[len(tied) :] else None,
     )
 
 

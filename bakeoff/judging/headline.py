@@ -14,36 +14,57 @@ from bakeoff.records.schema import Ratio
 
 
 class Question(StrEnum):
-    """What was asked. The value of the answer is in the unit named here."""
+    """What was asked."""
 
-    LATENCY = "ms"
-    LOAD = "requests/s or ms"
-    GENERATION = "tokens/s"
-    CALLS = "s"
+    LATENCY = "latency"
+    LOAD = "load"
+    GENERATION = "generation"
+    CALLS = "calls"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """Who is best at what was asked, how good that is, how much better than the baseline, and how surely."""
+    """Who is best at what was asked, how good that is, how much better than others, and how surely."""
 
     question: Question
     candidates: tuple[str, ...]  # the best first, then those that may prove as good
     certainty: Certainty
     value: float | None = None  # of the first candidate
-    speedup: Ratio | None = None  # over the baseline; None where there is none, or it may be as good itself
+    speedup: Ratio | None = None  # of the first candidate over the baseline
     baseline: str | None = None
+    tied: tuple[str, ...] = ()  # share the first place, if there are several
+    open_labels: tuple[str, ...] = ()  # measuring ended before it was decided whether they are as good as the best one
+    runner_up: str | None = None  # the best one that is surely no candidate
+    lead: Ratio | None = None  # of the first candidate over the runner-up
     doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED, or ALONE under load
+
+    @property
+    def winner(self) -> str | None:
+        """Return the only candidate, or None."""
+        return self.candidates[0] if len(self.candidates) == 1 else None
+
+    @property
+    def gain(self) -> Ratio | None:
+        """Return the speed-up, or None where the baseline may be as good itself."""
+        return None if self.baseline in self.candidates else self.speedup
 
 
 def headline_of(contest: ContestJudgement) -> Headline:
     """Return the answer to what the contest was asked."""
-    if contest.load and contest.load.ranked:
+    if contest.load:
         return _of_load(contest, contest.load)
-    if contest.generation and contest.generation.ranked:
+    if contest.generation:
         return _of_generation(contest, contest.generation)
     if contest.calls and (of_calls := _of_calls(contest, contest.calls)):
         return of_calls
     return of_single_calls(contest)
+
+
+def unit_of(question: Question, contest: ContestJudgement) -> str:
+    """Return the unit of a value that answers this question."""
+    if question is Question.LOAD and contest.load:
+        return contest.load.scenario.spec.unit
+    return {Question.GENERATION: "tokens/s", Question.CALLS: "s"}.get(question, "ms")
 
 
 def question_of_precisions(contest: ContestJudgement) -> Question:
@@ -60,10 +81,14 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
         Question.LATENCY,
         tuple(contest.candidates),
         contest.certainty,
-        best.latency.median_ms if best and best.latency else None,
-        best.speedup if best and contest.baseline not in contest.candidates else None,
-        contest.baseline,
-        contest.doubts_by_effect[Effect.WINNER][0] if contest.certainty is Certainty.DOUBTED else None,
+        value=best.latency.median_ms if best and best.latency else None,
+        speedup=best.speedup if best else None,
+        baseline=contest.baseline,
+        tied=contest.tied,
+        open_labels=contest.open_labels,
+        runner_up=contest.runner_up,
+        lead=contest.lead,
+        doubt=contest.doubts_by_effect[Effect.WINNER][0] if contest.certainty is Certainty.DOUBTED else None,
     )
 
 
@@ -89,6 +114,8 @@ def _of_one(ranked: int, doubt: Doubt | LoadDoubt | None) -> Certainty:
 
 
 def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
+    if not load.ranked:
+        return Headline(Question.LOAD, (), Certainty.NOTHING, baseline=contest.baseline)
     best = load.ranked[0]
     candidates = load.tied or (best.label,)
     doubt = _doubt_about(contest, best.label) or next((each for each in load.doubts if each.label == best.label), None)
@@ -98,14 +125,20 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         Question.LOAD,
         candidates,
         certainty,
-        best.value,
-        best.speedup if contest.baseline not in candidates else None,
-        contest.baseline,
-        doubt if certainty in (Certainty.DOUBTED, Certainty.ALONE) else None,
+        value=best.value,
+        speedup=best.speedup,
+        baseline=contest.baseline,
+        tied=load.tied,
+        open_labels=candidates[1:] if load.is_open else (),
+        runner_up=next((cell.label for cell in load.ranked if cell.label not in candidates), None),
+        lead=load.lead,
+        doubt=doubt if certainty in (Certainty.DOUBTED, Certainty.ALONE) else None,
     )
 
 
 def _of_generation(contest: ContestJudgement, generation: Generation) -> Headline:
+    if not generation.ranked:
+        return Headline(Question.GENERATION, (), Certainty.NOTHING, baseline=generation.baseline)
     best, tied = generation.cells[0], tuple(generation.tied)
     doubt = _doubt_of_latency(contest, best.label)
     shared = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
@@ -114,28 +147,37 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
         Question.GENERATION,
         tied,
         certainty,
-        best.tokens_per_s,
-        best.speedup if generation.baseline not in tied else None,
-        generation.baseline,
-        doubt if certainty is Certainty.DOUBTED else None,
+        value=best.tokens_per_s,
+        speedup=best.speedup,
+        baseline=generation.baseline,
+        tied=tied if len(tied) > 1 else (),
+        open_labels=tied[1:] if certainty is Certainty.OPEN else (),
+        runner_up=next((cell.label for cell in generation.ranked if cell.label not in tied), None),
+        lead=generation.lead,
+        doubt=doubt if certainty is Certainty.DOUBTED else None,
     )
 
 
 def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
     """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
-    cheapest = contest.costs.cheapest(calls, "cold", contest.contenders)
+    costs = contest.costs
+    cheapest = costs.cheapest(calls, "cold", contest.contenders)
     if cheapest is None:
         return None
     label, doubt = cheapest.line.label, _doubt_of_latency(contest, cheapest.line.label)
     candidates = (label, *(line.label for line in cheapest.rivals))
-    baseline = contest.baseline if contest.baseline not in candidates else None
+    others = [line for line in costs.lines("cold") if line.label in contest.contenders and line.label not in candidates]
+    runner_up = min(others, key=lambda line: line.total_s(calls)).label if others else None
     certainty = Certainty.OPEN if cheapest.rivals else _of_one(len(contest.ranked), doubt)
     return Headline(
         Question.CALLS,
         candidates,
         certainty,
-        cheapest.line.total_s(calls),
-        contest.costs.total_speedup(label, baseline, calls) if baseline else None,
-        contest.baseline,
-        doubt if certainty is Certainty.DOUBTED else None,
+        value=cheapest.line.total_s(calls),
+        speedup=costs.total_speedup(label, contest.baseline, calls) if contest.baseline else None,
+        baseline=contest.baseline,
+        open_labels=candidates[1:],
+        runner_up=runner_up,
+        lead=costs.total_speedup(label, runner_up, calls) if runner_up else None,
+        doubt=doubt if certainty is Certainty.DOUBTED else None,
     )

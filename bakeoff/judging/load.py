@@ -217,7 +217,7 @@ def judge_load(
         streams=first.streams,
         objective=first.objective,
         cells=(*cells, *others),
-        winner=sharing[0] if len(sharing) == 1 and not _is_generators(sharing[0], doubts) else None,
+        winner=sharing[0] if len(sharing) == 1 else None,
         tied=tuple(sharing) if len(sharing) > 1 else (),
         is_open=any(label in sharing and not is_decided(ratio, looks_once=True) for label, ratio in leads),
         lead=behind[0] if behind else None,
@@ -250,10 +250,6 @@ def _as_burst(spec: ScenarioSpec, turn: LoadTurn) -> Burst:
 
 def _is_beaten(fitted: Fit, better: str, worse: str) -> bool:
     return relation(fitted.ratio(better, worse), looks_once=True) is Relation.FASTER
-
-
-def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:
-    return any(isinstance(doubt, NearCeiling) and doubt.label == label for doubt in doubts)
 
 
 def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:

@@ -84,7 +84,7 @@ class Mix:
 
     @property
     def winner(self) -> str | None:
-        return self.best.label if self.best and not self.tied else None
+        return self.candidates[0] if len(self.candidates) == 1 else None
 
     @property
     def candidates(self) -> list[str]:

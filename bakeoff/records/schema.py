@@ -601,7 +601,10 @@ class Standing(Frozen):
 
 
 class Verdict(Frozen):
-    """Who wins a contest, by how much, and the doubts in words. It is for readers of the JSON: we judge the records."""
+    """Who wins a contest at what was asked, by how much, and the doubts in words. Standings are of single calls.
+
+    It is for readers of the JSON: we judge the records.
+    """
 
     contest_id: str
     title: str  # "conv on cpu, fp32"

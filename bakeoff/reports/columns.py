@@ -113,7 +113,7 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
-        Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).speedup) else None,
+        Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
         Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,

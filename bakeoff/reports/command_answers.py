@@ -16,7 +16,7 @@ from bakeoff.judging.history import History
 from bakeoff.judging.machines import Machines, Offer
 from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Frozen, Interval, Record
-from bakeoff.reports import bisection, comparison, headline, sentences
+from bakeoff.reports import bisection, comparison, machines, sentences
 
 EXIT_STATUS = "exit_status"
 """The key that every document has beside those of its model."""
@@ -272,7 +272,7 @@ def of_bisection(bisected: Bisection, folder: Path) -> BisectionAnswer:
     )
 
 
-def of_machines(machines: Machines) -> MachinesAnswer:
+def of_machines(judged: Machines) -> MachinesAnswer:
     return MachinesAnswer(
         questions=[
             QuestionAnswer(
@@ -282,9 +282,9 @@ def of_machines(machines: Machines) -> MachinesAnswer:
                 untried=question.untried,
                 offers=[_offer(offer) for offer in question.offers],
             )
-            for question in machines.questions
+            for question in judged.questions
         ],
-        asked_once=list(machines.asked_once),
+        asked_once=list(judged.asked_once),
     )
 
 
@@ -299,7 +299,7 @@ def _offer(offer: Offer) -> OfferAnswer:
     return OfferAnswer(
         machine=offer.machine,
         candidates=offer.candidates,
-        certainty=headline.certainty(offer.contest),
+        certainty=machines.certainty(offer),
         median_ms=offer.latency.median_ms,
         ci95_ms=offer.latency.median_ci95_ms,
         calls_per_s=offer.calls_per_s,

@@ -155,7 +155,7 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
     if len(contests) > 1:
         named_so = [each for each in contests if each.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
-        name = of_contest if best.label == contest.winner else best.cell.id
+        name = of_contest if best.label == headline_of(contest).winner else best.cell.id
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"
 
 

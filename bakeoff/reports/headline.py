@@ -53,10 +53,10 @@ def speedup(contest: ContestJudgement) -> str:
     Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
     """
     asked = headline_of(contest)
-    if asked.speedup is None:
+    if asked.gain is None:
         return NONE
     of = "whole generations " if asked.question is Question.GENERATION else ""
-    return f"{of}{number_format.times(asked.speedup)} {one_line(asked.baseline or '')}"
+    return f"{of}{number_format.times(asked.gain)} {one_line(asked.baseline or '')}"
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
@@ -64,6 +64,10 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
     asked = of or headline_of(contest)
     match asked.certainty:
         case Certainty.NOTHING:
+            if contest.ranked:
+                return (
+                    f"nothing could be ranked {'under load' if asked.question is Question.LOAD else 'in both graphs'}"
+                )
             failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
             return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)})"
         case Certainty.ALONE:

@@ -10,15 +10,15 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
-from bakeoff.judging.headline import question_of_precisions
+from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, question_of_precisions, unit_of
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import LoadJudgement
+from bakeoff.judging.load import LoadDoubt, LoadJudgement
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, end_to_end, headline, load, mix, starts, suite_report, traits
+from bakeoff.reports import doubt_sentences, dynamic, end_to_end, headline, load, mix, starts, suite_report, traits
 from bakeoff.reports.starts import ContestStarts
 
 FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
@@ -94,31 +94,47 @@ class GenerationAnswer(Frozen):
     ranks: dict[str, int | None]  # None: right in both graphs, but it may not win
 
 
-class ContestAnswer(Frozen):
-    """Who wins one contest. Ratios say how many times faster the best cell is."""
+class BestAnswer(Frozen):
+    """Who is best at one question. Ratios say how many times better the first candidate is."""
+
+    question: Question
+    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`."""
+    outcome: Certainty
+    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
+    winner: str | None
+    """The only candidate, or None where there are several, or none."""
+    candidates: list[str]
+    """The best first, then those that may prove as good."""
+    tied: list[str]
+    """Labels that share the first place, if there are several."""
+    open: list[str]
+    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
+    value: float | None
+    """What the first candidate reaches, in `unit`."""
+    unit: str
+    latency_ms: float | None
+    """Median latency of a call of the first candidate."""
+    latency_ci95_ms: Interval | None
+    baseline: str | None
+    speedup: Ratio | None
+    """How many times better the first candidate is than the baseline, eager, at the question."""
+    runner_up: str | None
+    """The best one that is no candidate."""
+    lead: Ratio | None
+    """How many times better the first candidate is than the runner-up."""
+
+
+class ContestAnswer(BestAnswer):
+    """Who wins one contest at what was asked."""
 
     contest_id: str
     title: str
     headline: str
     """The answer to what was asked, in one line."""
-    outcome: Certainty
-    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
-    winner: str | None
-    """Label of the winner, or None without a sure or likely one."""
-    tied: list[str]
-    """Labels that share the first place, if there are several."""
-    open: list[str]
-    """Labels that may still prove as fast as the best one."""
-    latency_ms: float | None
-    """Median latency of the winner, or of the first of those that tie."""
-    latency_ci95_ms: Interval | None
-    baseline: str | None
-    speedup: Ratio | None
-    """How many times faster the best one is than the baseline, eager."""
-    runner_up: str | None
-    lead: Ratio | None
-    """How many times faster the best one is than the runner-up."""
+    at_single_calls: BestAnswer | None
+    """Who answers one call fastest, where something else was asked."""
     doubts: list[str]
+    """What there is to doubt. With the outcome `doubted`, the first one could change who wins."""
     without_numbers: dict[str, str]
     """Why a cell has no numbers, by label."""
     metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
@@ -189,6 +205,7 @@ class MixAnswer(Frozen):
     finding: str
     outcome: Certainty
     winner: str | None
+    candidates: list[str]  # the best first, then those that may prove as good
     tied: list[str]
     open: list[str]
     baseline: str | None
@@ -208,6 +225,8 @@ class Answer(Frozen):
     suites: list[SuiteAnswer]
     mixes: list[MixAnswer]
     """One for each file of recorded calls with several sizes."""
+    dynamic: list[str]
+    """What one build for a range of sizes costs, with `--dynamic`."""
     about_models: list[str]
     """What models do beside computing outputs from their inputs."""
     paths: dict[str, str]
@@ -224,28 +243,21 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
         contests=[_answer(contest) for contest in judgement.contests],
         suites=[_suite_answer(suite) for suite in judgement.suites],
         mixes=[_mix_answer(each) for each in judgement.mixes],
+        dynamic=[dynamic.answer(each) for each in judgement.dynamic_ranges],
         about_models=traits.about_models(judgement.contests),
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
 
 
 def _answer(contest: ContestJudgement) -> ContestAnswer:
-    best = contest.best
+    asked = headline_of(contest)
     return ContestAnswer(
+        **dict(_best_answer(contest, asked)),
         contest_id=contest.contest_id,
         title=contest.title,
         headline=headline.line(contest),
-        outcome=contest.certainty,
-        winner=contest.winner,
-        tied=list(contest.tied),
-        open=list(contest.open_labels),
-        latency_ms=best.latency.median_ms if best and best.latency else None,
-        latency_ci95_ms=best.latency.median_ci95_ms if best and best.latency else None,
-        baseline=contest.baseline,
-        speedup=best.speedup if best else None,
-        runner_up=contest.runner_up,
-        lead=contest.lead,
-        doubts=doubt_sentences.doubts(contest),
+        at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, of_single_calls(contest)),
+        doubts=_doubts(contest, asked),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
@@ -259,6 +271,36 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         generation=_generation_answer(contest.generation) if contest.generation else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
         starts=starts.contest_answer(contest.starts) if contest.starts else None,
+    )
+
+
+def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
+    """Return the doubts, the one first that the answer names."""
+    named = (
+        [load.doubt(asked.doubt) if isinstance(asked.doubt, LoadDoubt) else doubt_sentences.doubt(asked.doubt)]
+        if asked.doubt
+        else []
+    )
+    return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
+
+
+def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
+    latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
+    return BestAnswer(
+        question=asked.question,
+        outcome=asked.certainty,
+        winner=asked.winner,
+        candidates=list(asked.candidates),
+        tied=list(asked.tied),
+        open=list(asked.open_labels),
+        value=asked.value,
+        unit=unit_of(asked.question, contest),
+        latency_ms=latency.median_ms if latency else None,
+        latency_ci95_ms=latency.median_ci95_ms if latency else None,
+        baseline=asked.baseline,
+        speedup=asked.speedup,
+        runner_up=asked.runner_up,
+        lead=asked.lead,
     )
 
 
@@ -289,12 +331,11 @@ def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndA
 
 def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> PrecisionAnswer:
     best = judged.best
-    question = question_of_precisions(contest)
     return PrecisionAnswer(
         precision=judged.precision,
         labels=list(judged.candidates),
         value=judged.value,
-        unit=contest.load.scenario.spec.unit if contest.load else question.value,
+        unit=unit_of(question_of_precisions(contest), contest),
         latency_ms=best.latency.median_ms if best.latency else None,
         speedup=judged.speedup,
         relative_rmse=judged.relative_rmse,
@@ -342,6 +383,7 @@ def _mix_answer(judged: Mix) -> MixAnswer:
         finding=mix.finding(judged),
         outcome=judged.certainty,
         winner=judged.winner,
+        candidates=judged.candidates,
         tied=list(judged.tied),
         open=list(judged.open_labels),
         baseline=judged.baseline,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from xml.etree import ElementTree
 
 from bakeoff.judging.compare import CellChange, Comparison, Outcome
@@ -11,7 +11,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.text import visible
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import number_format, sentences
+from bakeoff.reports import headline, number_format, sentences
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -24,9 +24,13 @@ Case = tuple[ElementTree.Element, Cell]
 
 
 def of_run(judgement: Judgement) -> str:
-    """Return the cells of a run. One that was not measured is skipped, unless it was asked for by name."""
+    """Return the cells of a run, and the answer of each contest as a property of its suite.
+
+    A cell that was not measured is skipped, unless it was asked for by name.
+    """
     report = judgement.report
-    return _document(report, [(_case_of(record), record.cell) for record in report.records])
+    answers = {contest.contest_id: headline.line(contest) for contest in judgement.contests}
+    return _document(report, [(_case_of(record), record.cell) for record in report.records], answers)
 
 
 def of_comparison(compared: Comparison, fail_on: Collection[str]) -> str:
@@ -63,7 +67,7 @@ def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element
     return case
 
 
-def _document(report: Report, cases: Iterable[Case]) -> str:
+def _document(report: Report, cases: Iterable[Case], answers: Mapping[str, str] | None = None) -> str:
     root = ElementTree.Element("testsuites", name="bakeoff")
     suites: dict[str, ElementTree.Element] = {}
     for case, cell in cases:
@@ -75,6 +79,10 @@ def _document(report: Report, cases: Iterable[Case]) -> str:
                 timestamp=_text(report.created_at),
                 hostname=_text(report.environment.hostname),
             )
+            if answers:
+                properties = ElementTree.SubElement(suites[cell.contest_id], "properties")
+                answer = _text(answers[cell.contest_id])
+                ElementTree.SubElement(properties, "property", name="answer", value=answer)
         suites[cell.contest_id].append(case)
     for counted in [root, *suites.values()]:
         _count(counted)

@@ -139,7 +139,7 @@ def settings(chosen: ServingSettings) -> str:
 def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
     """Say when the winner under load is not that of single calls."""
     candidates = contest.candidates
-    carriers = list(load.tied) or ([load.winner] if load.winner else [])
+    carriers = load.tied or [cell.label for cell in load.ranked[:1]]
     if not carriers or not candidates or set(carriers) & set(candidates):
         return []
     fastest = listed(candidates, "or")

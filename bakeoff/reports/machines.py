@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import headline, machine, number_format
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.words import listed
+from bakeoff.reports.words import first, listed
 
 
 def to_markdown(machines: Machines) -> str:
@@ -35,14 +36,14 @@ def to_markdown(machines: Machines) -> str:
 
 def answer(question: Question) -> str:
     """Say which machine is the fastest, and which one is the cheapest for a million calls if prices are known."""
-    first = question.offers[0]
+    fastest = question.offers[0]
     if len(question.fastest) > 1:
         said = f"{listed(question.fastest, 'or')} may be the fastest"
     else:
-        times = question.offers[1].latency.median_ms / first.latency.median_ms
+        times = question.offers[1].latency.median_ms / fastest.latency.median_ms
         said = (
-            f"{first.machine} is the fastest: {spell_ms(first.latency.median_ms)} with "
-            f"{headline.candidates(first.contest)}, {number_format.ratio(times)}x {question.offers[1].machine}"
+            f"{fastest.machine} is the fastest: {spell_ms(fastest.latency.median_ms)} with "
+            f"{candidates(fastest)}, {number_format.ratio(times)}x {question.offers[1].machine}"
         )
     cheapest = question.cheapest
     if cheapest is None or cheapest.price_per_million is None:
@@ -50,8 +51,18 @@ def answer(question: Question) -> str:
     return f"{said}; {cheapest.machine} is the cheapest, at {_price(cheapest.price_per_million)} for a million calls"
 
 
+def candidates(offer: Offer) -> str:
+    """Return what answers a single call fastest on this machine, or may."""
+    return listed(first(offer.candidates), "or")
+
+
+def certainty(offer: Offer) -> str:
+    """Say how sure that is."""
+    return headline.certainty(offer.contest, of_single_calls(offer.contest))
+
+
 def _table(question: Question) -> str:
-    headings = ["machine", "device", "ship", "median [95 %] (ms)", "calls/s", "J/call [95 %]", "price of 1M calls"]
+    headings = ["machine", "device", "fastest", "median [95 %] (ms)", "calls/s", "J/call [95 %]", "price of 1M calls"]
     return table(headings, [_row(offer) for offer in question.offers], "lllrrrr")
 
 
@@ -60,7 +71,7 @@ def _row(offer: Offer) -> list[str]:
     return [
         escape(offer.machine),
         str(offer.contest.cell.device),
-        escape(f"{headline.candidates(offer.contest)} ({headline.certainty(offer.contest)})"),
+        escape(f"{candidates(offer)} ({certainty(offer)})"),
         number_format.median(offer.latency),
         NONE if rate is None else number_format.rate(rate),
         _joules(offer),

@@ -66,7 +66,8 @@ def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
 
 def verdict(contest: ContestJudgement) -> str:
     """Return the whole verdict with its title, as one sentence."""
-    return f"{contest.title}: {finding(contest)}."
+    is_of_calls = headline_of(contest).question is Question.LATENCY
+    return f"{contest.title}: {'' if is_of_calls else f'{headline.line(contest)}; '}{finding(contest)}."
 
 
 def why_nothing_is_ranked(contest: ContestJudgement) -> str:
@@ -222,17 +223,18 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
 
 def stored_verdict(contest: ContestJudgement) -> Verdict:
     """Return the verdict as `report.json` holds it for readers of the JSON."""
+    asked = headline_of(contest)
     return Verdict(
         contest_id=contest.contest_id,
         title=contest.title,
         baseline=contest.baseline if contest.ranked else None,
-        winner=contest.winner,
-        tied=list(contest.tied),
-        runner_up=contest.runner_up,
-        lead=contest.lead,
+        winner=asked.winner,
+        tied=list(asked.tied),
+        runner_up=asked.runner_up,
+        lead=asked.lead,
         standings=[_standing(cell) for cell in contest.ranked],
         sentence=verdict(contest),
-        unstable=contest.unstable,
+        unstable=asked.certainty is Certainty.OPEN,
         doubts=doubt_sentences.doubts(contest),
     )
 

@@ -173,7 +173,7 @@ def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     return [
         Column("model", lambda contest: names[contest.contest_id], is_text=True, surfaces=Surface.ALL),
         *map(_map_column, suite.labels),
-        Column("fastest", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),
     ]  # fmt: skip

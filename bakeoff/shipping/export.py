@@ -20,6 +20,8 @@ from pydantic import ValidationError
 
 from bakeoff import backends
 from bakeoff.backends.standalone import Runtime, Threads
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -81,11 +83,14 @@ def choose(report: Report, name: str | None) -> Record:
     if len(begun) != 1:
         return script_parts.find_record(report, str(name))
     contest = contests[begun[0]]
-    if contest.winner is None:
-        tied = [cell.label for cell in contest.ranked if cell.label in contest.contenders] or list(contest.contenders)
-        why = f"tie: name one of {', '.join(tied)}" if tied else "cannot be ranked: name a cell"
+    asked = headline_of(contest)
+    if asked.winner is None:
+        how = "tie" if asked.certainty is Certainty.TIE else "are not told apart"
+        why = (
+            f"{how}: name one of {', '.join(asked.candidates)}" if asked.candidates else "cannot be ranked: name a cell"
+        )
         raise UsageError(f"{contest.contest_id} has no winner to export, its best {why}")
-    return next(cell.record for cell in contest.ranked if cell.label == contest.winner)
+    return next(cell.record for cell in contest.cells if cell.label == asked.winner)
 
 
 def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLDER) -> tuple[Record, Path]:
@@ -220,7 +225,7 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
         kept: set[Path] = set()  # several modes of a backend have the same program, and each precision its own
         for cell in (cell for cell in contest.cells if cell.rank is not None or cell.beyond):
             runtime = backends.create(cell.cell.backend).runtime(cell.cell.device)
-            is_wanted = of_all or cell.label in contest.candidates
+            is_wanted = of_all or cell.label in (*contest.candidates, *headline_of(contest).candidates)
             if is_wanted and runtime and runtime.exports_anew and not cell.cell.environment:
                 program = _program_of(cell.record, run)
                 if program in kept:
