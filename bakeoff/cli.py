@@ -850,7 +850,8 @@ def _conclude(
     """Tell what came out, write the files for CI that were asked for, and return the exit status."""
     shown = tell(report, store.root, quiet, stderr if as_json else stdout, junit, summary)
     if not report.complete:
-        status = _interrupted(store.root)
+        say("Interrupted.", stderr)  # the answer names the command that measures the rest
+        status = INTERRUPTED
     else:
         status = INTERRUPTED if shown.was_interrupted else runs.exit_status(shown.judgement)
     return print_json(answer_of(shown.judgement, store.root), status) if as_json else status

@@ -34,6 +34,7 @@ from bakeoff.records.blame import Kept, KeptSet, Variant
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
+from bakeoff.records.text import counted
 
 MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
 """The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
@@ -242,7 +243,7 @@ class Keeping:
     def _note(self, path: str, alone: float | None, left: float | None) -> None:
         note = "" if alone is not None else "the model fails with the others in fp32"
         self._tried[path] = self._kept(path).model_copy(update={"alone": alone, "left": left, "note": note})
-        with self._worker.phases.announced(f"keep {path}: {len(self._tried)} modules tried in eager"):
+        with self._worker.phases.announced(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager"):
             pass
 
     def _remark(self, path: str, note: str) -> None:
