@@ -806,8 +806,6 @@ def blame_cell(
         raise UsageError("--tolerance is of --keep-fp32")
     with _search_progress() as tell_progress:
         blame, record = blaming.blame_cell(run, label, tell_progress)
-    if script and blame.script is None:
-        raise UsageError(f"--script {script}: no script can be written of what was found")
     if script and blame.script:
         reproduce.write(blame.script.text, script)
     if drawn := shown.figure(blame):
@@ -815,11 +813,13 @@ def blame_cell(
         path = folder / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
         blame = blame.model_copy(update={"figure": str(path)})
-    write(out, lambda: shown.to_markdown(blame, out.parent if out else run))
+    write(out, lambda: shown.to_markdown(blame, out.parent if out else run, script))
     exit_status = 0 if blame.found is Found.NOTHING else 1
     if as_json:
+        if script and not blame.script:
+            say(shown.script_sentence(blame, script), stderr)
         return print_json(blame, exit_status)
-    print_markdown(shown.to_terminal(blame))
+    print_markdown(shown.to_terminal(blame, script))
     return exit_status
 
 

@@ -29,6 +29,7 @@ class Trial(Frozen):
     limit: float | None = None  # that the error may have
     failure: str = ""  # why it did not build or run
     eager_fails: bool = False  # it is eager that fails on it alone, which blames nobody
+    line: str = ""  # of the user's code that calls the operator: `mine.py, line 12, in forward`
 
     @property
     def excess(self) -> float:
@@ -75,7 +76,10 @@ class Blame(Frozen):
     looks_for_failure: bool
     found: Found
     place: Trial | None = None
-    line: str = ""  # of the user's code that calls the operator: `mine.py, line 12, in forward`
+    line: str = ""  # that of the place
+    others: list[Trial] = Field(default_factory=list)  # further smallest parts that are beyond their limits, or fail
+    same_failures: int = 0  # parts that fail with the words of one that is named, and were not looked into
+    is_complete: bool = True  # False: the search ended before all parts were tried
     trials: list[Trial] = Field(default_factory=list)  # in the order in which they were made
     growth: list[GrowthPoint] = Field(default_factory=list)  # in the order of the forward pass
     figure: str = ""  # file with the growth as a figure

@@ -15,28 +15,34 @@ from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 
+MIN_POINTS = 4
+"""Whether an error grows evenly is said of so many modules or more."""
+
 MAX_ROWS = 12
 """A terminal shows so many parts, those furthest beyond their limits. A file shows all of them."""
 
 
-def to_markdown(blame: Blame, beside: Path) -> str:
-    """Return what was found, every part that was tried, and the growth of the error, for a file in `beside`."""
+def to_markdown(blame: Blame, beside: Path, script: Path | None = None) -> str:
+    """Return what was found, every part that was tried, and the growth of the error, for a file in `beside`.
+
+    `script` is the file that was asked for a script of the part that fails.
+    """
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
     shown = f"![How the error of {escape(blame.label)} grows along the model]({quote(link)})" if link else ""
     tables = [trials_table(blame), growth_table(blame)]
-    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), shown, *tables])) + "\n"
+    return "\n\n".join(filter(None, [*map(escape, sentences(blame, script)), shown, *tables])) + "\n"
 
 
-def to_terminal(blame: Blame) -> str:
+def to_terminal(blame: Blame, script: Path | None = None) -> str:
     """Return what was found with the worst parts, in Markdown for a terminal."""
     figure = f"Figure: `{blame.figure}`" if blame.figure else ""
     tables = [trials_table(blame, MAX_ROWS), growth_table(blame)]
-    return "\n\n".join(filter(None, [*map(escape, sentences(blame)), *tables, figure])) + "\n"
+    return "\n\n".join(filter(None, [*map(escape, sentences(blame, script)), *tables, figure])) + "\n"
 
 
-def sentences(blame: Blame) -> list[str]:
-    effort = f"It made {blame.builds} builds in {blame.seconds:.0f} s."
-    return [conclusion(blame), growth_sentence(blame), script_sentence(blame), effort]
+def sentences(blame: Blame, script: Path | None = None) -> list[str]:
+    effort = f"It made {counted(blame.builds, 'build')} in {blame.seconds:.0f} s."
+    return [conclusion(blame), further_sentences(blame), growth_sentence(blame), script_sentence(blame, script), effort]
 
 
 def conclusion(blame: Blame) -> str:
@@ -48,19 +54,39 @@ def conclusion(blame: Blame) -> str:
         return f"{blame.label}: {figures(whole)}. No part is to blame."
     place = blame.place or whole
     name = place.name or THE_MODEL
-    where = f" ({blame.line})" if blame.line else ""
     if blame.looks_for_failure:
-        failure = one_line(place.failure)
-        return f"{blame.label}: the smallest part that fails alone is {name}, {place.kind}{where}: {failure}"
+        return f"{blame.label}: the smallest part that fails alone is {spot(place)}: {one_line(place.failure)}"
     if blame.found is Found.SPREAD:
         return (
             f"{blame.label}: the error has no single place. {name} is beyond its limit ({figures(place)}), and no part "
             "of it is: the error grows from part to part."
         )
-    said = f"{blame.label}: precision is lost in {name}, {place.kind}{where}: {figures(place)}."
+    said = f"{blame.label}: precision is lost in {spot(place)}: {figures(place)}."
     if place.eager_error is not None and place.error and place.eager_error > place.error / 2:
         said += " Eager loses as much, so that the model itself does it."
     return said
+
+
+def spot(place: Trial) -> str:
+    """Return `layers.3: aten.to.dtype, operator (mine.py, line 9, in forward)`."""
+    return f"{place.name or THE_MODEL}, {place.kind}{f' ({place.line})' if place.line else ''}"
+
+
+def further_sentences(blame: Blame) -> str:
+    """Say which further parts are to blame, and whether there may be more."""
+    if blame.place is None or blame.found is Found.SPREAD:
+        return ""
+    if blame.looks_for_failure:
+        said = [f"{spot(other)} fails, too: {one_line(other.failure).rstrip('.')}." for other in blame.others]
+    else:
+        said = [f"Precision is also lost in {spot(other)}: {figures(other)}." for other in blame.others]
+    if count := blame.same_failures:
+        said.append(f"{counted(count, 'more part')} fail{'s' * (count == 1)} in the same words, and may hide others.")
+    if not blame.is_complete:
+        said.append("The search ended before all parts were tried: there may be more.")
+    elif not said:
+        said.append(f"No other part {'fails alone' if blame.looks_for_failure else 'is beyond its limit'}.")
+    return " ".join(said)
 
 
 def figures(trial: Trial) -> str:
@@ -69,7 +95,10 @@ def figures(trial: Trial) -> str:
 
 
 def growth_sentence(blame: Blame) -> str:
-    """Say whether the error grows evenly along the model or comes from one module, or nothing if it is not known."""
+    """Say whether the error grows evenly along the model or comes from one module, or nothing if it is not known.
+
+    Of fewer modules than MIN_POINTS nothing is said, as one of them always has a large share.
+    """
     largest = largest_local(blame.growth)
     if largest is None:
         return ""
@@ -82,22 +111,27 @@ def growth_sentence(blame: Blame) -> str:
     if broken := next((each for each in ends if not math.isfinite(each.accumulated or 0.0)), None):
         return f"The error does not grow evenly{path}. It is not finite from {broken.name} on."
     count = len([each for each in blame.growth if each.local is not None])
+    if count < MIN_POINTS:
+        return ""
     grows = "grows evenly" if share < EVEN_SHARE else "does not grow evenly"
     most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"
     return f"The error {grows}{path}. {most}{', the largest share' if share < EVEN_SHARE else ''}."
 
 
-def script_sentence(blame: Blame) -> str:
-    """Say how the script of a failing part ended in a process of its own, or that there is none."""
-    if not blame.looks_for_failure or blame.found is Found.NOTHING:
-        return ""
+def script_sentence(blame: Blame, file: Path | None) -> str:
+    """Say how the script of a failing part ended in a process of its own, or why `file` was not written."""
     script = blame.script
+    if blame.found is Found.NOTHING or not blame.looks_for_failure:
+        why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
+        return f"{file} was not written: {why}." if file else ""
     if script is None:
-        return "No script can be written of it without the model's own code, or none does what this backend does."
+        why = "No script can be written of it without the model's own code, or none does what this backend does."
+        return f"{why} {file} was not written." if file else why
     made = f"A script made from {script.made_from}, run without Bakeoff,"
     if script.fails_alike:
-        return f"{made} fails in the same way. --script FILE keeps it."
-    return f"{made} does not fail in this way, but: {one_line(script.ending)}"
+        return f"{made} fails in the same way. {f'It is in {file}.' if file else '--script FILE keeps it.'}"
+    it_is = f" It is in {file}." if file else ""
+    return f"{made} does not fail in this way, but: {one_line(script.ending).rstrip('.')}.{it_is}"
 
 
 def trials_table(blame: Blame, max_rows: int | None = None) -> str:
@@ -108,7 +142,12 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         kept = {id(trial) for trial in worst} | {id(trials[0])}
         trials = [trial for trial in trials if id(trial) in kept]
     more = len(blame.trials) - len(trials)
-    note = f"\n\n{more} more parts were tried. They are nearer to their limits: --out FILE has them." if more else ""
+    nearer = "" if blame.looks_for_failure else ", which are nearer to their limits"
+    note = (
+        f"\n\n{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{nearer}: --out FILE has all."
+        if more
+        else ""
+    )
     if blame.looks_for_failure:
         outcomes = [[trial.name or THE_MODEL, trial.kind, outcome(trial)] for trial in trials]
         return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll") + note
@@ -143,7 +182,8 @@ def growth_table(blame: Blame) -> str:
 
 def figure(blame: Blame) -> str | None:
     """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
-    return svg_of_growth(blame, growth_sentence(blame).partition(". ")[0])
+    finding = growth_sentence(blame).partition(". ")[0] or "Errors of modules along the model"
+    return svg_of_growth(blame, finding)
 
 
 def kept_to_markdown(kept: KeptSet) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
+from bakeoff.backends.eager import Eager
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.blaming import Builder, Search
 from bakeoff.measuring.worker.clock import Clock
@@ -24,11 +25,18 @@ from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found, GrowthPoint, largest_local
+from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, largest_local
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
-from bakeoff.reports.blame import conclusion, figure, growth_sentence, to_markdown
+from bakeoff.reports.blame import (
+    conclusion,
+    figure,
+    further_sentences,
+    growth_sentence,
+    script_sentence,
+    to_markdown,
+)
 from tests.conftest import CommandLine
 from tests.reports import samples
 
@@ -117,13 +125,108 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
 
 def test_an_error_that_leaves_the_finite_numbers_does_not_grow_evenly() -> None:
     """The module whose own code overflows may have no local error, and the small ones of the others are even."""
-    points = [GrowthPoint(name=name, kind="Linear", local=1e-4, accumulated=1e-4) for name in "abc"]
+    points = [GrowthPoint(name=name, kind="Linear", local=1e-4, accumulated=1e-4) for name in "abcd"]
     blame = Blame(label="eager", cell_id="", precision="fp16", looks_for_failure=False, found=Found.PLACE)
     assert growth_sentence(blame.model_copy(update={"growth": points})).startswith("The error grows evenly: ")
-    after = [GrowthPoint(name="d", kind="Linear", local=None, accumulated=float("nan"))]
+    after = [GrowthPoint(name="e", kind="Linear", local=None, accumulated=float("nan"))]
     assert growth_sentence(blame.model_copy(update={"growth": [*points, *after]})) == (
-        "The error does not grow evenly: 1.0e-04 after a, nan after d. It is not finite from d on."
+        "The error does not grow evenly: 1.0e-04 after a, nan after e. It is not finite from e on."
     )
+
+
+def test_nothing_is_said_of_the_growth_along_a_few_modules() -> None:
+    points = [GrowthPoint(name=f"{error}", kind="Linear", local=error, accumulated=error) for error in (1.0, 9.0)]
+    blame = Blame(
+        label="eager", cell_id="", precision="fp32", looks_for_failure=False, found=Found.PLACE, growth=points
+    )
+    assert growth_sentence(blame) == ""
+    assert "Errors of modules along the model" in (figure(blame) or "")
+
+
+class Twice(nn.Module):
+    """Rounds deep in one layer, and in its own code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(Layer(False), Layer(True)), nn.Sequential(Layer(False))])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in (*self.blocks, self.blocks[0]):
+            x = block(x)
+        return x.to(torch.bfloat16).float()
+
+
+def test_every_place_that_loses_precision_is_named_once(tmp_path: Path) -> None:
+    blame = searched(Twice(), "eager", tmp_path)
+    assert blame.place is not None and blame.place.name == "blocks.0.1: aten.to.dtype"
+    assert [(each.name, each.line != blame.line) for each in blame.others] == [("aten.to.dtype", True)]
+    assert blame.is_complete
+    assert "Precision is also lost in aten.to.dtype, operator (test_blame.py, line " in further_sentences(blame)
+
+
+class FailingEager(Eager):
+    """Fails on what calls bessel_j0 or expm1, with the names of those that a build contains."""
+
+    def build(self, module: nn.Module, inputs: Inputs, context: BuildContext) -> Any:
+        program = torch.export.export(module, inputs.args, inputs.kwargs)
+        names = {str(node.target) for node in program.graph.nodes}
+        if refused := sorted(names & {"aten.special_bessel_j0.default", "aten.expm1.default"}):
+            raise ValueError(f"no conversion of {', '.join(refused)}")
+        return super().build(module, inputs, context)
+
+
+class Exponential(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.expm1(x) * 2.0
+
+
+def failing(*layers: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Blame:
+    monkeypatch.setattr(backends, "create", lambda name: FailingEager())
+    return searched(nn.Sequential(*layers), "eager", folder, looks_for_failure=True)
+
+
+def test_every_operator_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = nn.Linear(32, 32), Bessel(), nn.ReLU(), Exponential()
+    blame = failing(*layers, folder=tmp_path, monkeypatch=monkeypatch)
+    assert blame.place is not None and blame.place.name == "1: aten.special_bessel_j0.default"
+    assert further_sentences(blame).startswith("3: aten.expm1.default, operator (test_blame.py, line ")
+    assert further_sentences(blame).endswith("fails, too: ValueError: no conversion of aten.expm1.default.")
+    assert blame.is_complete and not blame.same_failures
+
+
+def test_parts_that_fail_in_the_same_words_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blame = failing(Bessel(), Bessel(), Bessel(), folder=tmp_path, monkeypatch=monkeypatch)
+    assert not blame.others and blame.same_failures == 2
+    assert further_sentences(blame) == "2 more parts fail in the same words, and may hide others."
+
+
+def test_further_parts_are_looked_for_in_so_many_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bakeoff.measuring.worker.blaming.MIN_FURTHER_BUILDS", 0)
+    blame = failing(*(Bessel() for _ in range(32)), folder=tmp_path, monkeypatch=monkeypatch)
+    assert (
+        blame.builds
+        <= 2
+        * next(
+            number for number, trial in enumerate(blame.trials, 1) if trial.name == "0: aten.special_bessel_j0.default"
+        )
+        + 16
+    )
+    assert not blame.is_complete and "there may be more" in further_sentences(blame)
+
+
+def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
+    answer = Blame(label="eager", cell_id="", precision="fp32", looks_for_failure=False, found=Found.NOTHING)
+    assert script_sentence(answer, None) == ""
+    assert script_sentence(answer, tmp_path / "s.py") == f"{tmp_path / 's.py'} was not written: nothing fails."
+    failed = answer.model_copy(
+        update={
+            "found": Found.PLACE,
+            "looks_for_failure": True,
+            "script": Script(text="", made_from="the operator", fails_alike=True, ending=""),
+        }
+    )
+    assert script_sentence(failed, None).endswith("--script FILE keeps it.")
+    assert script_sentence(failed, tmp_path / "s.py").endswith(f"It is in {tmp_path / 's.py'}.")
 
 
 class Overflowing(nn.Module):

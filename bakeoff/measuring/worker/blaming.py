@@ -8,9 +8,10 @@ each other as one model: one build tells the error of each. A build that fails i
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +33,12 @@ SEARCH_LIMIT_S = 900.0
 
 MAX_OPERATORS = 256
 """No more operators of one module are tried than these."""
+
+MAX_PLACES = 4
+"""So many parts are named at most."""
+
+MIN_FURTHER_BUILDS = 16
+"""After the first part that is named, further ones are looked for in as many builds as it took, or in so many."""
 
 ENOUGH_POINTS, MAX_POINTS = 8, 24
 """The figure has so many modules, if the model can be divided like that."""
@@ -123,23 +130,25 @@ class Search:
         self._whole, self._looks_for_failure = whole, looks_for_failure
         self._dtype = precision.dtype_of(self._worker.cell.precision)
         self._trials: list[Trial] = []
+        self._places: list[tuple[Part, Trial]] = []
+        self._same_failures = 0
+        self._most_builds = math.inf
+        self._is_cut = False
         self._begun_s = time.monotonic()
         self._smallest = whole
 
     def result(self) -> Blame:
         """Search, and return what was found."""
-        trial = self._try([self._whole])[0]
+        _, trial = next(iter(self._try([self._whole])))
         if trial.failure and not self._looks_for_failure:
             raise BakeoffError(f"the whole model fails now: {trial.failure}")
-        part, worst = self._whole, trial
-        found = Found.NOTHING
         if self._is_bad(trial):
-            found = Found.PLACE
-            while below := self._worst_below(part):
-                part, worst = below
-                self._smallest = part
-            if self._is_spread(part, worst):
-                found = Found.SPREAD
+            self._search(self._whole, trial)
+        self._most_builds = math.inf  # of the growth, too
+        found = Found.NOTHING
+        if self._places:
+            found = Found.SPREAD if self._is_spread(*self._places[0]) else Found.PLACE
+        part, place = self._places[0] if self._places else (self._whole, None)
         growth = [] if self._looks_for_failure else self._growth()
         cell = self._worker.cell
         return Blame(
@@ -148,14 +157,51 @@ class Search:
             precision=cell.precision,
             looks_for_failure=self._looks_for_failure,
             found=found,
-            place=None if found is Found.NOTHING else worst,
+            place=place,
             line=part.line,
+            others=[trial for _, trial in self._places[1:]],
+            same_failures=self._same_failures,
+            is_complete=not self._is_cut,
             trials=self._trials,
             growth=growth,
             builds=self._builder.builds,
             seconds=time.monotonic() - self._begun_s,
             sources=sources_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else [],
         )
+
+    def _search(self, part: Part, trial: Trial) -> None:
+        """Note the smallest bad parts inside of a bad one, or the part itself if nothing smaller in it is bad.
+
+        Modules come before the operators of the part's own code. A second call of a module that was named, and a part
+        that fails with the words of one that was named, are not looked into.
+        """
+        self._smallest = self._smallest if self._places else part
+        inside = 0
+        for smaller in (of_model.children_of, self._operators):
+            for each, its_trial in self._bad_of(smaller(part) if self._goes_on() else []):
+                inside += 1
+                if any(its_trial.fails and its_trial.failure == named.failure for _, named in self._places):
+                    self._same_failures += 1
+                elif not any(is_same_code(each, named) for named, _ in self._places):
+                    self._search(each, its_trial)
+        if inside:
+            return
+        if len(self._places) < MAX_PLACES:
+            self._places.append((part, trial))
+        else:
+            self._is_cut = True
+        if len(self._places) == 1:
+            self._most_builds = self._builder.builds + max(self._builder.builds, MIN_FURTHER_BUILDS)
+
+    def _goes_on(self) -> bool:
+        """Return True if smaller or further parts are still looked for."""
+        is_over = self._has_enough_builds() or time.monotonic() - self._begun_s > SEARCH_LIMIT_S
+        is_over |= len(self._places) == MAX_PLACES
+        self._is_cut |= is_over
+        return not is_over
+
+    def _has_enough_builds(self) -> bool:
+        return self._builder.builds >= self._most_builds
 
     def _is_bad(self, trial: Trial) -> bool:
         """Return True if a part is what is looked for."""
@@ -168,12 +214,6 @@ class Search:
         inside = [each.error for each in self._trials if each.error is not None and is_below(each.name, part.name)]
         return sum(inside) >= worst.error / 2
 
-    def _worst_below(self, part: Part) -> tuple[Part, Trial] | None:
-        """Return the module, or else the operator, inside of a part that is furthest beyond its limit, or None."""
-        if time.monotonic() - self._begun_s > SEARCH_LIMIT_S:
-            return None
-        return self._worst_of(of_model.children_of(part)) or self._worst_of(self._operators(part))
-
     def _operators(self, part: Part) -> list[Part]:
         if part.operator or self._worker.cell.precision.is_quantised:  # layers are quantised, and no operators
             return []
@@ -182,26 +222,25 @@ class Search:
         except Exception:  # what cannot be exported has no list of operators, and the module is named
             return []
 
-    def _worst_of(self, parts: Sequence[Part]) -> tuple[Part, Trial] | None:
-        """Try parts, and return the worst. Where values are not finite, or a build fails, it is the first."""
-        bad = [pair for pair in zip(parts, self._try(parts), strict=True) if self._is_bad(pair[1])]
-        return max(bad, key=lambda pair: pair[1].excess) if bad else None
+    def _bad_of(self, parts: Sequence[Part]) -> Iterable[tuple[Part, Trial]]:
+        """Try parts, and return the bad ones, the worst first, or those that fail one by one."""
+        bad = (pair for pair in self._try(parts) if self._is_bad(pair[1]))
+        return bad if self._looks_for_failure else sorted(bad, key=lambda pair: -pair[1].excess)
 
-    def _try(self, parts: Sequence[Part]) -> list[Trial]:
-        """Build parts beside each other, and return the error or the failure of each."""
-        trials = {id(part): Trial(name=part.name, kind=part.kind) for part in parts}
+    def _try(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Trial]]:
+        """Build parts beside each other, and yield the error or the failure of each as soon as it is known."""
         judged = []
         for part in parts:
             try:
                 judged.append(self._judge_eager(part))
             except EagerFails as error:
-                trials[id(part)] = Trial(name=part.name, kind=part.kind, failure=str(error), eager_fails=True)
-        answers = self._built_beside(judged)
-        for each, answer in answers:
-            trials[id(each.part)] = self._trial(each, answer)
-        built = {id(each.part) for each, _ in answers} | (trials.keys() - {id(each.part) for each in judged})
-        self._trials += [trial for part, trial in trials.items() if part in built]
-        return list(trials.values())
+                yield self._noted(part, trial_of(part).model_copy(update={"failure": str(error), "eager_fails": True}))
+        for each, answer in self._built_beside(judged):
+            yield self._noted(each.part, self._trial(each, answer))
+
+    def _noted(self, part: Part, trial: Trial) -> tuple[Part, Trial]:
+        self._trials.append(trial)
+        return part, trial
 
     def _judge_eager(self, part: Part) -> Judged:
         """Return what a part returns in eager and in float64. Raises EagerFails where there is nothing to compare."""
@@ -217,10 +256,13 @@ class Search:
             raise EagerFails(f"eager: {explain(error)[1].sentence}") from None
         return Judged(part, given, eager, exact)
 
-    def _built_beside(self, judged: Sequence[Judged]) -> list[tuple[Judged, Answer]]:
-        """Build parts beside each other, and in halves if that fails. A search for a failure ends at the first one."""
+    def _built_beside(self, judged: Sequence[Judged]) -> Iterator[tuple[Judged, Answer]]:
+        """Build parts beside each other, and in halves if that fails. Yield each answer before the next build."""
         if not judged:
-            return []
+            return
+        if self._has_enough_builds():
+            self._is_cut = True
+            return
         parts = [each.part for each in judged]
         self._announce(parts)
         flat = Inputs(tuple(tensor for each in judged for tensor in each.given.tensors()))
@@ -229,16 +271,17 @@ class Search:
             outputs = iter(self._builder.outputs_of(Beside(parts), flat, calibration))
         except Exception as error:
             if len(judged) == 1:
-                return [(judged[0], error)]
-            middle = len(judged) // 2
-            answers = self._built_beside(judged[:middle])
-            if self._looks_for_failure and any(isinstance(answer, Exception) for _, answer in answers):
-                return answers
-            return answers + self._built_beside(judged[middle:])
-        return [(each, [next(outputs) for _ in each.eager]) for each in judged]
+                yield judged[0], error
+                return
+        else:
+            yield from ((each, [next(outputs) for _ in each.eager]) for each in judged)
+            return
+        middle = len(judged) // 2
+        for half in (judged[:middle], judged[middle:]):
+            yield from self._built_beside(half)
 
     def _trial(self, judged: Judged, answer: Answer) -> Trial:
-        known = Trial(name=judged.part.name, kind=judged.part.kind)
+        known = trial_of(judged.part)
         if isinstance(answer, Exception):
             return known.model_copy(update={"failure": explain(answer)[1].sentence})
         if self._looks_for_failure:
@@ -248,6 +291,8 @@ class Search:
     def _announce(self, parts: Sequence[Part]) -> None:
         more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
         so_far = f" (smallest part so far: {self._smallest.name or 'the whole model'})" if self._trials else ""
+        if self._places:
+            so_far = f" (named so far: {', '.join(part.name or 'the whole model' for part, _ in self._places)})"
         what = f"{parts[0].name or 'the whole model'}{more}{so_far}"
         with self._worker.phases.announced(f"build {self._builder.builds + 1}: {what}"):
             pass
@@ -264,7 +309,7 @@ class Search:
         parts = [of_model.part_of_call(self._whole, call) for call in calls]
         local = {trial.name: trial.error for trial in self._trials}
         new = [part for part, call in zip(parts, calls, strict=True) if part.name not in local and not call.passes_on]
-        local |= {trial.name: trial.error for trial in self._try(new)}
+        local |= {trial.name: trial.error for _, trial in self._try(new)}
         accumulated = self._accumulated(paths, parts)
         return [
             GrowthPoint(name=part.name, kind=part.kind, local=local.get(part.name), accumulated=error)
@@ -286,6 +331,16 @@ class Search:
         except Exception:  # a library may not take so many outputs, and the figure then has local errors only
             return [None] * len(parts)
         return [relative_error([next(outputs) for _ in part.outputs], part.outputs) for part in parts]
+
+
+def is_same_code(part: Part, other: Part) -> bool:
+    """Return True for two calls of one module, or of one operator on one line."""
+    return (part.path, part.operator, part.line) == (other.path, other.operator, other.line)
+
+
+def trial_of(part: Part) -> Trial:
+    """Return the trial of a part of which nothing is known yet."""
+    return Trial(name=part.name, kind=part.kind, line=part.line)
 
 
 def errors_of(

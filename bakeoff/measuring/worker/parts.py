@@ -127,7 +127,9 @@ class Watched(torch.nn.Module):
         self._seen.clear()
         args, kwargs = self._form.arguments(tensors)
         self.module(*args, **kwargs)
-        return tuple(self._seen)
+        seen = tuple(self._seen)
+        self._seen.clear()  # torch.export warns of attributes that have changed
+        return seen
 
     def __enter__(self) -> Self:
         return self
