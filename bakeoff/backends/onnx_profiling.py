@@ -29,7 +29,10 @@ RULES = "pkg.onnxscript.rewriter.rule_name"
 INSERTED = frozenset(("ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"))
 """Operators of ONNX Runtime's own that only move values."""
 
-LAYOUT = INSERTED | {"Cast", "Reshape", "Transpose", "Expand", "Squeeze", "Unsqueeze"}
+QUANTISING = frozenset(("QuantizeLinear", "DequantizeLinear"))
+"""Operators that a quantiser puts around layers. They cast, and have no scopes."""
+
+LAYOUT = INSERTED | QUANTISING | {"Cast", "Reshape", "Transpose", "Expand", "Squeeze", "Unsqueeze"}
 """Operators that only move or cast values. Those that the exported graph does not have were inserted."""
 
 BLOCKED = "_nchwc"
@@ -46,7 +49,7 @@ class Node:
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    module: str | None = None  # path of the module that it was exported from; None: the exporter does not say
+    module: str | None = None  # path of the module that it was exported from; None: nothing says it
     merged: Modules = ()  # of other modules that the exporter has merged into it, such as a convolution's into a norm
 
 
@@ -56,14 +59,18 @@ def nodes_at(path: Path) -> list[Node]:
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {weight.name for weight in graph.initializer}
+    holders = {name: name.rpartition(".")[0] for name in weights}
+    for node in graph.node:  # of weights in few bits, too
+        if node.op_type == "DequantizeLinear" and node.input[0] in weights:
+            holders[node.output[0]] = holders[node.input[0]]
     nodes = [
         Node(
             node.name,
             node.op_type,
             tuple(filter(None, node.input)),
             tuple(filter(None, node.output)),
-            _module_of(node),
-            _merged_into(node, weights),
+            _module_of(node, holders),
+            _merged_into(node, holders),
         )
         for node in graph.node
     ]
@@ -81,31 +88,39 @@ def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node
     return depending
 
 
-def _module_of(node: Any) -> str | None:
-    scopes = next((prop.value for prop in node.metadata_props if prop.key == SCOPES), "")
+def _module_of(node: Any, holders: Mapping[str, str]) -> str | None:
+    """Return the path of the node's module by its scopes, or by the only module that its weights are named after."""
+    scopes = _metadata(node, SCOPES)
     names = ast.literal_eval(scopes) if scopes else []
-    return within_flat(str(names[-2])) if len(names) > 1 else None  # the last name is the node's own
+    if len(names) > 1:
+        return within_flat(str(names[-2]))  # the last name is the node's own
+    named = _holding_weights(node, holders)
+    return named[0] if len(named) == 1 else None
 
 
-def _merged_into(node: Any, weights: set[str]) -> Modules:
+def _merged_into(node: Any, holders: Mapping[str, str]) -> Modules:
     """Return the modules that the weights of a fused node are named after. The fused node has one module's scope."""
-    rules = next((prop.value for prop in node.metadata_props if prop.key == RULES), "")
-    names = [name for name in node.input if name in weights] if "Fuse" in rules else []
-    return in_order(within_flat(name.rpartition(".")[0]) for name in names if "." in name)
+    return _holding_weights(node, holders) if "Fuse" in _metadata(node, RULES) else ()
+
+
+def _holding_weights(node: Any, holders: Mapping[str, str]) -> Modules:
+    """Return the modules that hold the node's weights, by the names that the exporter gives to parameters."""
+    paths = (holders.get(name, "") for name in node.input)
+    return in_order(within_flat(path) for path in paths if path.startswith("module"))
+
+
+def _metadata(node: Any, key: str) -> str:
+    return next((str(prop.value) for prop in node.metadata_props if prop.key == key), "")
 
 
 def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
-    """Return the modules of each exported node by its name. One without a scope has those of what it reads from."""
-    made_by = {output: node for node in exported for output in node.outputs}
-    modules: dict[str, Modules] = {}
-    for node in exported:  # in topological order
-        before = (modules[made_by[name].name] for name in node.inputs if name in made_by)
-        after = (each.module for each in exported if each.module is not None and set(node.outputs) & set(each.inputs))
-        if node.module is not None:
-            modules[node.name] = in_order((*node.merged, node.module))
-        else:
-            modules[node.name] = next(before, ()) or (next(after, ""),)
-    return modules
+    """Return the modules of each exported node by its name: none where nothing says it.
+
+    A graph that no module was exported to is the model's own.
+    """
+    if all(node.module is None for node in exported):
+        return {node.name: ("",) for node in exported}
+    return {node.name: () if node.module is None else in_order((*node.merged, node.module)) for node in exported}
 
 
 def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
@@ -127,7 +142,9 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
         stops = {name for other in optimised if other is not node for name in (*other.outputs, *ends[other.name])}
         between = _between(ends[node.name], stops, made_by, "Conv" if node.name.endswith(BLOCKED) else "")
         covered |= {each.name: node.name for each in between}
-        owners[node.name] = Owner(in_order(path for each in between for path in modules[each.name]))
+        paths = in_order(path for each in between for path in modules[each.name])
+        is_cast = node.operator in QUANTISING and not paths
+        owners[node.name] = Owner(paths, Kind.COPY if is_cast else Kind.COMPUTE)
     for each in exported:  # additions and activations that a blocked convolution has taken in
         before = [
             covered[made_by[name].name] for name in each.inputs if name in made_by and made_by[name].name in covered
@@ -277,7 +294,7 @@ class SessionProfiler(Profiler):
         exported = len(nodes_at(self._exported))
         fact = (
             f"ONNX Runtime made {len(self._owners)} nodes of the exported graph's {exported}. Of these, {across} work "
-            f"for several modules, and {inserted} cast or change a layout and were inserted."
+            f"for several modules, and {inserted} quantise, cast or change a layout and were inserted."
         )
         return CompilerWork(facts=[fact] if self._owners else [])
 

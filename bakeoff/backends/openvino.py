@@ -22,8 +22,8 @@ from bakeoff.backends.base import (
     installed,
     int8_products,
 )
-from bakeoff.backends.exporting import use_exportable_experts
-from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, noting_modules
+from bakeoff.backends.exporting import QUANTISED, use_exportable_experts
+from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, converted_from_onnx, noting_modules
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, lowest_and_highest
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, template
@@ -133,6 +133,8 @@ class OpenVINO(Backend):
         naming = noting_modules() if context.for_profile else contextlib.nullcontext(Converted())
         with context.phase("export"), naming as converted:  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
+        if precision is Precision.INT8 and context.for_profile:
+            converted = converted_from_onnx(context.workspace / QUANTISED)
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": hint,
             "INFERENCE_NUM_THREADS": context.threads,

@@ -11,10 +11,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
-from bakeoff.backends.profiling import NOBODY, WARMING_CALLS, Owner, Profiler, in_order, in_sequence, within_flat
+from bakeoff.backends.onnx_profiling import QUANTISING, modules_by_node, nodes_at
+from bakeoff.backends.profiling import (
+    NOBODY,
+    WARMING_CALLS,
+    Modules,
+    Owner,
+    Profiler,
+    in_order,
+    in_sequence,
+    within_flat,
+)
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
 
 EMPTY_CALLS = 200
@@ -28,10 +39,26 @@ MOVE = Owner((), Kind.COPY)
 
 @dataclass
 class Converted:
-    """The modules of the nodes of torch's graph, by the names that OpenVINO builds its own names from."""
+    """The modules of the nodes of torch's or ONNX's graph, by the names that OpenVINO builds its own names from."""
 
-    modules: dict[str, str] = field(default_factory=dict)  # of the nodes that compute something
+    modules: dict[str, Modules] = field(default_factory=dict)  # none: the node casts for a quantiser
+    views: set[str] = field(default_factory=set)  # nodes that compute nothing
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the nodes that each one reads from
+
+
+def converted_from_onnx(path: Path) -> Converted:
+    """Return the modules of the nodes in an ONNX file. OpenVINO also calls a node by the name of what it makes."""
+    nodes = nodes_at(path)
+    modules = modules_by_node(nodes)
+    made_by = {name: node.name for node in nodes for name in node.outputs}
+    converted = Converted()
+    for node in nodes:
+        inputs = tuple(made_by[name] for name in node.inputs if name in made_by)
+        for name in (node.name, *node.outputs):
+            converted.inputs[name] = inputs
+            if modules[node.name] or node.operator in QUANTISING:
+                converted.modules[name] = modules[node.name]
+    return converted
 
 
 @contextlib.contextmanager
@@ -48,9 +75,14 @@ def noting_modules() -> Iterator[Converted]:
     def noting(*arguments: Any, **named: Any) -> Any:
         decoder = original(*arguments, **named)
         for node in decoder.pt_module.graph.nodes:
-            converted.inputs[node.name] = tuple(each.name for each in node.all_input_nodes)
-            if node.meta.get("nn_module_stack") and not computes_nothing(node):
-                converted.modules[node.name] = within_flat(module_of_node(node))
+            # no kernel has taken in what depends on no input: OpenVINO computes that once, or in a node of its own
+            inputs = tuple(each.name for each in node.all_input_nodes if each.name in converted.inputs)
+            if inputs or node.op == "placeholder":
+                converted.inputs[node.name] = inputs
+            if node.meta.get("nn_module_stack"):
+                converted.modules[node.name] = (within_flat(module_of_node(node)),)
+            if computes_nothing(node):
+                converted.views.add(node.name)
         return decoder
 
     TorchFXPythonDecoder.from_exported_program = staticmethod(noting)
@@ -83,29 +115,38 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
 
 
 def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, Owner]:
-    """Return the modules of each node by its name. One that OpenVINO has renamed has those of what it reads from.
+    """Return the modules of each node by its name.
 
     OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
-    alone. So a node also works for what is before it in torch's graph and has no node of its own.
+    alone. So a node also works for what is before it in torch's graph and has no node of its own. A node that OpenVINO
+    has renamed works for what is so before those that read from it. If there is nothing, its modules are not known.
     """
-    modules = converted.modules
-    has_node = {name.partition("/")[0] for node in nodes for name in (node.name, *node.fused_from)}
+    names = {node.name for node in nodes}
+    keys = {node.name: keys_of(node, names, converted) for node in nodes}
+    has_node = {key for each in keys.values() for key in each}
     owners: dict[str, Owner] = {}
     for node in nodes:
-        if node.kind in MOVES:
-            owners[node.name] = MOVE
-            continue
-        sources = node.fused_from or (node.name,)
-        keys = [name.partition("/")[0] for name in sources]
-        keys = [*(each for key in keys for each in swallowed_before(key, has_node, converted.inputs)), *keys]
-        own = in_order(modules[key] for key in keys if key in modules)
-        before = (owners[name].modules for name in node.inputs if name in owners)
-        owners[node.name] = Owner(own or next(filter(None, before), ()))
+        readers = [] if keys[node.name] else [each.name for each in nodes if node.name in each.inputs]
+        origins = keys[node.name] or [key for name in readers for key in keys[name]]
+        swallowed = [each for key in origins for each in swallowed_before(key, has_node, converted.inputs)]
+        known = [*swallowed, *keys[node.name]]
+        computing = [key for key in known if key not in converted.views] or known
+        paths = in_order(path for key in computing for path in converted.modules.get(key, ()))
+        is_move = node.kind in MOVES or (not paths and any(key in converted.modules for key in known))
+        owners[node.name] = MOVE if is_move else Owner(paths)
     return owners
 
 
+def keys_of(node: RuntimeNode, names: Set[str], converted: Converted) -> list[str]:
+    """Return the nodes of torch's or ONNX's graph that a node stands for: it bears the name of one, or was fused from
+    them. OpenVINO also says that a product with rounded weights was fused from a node before it that runs apart."""
+    sources = (node.name, *(name for name in node.fused_from if name not in names))
+    keys = dict.fromkeys(name.partition("/")[0] for name in sources)
+    return [key for key in keys if key in converted.modules]
+
+
 def swallowed_before(key: str, has_node: Set[str], inputs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the nodes of torch's graph on the way to `key` that no node stands for, back to those that have one."""
+    """Return the nodes of the graph on the way to `key` that no node stands for, back to those that have one."""
     swallowed: dict[str, None] = {}
     waiting = list(inputs.get(key, ()))
     while waiting:

@@ -26,6 +26,9 @@ from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 IN_FLOAT32 = 1
 """MatMulNBits' accuracy_level for products in float32. It has no such level for the type of its inputs."""
 
+PRODUCT = ".product"
+"""Ending of the name of a product's value to which a bias is then added."""
+
 FEW_BITS = ("i4", "u4", "i8", "u8")
 """OpenVINO's types of rounded weights."""
 
@@ -42,6 +45,7 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     model = onnx.load(exported.path)
+    said = {name: list(node.metadata_props) for node in model.graph.node for name in node.output}
     _split_gemms(model.graph)
     quantiser = MatMulNBitsQuantizer(
         model,
@@ -53,6 +57,9 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)  # it logs two lines for each layer
     quantiser.process()
     rounded = quantiser.model.model
+    for node in rounded.graph.node:  # the quantiser drops what the exporter has said of the modules
+        if not node.metadata_props:
+            node.metadata_props.extend(said.get(node.output[0].removesuffix(PRODUCT), []))
     counted_layers(layers_of(rounded.graph), precision, library="ONNX Runtime")
     for file in exported.path.parent.glob(f"{exported.path.name}*"):
         file.unlink()
@@ -133,7 +140,7 @@ def _split_gemms(graph: Any) -> None:
             onnx.numpy_helper.from_array((scaled * scaled.dtype.type(attributes.get("alpha", 1.0))).copy(), matrix)
         )
         has_bias = len(node.input) > 2 and node.input[2]
-        product = f"{node.output[0]}.product" if has_bias else node.output[0]
+        product = f"{node.output[0]}{PRODUCT}" if has_bias else node.output[0]
         nodes.append(onnx.helper.make_node("MatMul", [node.input[0], matrix], [product], name=f"{node.name}.matmul"))
         if has_bias:
             nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], node.output, name=f"{node.name}.add"))

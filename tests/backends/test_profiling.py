@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff.backends import inductor_profiling, onnx_profiling, openvino_profiling
-from bakeoff.backends.onnx_profiling import Node, kernels_in
+from bakeoff.backends import (
+    inductor_profiling,
+    onnx_profiling,
+    onnx_quantising,
+    openvino_profiling,
+    weight_only,
+)
+from bakeoff.backends.exporting import export_onnx
+from bakeoff.backends.onnx_profiling import QUANTISING, Node, kernels_in
 from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
@@ -37,6 +44,7 @@ from bakeoff.backends.torch_profiling import (
     with_framework,
 )
 from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.precision import Precision
 from bakeoff.records.profile import Kind, Part, TracedSpan
 from bakeoff.records.schema import Cell
 from tests.backends.building import built
@@ -347,7 +355,43 @@ def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
     assert owners["norm"] == Owner(("norm",))
     assert owners["reorder"] == Owner((), Kind.COPY)
     assert owners["fused"] == Owner(("linear", "act"))
-    assert owners["split"] == Owner(("act",))  # the exporter does not say: that of what it reads from
+    assert owners["split"] == Owner(())  # the exporter does not say
+
+
+def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path: Path) -> None:
+    layers = nn.Sequential(*(nn.Linear(32, 32, bias=number != 1) for number in range(3))).eval()
+    inputs = Inputs((torch.randn(4, 32),))
+
+    def modules_of(path: Path) -> list[str | None]:
+        return [node.module for node in onnx_profiling.nodes_at(path) if node.operator not in QUANTISING]
+
+    rounded = export_onnx(layers, inputs, tmp_path)
+    weight_only.onnx_weights(rounded, Precision("w8a32"), {})
+    assert modules_of(rounded.path) == ["0", "0", "1", "2", "2"]  # a product and an addition, but for the second one
+    quantised = onnx_quantising.static_onnx(export_onnx(layers, inputs, tmp_path), [inputs], tmp_path)
+    assert modules_of(quantised.path) == ["0", "1", "2"]
+    converted = openvino_profiling.converted_from_onnx(quantised.path)
+    assert converted.modules["node_linear_1"] == ("1",) and converted.modules["linear_QuantizeLinear"] == ()
+
+
+def test_what_a_quantiser_inserts_is_a_cast_and_no_module_of_its_neighbours() -> None:
+    quantising = [Node("q", "QuantizeLinear", ("r", "s"), ("rq",)), Node("d", "DequantizeLinear", ("rq", "s"), ("rd",))]
+    exported = [
+        Node("first", "Gemm", ("x", "w"), ("r",), "layers.0"),
+        *quantising,
+        Node("second", "Gemm", ("rd", "v"), ("y",), "layers.1"),
+        Node("third", "MatMulNBits", ("y", "u"), ("z",)),
+    ]
+    optimised = [
+        Node("first", "Gemm", ("x", "w"), ("r",)),
+        quantising[0],
+        Node("second", "QGemm", ("rq", "s", "v"), ("y",)),
+        Node("third", "MatMulNBits", ("y", "u"), ("z",)),
+    ]
+    owners = onnx_profiling.owners_of(exported, optimised)
+    assert owners["q"] == Owner((), Kind.COPY)
+    assert [owners[name] for name in ("first", "second")] == [Owner(("layers.0",)), Owner(("layers.1",))]
+    assert owners["third"] == Owner(())  # nothing says its module
 
 
 def test_blocked_convolutions_are_found_by_their_names() -> None:
@@ -369,8 +413,8 @@ def test_blocked_convolutions_are_found_by_their_names() -> None:
 
 def test_a_norm_that_the_exporter_merges_into_a_convolution_names_both(tmp_path: Path) -> None:
     layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-    torch.onnx.export(layers.eval(), (torch.randn(1, 3, 8, 8),), tmp_path / "model.onnx", dynamo=True, verbose=False)
-    (convolution, _) = onnx_profiling.nodes_at(tmp_path / "model.onnx")
+    exported = export_onnx(layers.eval(), Inputs((torch.randn(1, 3, 8, 8),)), tmp_path)
+    (convolution, _) = onnx_profiling.nodes_at(exported.path)
     assert onnx_profiling.modules_by_node([convolution]) == {convolution.name: ("0", "1")}
 
 
@@ -399,13 +443,31 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
         RuntimeNode("linear/aten.linear.default/Add", "FullyConnected", ("linear/x/Add", "gelu/x/Gelu"), ()),
         RuntimeNode("Multiply_12", "Subgraph", ("Multiply_12",), ("linear/aten.linear.default/Add",)),
         RuntimeNode("a_f32_bf16_b", "Reorder", (), ()),
+        RuntimeNode("sin/x/Sin", "Subgraph", ("sin/x/Sin",), ("Multiply_12",)),
+        RuntimeNode("Power_7", "Subgraph", ("Power_7",), ("sin/x/Sin",)),
     ]
-    owners = openvino_profiling.owners_of(nodes, Converted({"linear": "up", "gelu": "act"}))
-    assert list(owners.values()) == [
+    converted = Converted(
+        {"linear": ("up",), "gelu": ("act",), "mul": ("scale",), "sin": ("wave",)},
+        inputs={"sin": ("mul",), "mul": ("gelu",), "gelu": ("linear",)},
+    )
+    assert list(openvino_profiling.owners_of(nodes, converted).values()) == [
         Owner(("up", "act")),
-        Owner(("up", "act")),
+        Owner(("scale",)),  # renamed: what is before its reader and has no node
         Owner((), Kind.COPY),
+        Owner(("scale", "wave")),
+        Owner(()),  # not known
     ]
+
+
+def test_a_product_with_rounded_weights_is_not_the_node_that_openvino_says_it_was_fused_from() -> None:
+    names = [f"{name}/aten.linear.default/Add" for name in ("linear", "linear_1", "linear_2")]
+    nodes = [
+        RuntimeNode(name, "FullyConnected", fused, ())
+        for name, fused in zip(names, ((), (names[0], "gelu/x/Gelu"), (names[1],)), strict=True)
+    ]
+    modules = {"linear": ("0",), "linear_1": ("1",), "gelu": ("act",), "linear_2": ("2",)}
+    owners = openvino_profiling.owners_of(nodes, Converted(modules))
+    assert [owner.modules for owner in owners.values()] == [("0",), ("1", "act"), ("2",)]
 
 
 def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() -> None:
@@ -413,8 +475,8 @@ def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() 
         RuntimeNode("relu/x/Relu", "Eltwise", (), ()),
         RuntimeNode("mul/x/Multiply", "FullyConnected", ("mul/x/Multiply",), ("relu/x/Relu",)),
     ]
-    modules = {"relu": "act", "linear": "down", "mul": ""}
-    converted = Converted(modules, {"mul": ("view",), "view": ("linear",), "linear": ("relu", "weight")})
+    modules = {"relu": ("act",), "linear": ("down",), "view": ("other",), "mul": ("",)}
+    converted = Converted(modules, {"view"}, {"mul": ("view",), "view": ("linear",), "linear": ("relu", "weight")})
     owners = openvino_profiling.owners_of(nodes, converted)
     assert owners["mul/x/Multiply"].modules == ("down", "")
 
