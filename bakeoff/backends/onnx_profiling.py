@@ -11,7 +11,7 @@ import ast
 import bisect
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SCOPES = "pkg.torch.onnx.name_scopes"
 RULES = "pkg.onnxscript.rewriter.rule_name"
 """Keys of what the exporter writes into a node: the modules around it, and the rules that have rewritten it."""
+
+MODULES = "bakeoff.modules"
+"""Key of what we write into a node of a quantised model: the paths of its modules, as JSON."""
 
 INSERTED = frozenset(("ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"))
 """Operators of ONNX Runtime's own that only move values."""
@@ -49,8 +52,7 @@ class Node:
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    module: str | None = None  # path of the module that it was exported from; None: nothing says it
-    merged: Modules = ()  # of other modules that the exporter has merged into it, such as a convolution's into a norm
+    modules: Modules = ()  # that it was exported from, with those that the exporter has merged into it; none: not known
 
 
 def nodes_at(path: Path) -> list[Node]:
@@ -59,22 +61,32 @@ def nodes_at(path: Path) -> list[Node]:
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {weight.name for weight in graph.initializer}
-    holders = {name: name.rpartition(".")[0] for name in weights}
-    for node in graph.node:  # of weights in few bits, too
-        if node.op_type == "DequantizeLinear" and node.input[0] in weights:
-            holders[node.output[0]] = holders[node.input[0]]
     nodes = [
         Node(
             node.name,
             node.op_type,
             tuple(filter(None, node.input)),
             tuple(filter(None, node.output)),
-            _module_of(node, holders),
-            _merged_into(node, holders),
+            _modules_of(node, weights),
         )
         for node in graph.node
     ]
     return without_constants(nodes, [value.name for value in graph.input if value.name not in weights])
+
+
+def keep_modules(path: Path, exported: Sequence[Node]) -> None:
+    """Write the modules of each node into an ONNX file that a quantiser has made of the exported nodes.
+
+    Quantisers drop the scopes of what they rewrite, and share equal weights, so that their names mislead.
+    """
+    import onnx
+
+    owners = owners_of(exported, nodes_at(path))
+    model = onnx.load(path, load_external_data=False)
+    for node in model.graph.node:
+        if node.name in owners:
+            node.metadata_props.add(key=MODULES, value=json.dumps(owners[node.name].modules))
+    onnx.save(model, path)
 
 
 def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node]:
@@ -88,39 +100,21 @@ def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node
     return depending
 
 
-def _module_of(node: Any, holders: Mapping[str, str]) -> str | None:
-    """Return the path of the node's module by its scopes, or by the only module that its weights are named after."""
-    scopes = _metadata(node, SCOPES)
-    names = ast.literal_eval(scopes) if scopes else []
-    if len(names) > 1:
-        return within_flat(str(names[-2]))  # the last name is the node's own
-    named = _holding_weights(node, holders)
-    return named[0] if len(named) == 1 else None
-
-
-def _merged_into(node: Any, holders: Mapping[str, str]) -> Modules:
-    """Return the modules that the weights of a fused node are named after. The fused node has one module's scope."""
-    return _holding_weights(node, holders) if "Fuse" in _metadata(node, RULES) else ()
-
-
-def _holding_weights(node: Any, holders: Mapping[str, str]) -> Modules:
-    """Return the modules that hold the node's weights, by the names that the exporter gives to parameters."""
-    paths = (holders.get(name, "") for name in node.input)
-    return in_order(within_flat(path) for path in paths if path.startswith("module"))
-
-
-def _metadata(node: Any, key: str) -> str:
-    return next((str(prop.value) for prop in node.metadata_props if prop.key == key), "")
+def _modules_of(node: Any, weights: Set[str]) -> Modules:
+    """Return the modules of an exported node. A fused node has one module's scope, and weights named after others."""
+    said = {prop.key: prop.value for prop in node.metadata_props}
+    if MODULES in said:
+        return tuple(json.loads(said[MODULES]))
+    scopes = ast.literal_eval(said.get(SCOPES) or "[]")
+    merged = [name for name in node.input if name in weights and "." in name] if "Fuse" in said.get(RULES, "") else []
+    paths = [*(name.rpartition(".")[0] for name in merged), *scopes[-2:-1]]  # the last name is the node's own
+    return in_order(map(within_flat, paths)) if len(scopes) > 1 else ()
 
 
 def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
-    """Return the modules of each exported node by its name: none where nothing says it.
-
-    A graph that no module was exported to is the model's own.
-    """
-    if all(node.module is None for node in exported):
-        return {node.name: ("",) for node in exported}
-    return {node.name: () if node.module is None else in_order((*node.merged, node.module)) for node in exported}
+    """Return the modules of each exported node by its name. Where no node has any, all are the model's own."""
+    nobody: Modules = () if any(node.modules for node in exported) else ("",)
+    return {node.name: node.modules or nobody for node in exported}
 
 
 def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
@@ -143,8 +137,8 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
         between = _between(ends[node.name], stops, made_by, "Conv" if node.name.endswith(BLOCKED) else "")
         covered |= {each.name: node.name for each in between}
         paths = in_order(path for each in between for path in modules[each.name])
-        is_cast = node.operator in QUANTISING and not paths
-        owners[node.name] = Owner(paths, Kind.COPY if is_cast else Kind.COMPUTE)
+        is_copy = node.operator in LAYOUT and not paths
+        owners[node.name] = Owner(paths, Kind.COPY if is_copy else Kind.COMPUTE)
     for each in exported:  # additions and activations that a blocked convolution has taken in
         before = [
             covered[made_by[name].name] for name in each.inputs if name in made_by and made_by[name].name in covered

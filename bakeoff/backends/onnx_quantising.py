@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import QUANTISED, OnnxModel
+from bakeoff.backends.onnx_profiling import keep_modules, nodes_at, owners_of
 from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
@@ -84,6 +85,7 @@ def static_onnx(
         use_external_data_format=large,
         extra_options=extra,
     )
+    keep_modules(quantised, nodes_at(exported.path))
     for path in (prepared, exported.path):
         for file in folder.glob(f"{path.name}*") if path.parent == folder else ():
             file.unlink()
@@ -94,8 +96,6 @@ def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates
     """Return the names of layers that compute for one of these modules, or for one inside of it."""
     if not modules:
         return []
-    from bakeoff.backends.onnx_profiling import nodes_at, owners_of
-
     owners = owners_of(nodes_at(exported), nodes_at(prepared))
     inside = tuple(f"{module}." for module in modules)
     return [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
-from bakeoff.backends.onnx_profiling import QUANTISING, modules_by_node, nodes_at
+from bakeoff.backends.onnx_profiling import LAYOUT, modules_by_node, nodes_at
 from bakeoff.backends.profiling import (
     NOBODY,
     WARMING_CALLS,
@@ -26,7 +26,7 @@ from bakeoff.backends.profiling import (
     in_sequence,
     within_flat,
 )
-from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+from bakeoff.records.profile import ROUNDED_OFF, CompilerWork, Kind, TracedSpan
 
 EMPTY_CALLS = 200
 """Calls of an empty model, which tell what a request takes beside its nodes."""
@@ -56,7 +56,7 @@ def converted_from_onnx(path: Path) -> Converted:
         inputs = tuple(made_by[name] for name in node.inputs if name in made_by)
         for name in (node.name, *node.outputs):
             converted.inputs[name] = inputs
-            if modules[node.name] or node.operator in QUANTISING:
+            if modules[node.name] or node.operator in LAYOUT:
                 converted.modules[name] = modules[node.name]
     return converted
 
@@ -191,9 +191,7 @@ def lost_in_rounding(
     OpenVINO cuts each time to whole microseconds, and their mean again: a node loses a microsecond on average.
     """
     each_us = min(1.0, missing_us / len(nodes)) if nodes else 0.0
-    return in_sequence(
-        (("lost in rounding (estimated)", owners[node.name], each_us) for node in nodes), begun_us=reached_us
-    )
+    return in_sequence(((ROUNDED_OFF, owners[node.name], each_us) for node in nodes), begun_us=reached_us)
 
 
 def time_of_empty_call_us() -> float:

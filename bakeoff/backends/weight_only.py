@@ -18,6 +18,7 @@ from typing import Any
 
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import OnnxModel
+from bakeoff.backends.onnx_profiling import keep_modules, nodes_at
 from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES, layers_of
 from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.records.errors import Unavailable
@@ -25,9 +26,6 @@ from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 
 IN_FLOAT32 = 1
 """MatMulNBits' accuracy_level for products in float32. It has no such level for the type of its inputs."""
-
-PRODUCT = ".product"
-"""Ending of the name of a product's value to which a bias is then added."""
 
 FEW_BITS = ("i4", "u4", "i8", "u8")
 """OpenVINO's types of rounded weights."""
@@ -45,7 +43,7 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     model = onnx.load(exported.path)
-    said = {name: list(node.metadata_props) for node in model.graph.node for name in node.output}
+    exported_nodes = nodes_at(exported.path)
     _split_gemms(model.graph)
     quantiser = MatMulNBitsQuantizer(
         model,
@@ -57,13 +55,11 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)  # it logs two lines for each layer
     quantiser.process()
     rounded = quantiser.model.model
-    for node in rounded.graph.node:  # the quantiser drops what the exporter has said of the modules
-        if not node.metadata_props:
-            node.metadata_props.extend(said.get(node.output[0].removesuffix(PRODUCT), []))
     counted_layers(layers_of(rounded.graph), precision, library="ONNX Runtime")
     for file in exported.path.parent.glob(f"{exported.path.name}*"):
         file.unlink()
     onnx.save(rounded, exported.path, save_as_external_data=rounded.ByteSize() > MAX_PROTOBUF_BYTES)
+    keep_modules(exported.path, exported_nodes)
 
 
 def onnx_layers(exported: OnnxModel, precision: Precision) -> Settings:
@@ -140,7 +136,7 @@ def _split_gemms(graph: Any) -> None:
             onnx.numpy_helper.from_array((scaled * scaled.dtype.type(attributes.get("alpha", 1.0))).copy(), matrix)
         )
         has_bias = len(node.input) > 2 and node.input[2]
-        product = f"{node.output[0]}{PRODUCT}" if has_bias else node.output[0]
+        product = f"{node.output[0]}.product" if has_bias else node.output[0]
         nodes.append(onnx.helper.make_node("MatMul", [node.input[0], matrix], [product], name=f"{node.name}.matmul"))
         if has_bias:
             nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], node.output, name=f"{node.name}.add"))

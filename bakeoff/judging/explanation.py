@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
-from bakeoff.records.profile import CellProfile, Kind, Part
+from bakeoff.records.profile import ROUNDED_OFF, CellProfile, Kind, Part
 from bakeoff.records.schema import Ceilings, Record
 
 Modules = tuple[str, ...]
@@ -187,7 +187,7 @@ def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
     """
     times: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for part in profile.parts:
-        if part.kind is Kind.COPY:
+        if part.kind is Kind.COPY and part.name != ROUNDED_OFF:
             times[part.name][0] += part.runs
             times[part.name][1] += time_of([part], profile)
     by_time = sorted(times.items(), key=lambda item: -item[1][1])

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from bakeoff.records.schema import Frozen, Milliseconds, MillisecondsOrZero, Work
 
+ROUNDED_OFF = "lost in rounding (estimated)"
+"""The name of the parts that hold what a profiler has cut off the times of others."""
+
 
 class Kind(StrEnum):
     """What a part of a call is spent on."""

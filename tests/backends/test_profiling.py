@@ -338,10 +338,10 @@ def test_a_gap_between_operators_of_one_module_is_the_modules() -> None:
 
 def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
     exported = [
-        Node("norm", "LayerNormalization", ("x",), ("n",), "norm"),
-        Node("matmul", "MatMul", ("n", "w"), ("m",), "linear"),
-        Node("bias", "Add", ("m", "b"), ("l",), "linear"),
-        Node("relu", "Relu", ("l",), ("r",), "act"),
+        Node("norm", "LayerNormalization", ("x",), ("n",), ("norm",)),
+        Node("matmul", "MatMul", ("n", "w"), ("m",), ("linear",)),
+        Node("bias", "Add", ("m", "b"), ("l",), ("linear",)),
+        Node("relu", "Relu", ("l",), ("r",), ("act",)),
         Node("split", "Split", ("r",), ("s",)),
     ]
     optimised = [
@@ -362,14 +362,20 @@ def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path
     layers = nn.Sequential(*(nn.Linear(32, 32, bias=number != 1) for number in range(3))).eval()
     inputs = Inputs((torch.randn(4, 32),))
 
-    def modules_of(path: Path) -> list[str | None]:
-        return [node.module for node in onnx_profiling.nodes_at(path) if node.operator not in QUANTISING]
+    def modules_of(path: Path) -> list[tuple[str, ...]]:
+        return [node.modules for node in onnx_profiling.nodes_at(path) if node.operator not in QUANTISING]
 
     rounded = export_onnx(layers, inputs, tmp_path)
     weight_only.onnx_weights(rounded, Precision("w8a32"), {})
-    assert modules_of(rounded.path) == ["0", "0", "1", "2", "2"]  # a product and an addition, but for the second one
+    assert modules_of(rounded.path) == [
+        ("0",),
+        ("0",),
+        ("1",),
+        ("2",),
+        ("2",),
+    ]  # the second one has no bias
     quantised = onnx_quantising.static_onnx(export_onnx(layers, inputs, tmp_path), [inputs], tmp_path)
-    assert modules_of(quantised.path) == ["0", "1", "2"]
+    assert modules_of(quantised.path) == [("0",), ("1",), ("2",)]
     converted = openvino_profiling.converted_from_onnx(quantised.path)
     assert converted.modules["node_linear_1"] == ("1",) and converted.modules["linear_QuantizeLinear"] == ()
 
@@ -377,9 +383,9 @@ def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path
 def test_what_a_quantiser_inserts_is_a_cast_and_no_module_of_its_neighbours() -> None:
     quantising = [Node("q", "QuantizeLinear", ("r", "s"), ("rq",)), Node("d", "DequantizeLinear", ("rq", "s"), ("rd",))]
     exported = [
-        Node("first", "Gemm", ("x", "w"), ("r",), "layers.0"),
+        Node("first", "Gemm", ("x", "w"), ("r",), ("layers.0",)),
         *quantising,
-        Node("second", "Gemm", ("rd", "v"), ("y",), "layers.1"),
+        Node("second", "Gemm", ("rd", "v"), ("y",), ("layers.1",)),
         Node("third", "MatMulNBits", ("y", "u"), ("z",)),
     ]
     optimised = [
@@ -396,10 +402,10 @@ def test_what_a_quantiser_inserts_is_a_cast_and_no_module_of_its_neighbours() ->
 
 def test_blocked_convolutions_are_found_by_their_names() -> None:
     exported = [
-        Node("conv1", "Conv", ("x", "w1"), ("a",), "conv1"),
-        Node("conv2", "Conv", ("a", "w2"), ("b",), "conv2"),
-        Node("add", "Add", ("a", "b"), ("c",), "block"),
-        Node("mean", "ReduceMean", ("c",), ("d",), "pool"),
+        Node("conv1", "Conv", ("x", "w1"), ("a",), ("conv1",)),
+        Node("conv2", "Conv", ("a", "w2"), ("b",), ("conv2",)),
+        Node("add", "Add", ("a", "b"), ("c",), ("block",)),
+        Node("mean", "ReduceMean", ("c",), ("d",), ("pool",)),
     ]
     optimised = [
         Node("a_nchwc", "Conv", ("x", "r1"), ("n1",)),
@@ -419,8 +425,8 @@ def test_a_norm_that_the_exporter_merges_into_a_convolution_names_both(tmp_path:
 
 
 def test_nodes_that_an_engine_computes_once_own_nothing() -> None:
-    mask = Node("mask", "Expand", ("weights",), ("m",), "layers.0")
-    add = Node("add", "Add", ("x", "m"), ("y",), "layers.7")
+    mask = Node("mask", "Expand", ("weights",), ("m",), ("layers.0",))
+    add = Node("add", "Add", ("x", "m"), ("y",), ("layers.7",))
     assert onnx_profiling.without_constants([mask, add], ["x"]) == [add]
 
 
