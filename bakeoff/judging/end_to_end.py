@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
+from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, TIE_MARGIN, Relation, is_decided, relation
 from bakeoff.judging.fit import Fit, rounded_ms
-from bakeoff.judging.intervals import around, half_width_of, ratio_of_sums, student_half_width
+from bakeoff.judging.intervals import around, half_width_of, median_interval, ratio_of_sums, student_half_width
 from bakeoff.records.schema import AroundCall, Interval, Ratio, Record
 
 MODEL = "the model"
@@ -105,7 +105,8 @@ def judge_end_to_end(
     def is_open(record: Record) -> bool:
         lead = ratios[record.cell.label]
         left_and_close = record.left is not None and lead.value < 1 + TIE_MARGIN
-        return not (is_behind(record) or left_and_close or is_decided(lead))
+        most = _most_lead(own[record.cell.label], known)
+        return not (is_behind(record) or left_and_close or is_decided(lead) or most < 1 + TIE_MARGIN)
 
     tied = [each.cell.label for each in itertools.takewhile(lambda each: not is_behind(each), others)]
     if tied:
@@ -139,7 +140,9 @@ def judge_end_to_end(
 def _pooled(name: str, calls: Sequence[AroundCall]) -> Step | None:
     """Return the latency of a stage over all cells: the geometric mean over epochs, as for latencies.
 
-    The cells of one epoch shared its minutes, so their median counts as one.
+    The cells of one epoch shared its minutes, so their median counts as one. In fewer than three processes the interval
+    is that of the parts of their calls, as it is that of the rounds for a latency. The margin that a lead needs then
+    (`judging.decision`) stands for what processes differ by.
     """
     by_epoch: dict[int, list[float]] = {}
     for call in calls:
@@ -151,6 +154,9 @@ def _pooled(name: str, calls: Sequence[AroundCall]) -> Step | None:
     value = math.exp(statistics.fmean(logs))
     if len(logs) < FEWEST_PROCESSES:
         logs = [log for epoch in by_epoch.values() for log in epoch]
+    own = [median / call.median_ms for call in calls if call.median_ms > 0 for median in call.block_medians_ms]
+    if len(logs) < FEWEST_PROCESSES and (ends := median_interval(own)):
+        return Step(f"{name}()", value, Interval(low=value * min(ends.low, 1.0), high=value * max(ends.high, 1.0)))
     return Step(f"{name}()", value, around(value, student_half_width(logs)))
 
 
@@ -179,6 +185,15 @@ def _ratio(fast: str, slow: str, own: dict[str, Step], stages: Sequence[Step], f
         [half_width_of(own[fast].ci95), *(half_width_of(step.ci95) for step in stages)],
     )
     return Ratio(value=value, ci95=around(value, reach), paired=model.paired, processes=model.processes)
+
+
+def _most_lead(slow: Step, stages: Sequence[Step]) -> float:
+    """Return how many times as long a request takes at most as one whose model takes no time at all.
+
+    It is taken at the ends of the intervals that make it large, and with the margin for what processes differ by.
+    """
+    around_ms = sum(step.ci95.low if step.ci95 else step.ms for step in stages)
+    return 1 + (slow.ci95.high if slow.ci95 else slow.ms) * (1 + MARGIN) ** 2 / around_ms if around_ms > 0 else math.inf
 
 
 def _least_lead(record: Record, best_ms: float, stages: Sequence[Step]) -> float:

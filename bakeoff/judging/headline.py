@@ -30,6 +30,7 @@ class Headline:
     candidates: tuple[str, ...]  # the best first, then those that may prove as good
     certainty: Certainty
     value: float | None = None  # of the first candidate
+    processes: int = 0  # in which the first candidate was measured
     speedup: Ratio | None = None  # of the first candidate over the baseline
     baseline: str | None = None
     tied: tuple[str, ...] = ()  # share the first place, if there are several
@@ -82,6 +83,7 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
         tuple(contest.candidates),
         contest.certainty,
         value=best.latency.median_ms if best and best.latency else None,
+        processes=len(best.record.processes) if best else 0,
         speedup=best.speedup if best else None,
         baseline=contest.baseline,
         tied=contest.tied,
@@ -126,6 +128,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         candidates,
         certainty,
         value=best.value,
+        processes=len({turn.process for turn in best.load.turns}),
         speedup=best.speedup,
         baseline=contest.baseline,
         tied=load.tied,
@@ -148,6 +151,7 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
         tied,
         certainty,
         value=best.tokens_per_s,
+        processes=min(len(part.record.processes) for part in (best.prefill, best.decode)),
         speedup=best.speedup,
         baseline=generation.baseline,
         tied=tied if len(tied) > 1 else (),
@@ -174,6 +178,7 @@ def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
         candidates,
         certainty,
         value=cheapest.line.total_s(calls),
+        processes=next(len(cell.record.processes) for cell in contest.cells if cell.label == label),
         speedup=costs.total_speedup(label, contest.baseline, calls) if contest.baseline else None,
         baseline=contest.baseline,
         open_labels=candidates[1:],

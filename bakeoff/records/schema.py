@@ -350,6 +350,9 @@ class AroundCall(Frozen):
     process: int = 0  # `Process.index`
     calls: int = 0
     median_ms: MillisecondsOrZero = 0.0
+    block_medians_ms: list[MillisecondsOrZero] = Field(
+        default_factory=list
+    )  # of equal parts of the calls, in their order
     failure: str = ""  # why it could not be timed
 
 

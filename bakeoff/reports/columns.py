@@ -116,11 +116,11 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
         Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
-               surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),
+        Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
+               surfaces=Surface.ALL),
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
@@ -13,7 +14,7 @@ from bakeoff.reports.words import first, listed, percent
 
 
 def brief(contest: ContestJudgement) -> str:
-    """Return `tie end to end (21.40 ms a request): 93 % of it is before()`, or nothing without stages.
+    """Return `whole requests: tie between onnx and eager (21.40 ms, 93 % of it before())`, or nothing without stages.
 
     There is nothing to add to rates under load, which are of whole requests.
     """
@@ -21,23 +22,21 @@ def brief(contest: ContestJudgement) -> str:
     if judged is None or contest.load:
         return ""
     if not judged.rows:
-        return "end to end not known"
-    return f"{_verdict(judged)} ({spell_ms(judged.best.ms)} a request): {where(judged)}"
+        return "whole requests: not known"
+    longest = f"{percent(judged.longest.share)} of it {judged.longest.name}"
+    return f"whole requests: {_verdict(judged)} ({spell_ms(judged.best.ms)}, {longest})"
 
 
 def _verdict(judged: EndToEnd) -> str:
+    """Return `tie between onnx and eager`, `undecided between onnx and eager`, or `onnx, 1.50x eager`."""
+    between = listed(first(judged.candidates))
     match judged.certainty:
         case Certainty.TIE:
-            return "tie end to end"
+            return f"tie between {between}"
         case Certainty.OPEN:
-            return "undecided end to end"
+            return f"undecided between {between}"
     over = judged.best.speedup if judged.best.label != judged.baseline else None
-    return f"end to end {number_format.ratio(over.value)}x {judged.baseline}" if over else "end to end"
-
-
-def where(judged: EndToEnd) -> str:
-    """Return `93 % of it is before()`."""
-    return f"{percent(judged.longest.share)} of it is {judged.longest.name}"
+    return f"{judged.best.label}, {number_format.ratio(over.value)}x {judged.baseline}" if over else judged.best.label
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
@@ -50,18 +49,22 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if not judged.rows:
         return ["a whole request could not be judged: no cell was ranked"]
     steps = " + ".join(f"{step.name} {spell_ms(step.ms)} ({percent(step.share)})" for step in judged.steps)
-    sharing = listed(first(judged.candidates))
-    match judged.certainty:
-        case Certainty.TIE:
-            text = f"tie end to end between {sharing}"
-        case Certainty.OPEN:
-            text = f"end to end, no winner yet between {sharing}"
-        case _:
-            text = f"end to end, {judged.best.label} takes {spell_ms(judged.best.ms)} a request"
-    over = judged.best.speedup
-    if over and judged.baseline not in judged.candidates:
-        text += f", {number_format.ratio(over.value)}x as fast as {judged.baseline}"
-    return [f"{text}: with {judged.best.label} a request is {steps}"]
+    texts = [f"Whole requests: {_verdict(judged)}. With {judged.best.label} a request is {steps}"]
+    if judged.certainty is Certainty.OPEN:
+        processes = min(judged.leads[label].processes for label in judged.open_labels)
+        texts.append(_what_decides(processes))
+    return texts
+
+
+def _what_decides(processes: int) -> str:
+    """Say why whole requests are undecided, and what to do."""
+    if processes < FEWEST_PROCESSES:
+        measured = "One process" if processes == 1 else f"{processes} processes"
+        return (
+            f"{measured} of each cannot show how whole requests compare, because equal processes can be "
+            f"{percent(MARGIN)} apart. Measure more of them: --processes {FEWEST_PROCESSES}"
+        )
+    return f"Whole requests vary too much to be compared: raise --processes over {processes}, or use a quieter machine"
 
 
 def tables(contest: ContestJudgement) -> list[Table]:

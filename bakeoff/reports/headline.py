@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
@@ -60,7 +61,7 @@ def speedup(contest: ContestJudgement) -> str:
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
-    """Say in a few words how sure the answer is: `sure`, `tie`, `but the machine was busy`."""
+    """Say in a few words how sure the answer is: `sure`, `sure (one process)`, `tie`, `but the machine was busy`."""
     asked = of or headline_of(contest)
     match asked.certainty:
         case Certainty.NOTHING:
@@ -79,6 +80,8 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:
             return "undecided"
+        case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
+            return f"sure ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
     return asked.certainty.value
 
 
@@ -90,7 +93,7 @@ def is_unsure(contest: ContestJudgement) -> bool:
 def line(contest: ContestJudgement) -> str:
     """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, top1 0.9467 (+0.12 %), sure`.
 
-    Where a request is more than the model: `onnx, 0.44 ms, 4.0x eager, sure; tie end to end (20.44 ms a request): ...`.
+    Where a request is more than the model: `onnx, 0.44 ms, sure; whole requests: tie between onnx and eager (...)`.
     """
     sure = certainty(contest)
     kept = condition(contest) or NONE

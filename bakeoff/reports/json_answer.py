@@ -112,6 +112,8 @@ class BestAnswer(Frozen):
     value: float | None
     """What the first candidate reaches, in `unit`."""
     unit: str
+    processes: int
+    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
     latency_ms: float | None
     """Median latency of a call of the first candidate."""
     latency_ci95_ms: Interval | None
@@ -295,6 +297,7 @@ def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
         open=list(asked.open_labels),
         value=asked.value,
         unit=unit_of(asked.question, contest),
+        processes=asked.processes,
         latency_ms=latency.median_ms if latency else None,
         latency_ci95_ms=latency.median_ci95_ms if latency else None,
         baseline=asked.baseline,

@@ -29,6 +29,7 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     further_answers,
+    headline,
     mix,
     number_format,
     sentences,
@@ -314,7 +315,7 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
             set_cell_size(text, width) if column.is_text else f"{' ' * (width - cell_len(text))}{text}"
             for text, width, column in zip(row, widths, (name, *others), strict=True)
         ]
-        style = "bold yellow" if others[-1].is_bad_of(contest) else "bold"
+        style = "bold yellow" if headline.is_unsure(contest) else "bold"
         console.print(Text("  ".join(padded).rstrip(), style), soft_wrap=True)  # a line each, however narrow
 
 

@@ -11,7 +11,7 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import judge
 from bakeoff.records.schema import AroundCall, LeftEarly, Record
-from bakeoff.reports import headline
+from bakeoff.reports import end_to_end, headline
 from bakeoff.reports.json_answer import _answer
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.short_markdown import to_short_markdown
@@ -44,7 +44,8 @@ def test_a_model_four_times_faster_behind_slow_stages_is_a_tie_and_says_where_th
     assert found.longest.name == "before()"
     assert found.longest.share == pytest.approx(0.995, abs=0.001)
     told = headline.line(judge_contest(records))
-    assert told == "onnx, 0.1000 ms, 4.00x eager, sure; tie end to end (20.11 ms a request): 100 % of it is before()"
+    whole = "whole requests: tie between onnx and eager (20.11 ms, 100 % of it before())"
+    assert told == f"onnx, 0.1000 ms, 4.00x eager, sure; {whole}"
 
 
 def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
@@ -101,11 +102,38 @@ def test_a_stage_known_from_too_few_processes_decides_no_close_order() -> None:
     assert found.certainty is Certainty.OPEN
 
 
+def test_one_process_shows_a_tie_where_the_model_hardly_counts_and_says_else_what_decides() -> None:
+    """Even a model that takes no time at all could not shorten such a request by 2 %."""
+    tied = [staged(once(0.0036, "onnx"), before=2.11), staged(once(0.0155, "eager"), before=2.11)]
+    assert judged(*tied).certainty is Certainty.TIE
+    undecided = [staged(once(0.1, "onnx"), before=2.11), staged(once(0.18, "eager"), before=2.11)]
+    assert judged(*undecided).certainty is Certainty.OPEN
+    contest = judge_contest(undecided)
+    assert "sure (one process); whole requests: undecided between onnx and eager (" in headline.line(contest)
+    assert end_to_end.sentences(contest)[1] == (
+        "One process of each cannot show how whole requests compare, because equal processes can be 4 % apart. "
+        "Measure more of them: --processes 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spread", "certainty"), [(0.01, Certainty.SURE), (0.9, Certainty.OPEN), (None, Certainty.OPEN)]
+)
+def test_a_stage_of_one_process_has_the_interval_of_its_calls(spread: float | None, certainty: Certainty) -> None:
+    """The stage is timed by one cell alone. Without parts of its calls, as in old records, nothing is known of it."""
+    record = staged(once(1.0, "onnx"), before=3.0)
+    blocks = [] if spread is None else [3.0 * (1.0 + spread * (number - 5.5) / 5.5) for number in range(12)]
+    around = [each.model_copy(update={"block_medians_ms": blocks}) for each in record.around]
+    found = judged(record.model_copy(update={"around": around}), once(1.2, "eager"))
+    assert found.certainty is certainty
+    assert (found.best.ci95_ms is None) is (spread is None)
+
+
 def test_every_output_shows_whole_requests(tmp_path: Path) -> None:
     records = [staged(lived(0.1, "onnx"), before=20.0, after=1.0), staged(lived(0.4, "eager"), before=20.0, after=1.0)]
     whole = judge(report(records))
     for text in (to_markdown(whole), to_short_markdown(whole, tmp_path)):
-        assert "tie end to end between onnx and eager" in text
+        assert "whole requests: tie between onnx and eager" in text
         assert "before() 20.0" in text
     answer = _answer(whole.contests[0]).end_to_end
     assert answer is not None

@@ -38,6 +38,8 @@ def test_each_stage_is_timed_alone_with_what_it_takes(tmp_path: Path) -> None:
     assert 20 <= first.median_ms < 60  # a busy machine wakes sleepers late
     assert 2 <= last.median_ms < 20
     assert first.calls >= 3
+    assert min(first.block_medians_ms) <= first.median_ms <= max(first.block_medians_ms)
+    assert len(first.block_medians_ms) == min(12, first.calls)
     assert set(taken) == {"a b c"}
 
 

@@ -40,7 +40,7 @@ def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() ->
     over = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request=request))
     assert over.startswith("onnx, 120 s for 100,000 calls, 1.67x eager")
     few = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request={"calls": 10}))
-    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure", few)
+    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure \(one process\)", few)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,10 @@ def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
 
 def test_the_metric_is_told_beside_the_reference() -> None:
     better = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
-    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure"
-    assert "top1 0.9 (unchanged), sure" in line(evaluated([float(place % 10 > 0) for place in range(1000)], ""))
+    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure (one process)"
+    assert "top1 0.9 (unchanged), sure (one process)" in line(
+        evaluated([float(place % 10 > 0) for place in range(1000)], "")
+    )
     assert "top1 0.9 (unchanged)" in line(judged([metrics.measured("onnx", 0.9, 0.90001)]))
     plain = [metrics.measured("onnx", -3.0, -2.0), metrics.measured("eager", -2.0, -2.0, ms=2.0)]
     assert ", top1 -3 (-50 %), " in line(judged(plain))

@@ -55,9 +55,9 @@ def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
 def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
     around = [AroundCall(name="before", process=0, calls=10, median_ms=20.0)]
     made = [each.model_copy(update={"around": around}) for each in records()]
-    assert "end to end" not in headline.line(judge(report(made)).contests[0])
+    assert "whole requests" not in headline.line(judge(report(made)).contests[0])
     single = [each.model_copy(update={"load": None}) for each in made]
-    assert "end to end" in headline.line(judge(report(single)).contests[0])
+    assert "whole requests" in headline.line(judge(report(single)).contests[0])
 
 
 def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) -> None:

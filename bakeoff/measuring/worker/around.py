@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy
+
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.sampling import no_garbage_collection
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 SECONDS = 0.2
 MIN_CALLS = 3
+BLOCKS = 12
+"""The calls are divided into so many parts, as bursts into rounds, to show how much they vary in one process."""
 
 
 @dataclass(frozen=True)
@@ -119,4 +123,10 @@ def _timed(
                 times_ms.append(1e3 * seconds[0])
     except Exception as error:  # it is the user's own code, which may raise anything
         return AroundCall(name=name, failure=f"{type(error).__name__}: {first_line(error)}")
-    return AroundCall(name=name, calls=len(times_ms), median_ms=statistics.median(times_ms))
+    blocks = numpy.array_split(numpy.array(times_ms), min(BLOCKS, len(times_ms)))
+    return AroundCall(
+        name=name,
+        calls=len(times_ms),
+        median_ms=statistics.median(times_ms),
+        block_medians_ms=[float(numpy.median(block)) for block in blocks],
+    )
