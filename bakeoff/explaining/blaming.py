@@ -15,6 +15,7 @@ from bakeoff.backends.reasons import failure_of
 from bakeoff.explaining.profiles import asked_of_worker
 from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.messages import BlameCell, Blamed, Evaluation, KeepModules, KeptModules
+from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.blame import Blame, KeptSet, Script, Trial
 from bakeoff.records.errors import UsageError
@@ -121,6 +122,8 @@ def check_blamed(record: Record) -> None:
     reason = ""
     if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
         reason = f"it is {record.status}, and only a wrong answer or an error has a place"
+    elif record.status is Status.UNSUPPORTED and (refused := refusal(cell)[1]):
+        reason = f"it was refused before it was built: {refused}"
     elif cell.task != INFERENCE:
         reason = f"only {INFERENCE} is looked into, and this is {cell.task}"
     elif cell.is_onnx_file:

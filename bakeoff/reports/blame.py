@@ -62,7 +62,7 @@ def conclusion(blame: Blame) -> str:
             "of it is: the error grows from part to part."
         )
     said = f"{blame.label}: precision is lost in {spot(place)}: {figures(place)}."
-    if place.eager_error is not None and place.error and place.eager_error > place.error / 2:
+    if place.error and place.eager_error and not place.eager_error < place.error / 2:  # neither may be finite
         said += " Eager loses as much, so that the model itself does it."
     return said
 
@@ -90,7 +90,9 @@ def further_sentences(blame: Blame) -> str:
 
 
 def figures(trial: Trial) -> str:
-    """Return `its own error is 1.7e-03, and 1.2e-06 is rounding`."""
+    """Return `its own error is 1.7e-03, and up to 1.2e-06 is rounding`."""
+    if not math.isfinite(trial.error or 0.0):
+        return "it returns values that are not finite where the reference's are"
     return f"its own error is {error(trial.error)}, and up to {error(trial.limit)} is rounding"
 
 
@@ -113,9 +115,10 @@ def growth_sentence(blame: Blame) -> str:
     count = len([each for each in blame.growth if each.local is not None])
     if count < MIN_POINTS:
         return ""
-    grows = "grows evenly" if share < EVEN_SHARE else "does not grow evenly"
+    is_even = share < EVEN_SHARE
+    grows = f"The error {'grows' if is_even else 'does not grow'} evenly{path}. " if path else ""
     most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"
-    return f"The error {grows}{path}. {most}{', the largest share' if share < EVEN_SHARE else ''}."
+    return f"{grows}{most}{', the largest share' if is_even else ''}."
 
 
 def script_sentence(blame: Blame, file: Path | None) -> str:
@@ -182,7 +185,7 @@ def growth_table(blame: Blame) -> str:
 
 def figure(blame: Blame) -> str | None:
     """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
-    finding = growth_sentence(blame).partition(". ")[0] or "Errors of modules along the model"
+    finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
     return svg_of_growth(blame, finding)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
+from bakeoff.explaining.blaming import check_blamed
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.blaming import Builder, Search
 from bakeoff.measuring.worker.clock import Clock
@@ -27,6 +28,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
 from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, largest_local
 from bakeoff.records.device import CPU
+from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.reports.blame import (
@@ -140,6 +142,10 @@ def test_nothing_is_said_of_the_growth_along_a_few_modules() -> None:
         label="eager", cell_id="", precision="fp32", looks_for_failure=False, found=Found.PLACE, growth=points
     )
     assert growth_sentence(blame) == ""
+    unknown = [GrowthPoint(name=name, kind="Linear", local=1e-4) for name in "abcd"]
+    assert growth_sentence(blame.model_copy(update={"growth": unknown})) == (
+        "Of the squared errors of 4 modules, each called alone, a has 25 %, the largest share."
+    )
     assert "Errors of modules along the model" in (figure(blame) or "")
 
 
@@ -229,6 +235,12 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
     assert script_sentence(failed, tmp_path / "s.py").endswith(f"It is in {tmp_path / 's.py'}.")
 
 
+def test_a_cell_that_was_refused_before_it_was_built_is_not_searched() -> None:
+    cell = Cell(model="mlp", backend="onnx", precision=Precision.FP16)
+    with pytest.raises(UsageError, match="refused before it was built: ONNX Runtime's CPU provider has no fp16"):
+        check_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
+
+
 class Overflowing(nn.Module):
     """Leaves the range of float16 in the middle of its layers, and comes back."""
 
@@ -256,7 +268,9 @@ def test_an_overflow_is_named_where_it_begins(tmp_path: Path) -> None:
     assert blame.place is not None and blame.place.name == "middle: aten.mul.Tensor"
     down = next(trial for trial in blame.trials if trial.name == "middle.down")
     assert "beyond the range of fp16" in down.failure and down.excess == 0
-    assert "precision is lost in middle: aten.mul.Tensor" in conclusion(blame)
+    said = conclusion(blame)
+    assert "precision is lost in middle: aten.mul.Tensor" in said and "returns values that are not finite" in said
+    assert said.endswith("Eager loses as much, so that the model itself does it.")
 
 
 class Shared(nn.Module):
