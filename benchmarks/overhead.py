@@ -35,7 +35,7 @@ from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.worker_process import Worker
-from bakeoff.measuring.messages import ComputeReference, MeasureCeilings
+from bakeoff.measuring.messages import ComputeReference, Event, Job, MeasureCeilings
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records import report_file
@@ -95,6 +95,24 @@ class Timeline(Silent):
 
         return announced
 
+    def log_short_jobs(self) -> None:
+        """Log the phases of workers with a short job, such as that of the reference."""
+
+        def ask(
+            launcher: Launcher,
+            job: Job,
+            log: Path,
+            limit_s: float,
+            on_phase: Callable[[str], None] = lambda phase: None,
+        ) -> Event:
+            def note(phase: str) -> None:
+                self.log(f"{type(job).__name__}: {phase}")
+                on_phase(phase)
+
+            return launcher.start(job, log).answer(limit_s, note)
+
+        Launcher.ask = ask  # type: ignore[method-assign,assignment]
+
     def planned(self, cells: Sequence[Cell]) -> None:
         self.turn_to("harness")
 
@@ -134,6 +152,7 @@ def main() -> None:
     )
     timeline = Timeline(lambda line: _say(f"{time.monotonic() - BEGUN:7.2f} {line}", options.log))
     timeline.give_own_work_to_the_harness()
+    timeline.log_short_jobs()
     with tempfile.TemporaryDirectory() as folder:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
         timeline.turn_to("harness")

@@ -16,7 +16,7 @@ from bakeoff.measuring.messages import EagerCall, MeasureCell, MeasurePackagedCe
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
+from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.schema import Burst, Record, Status
@@ -152,6 +152,56 @@ def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
     assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "no cell builds beside a warm-up"
     told = [note for note in run.notes if "were built side by side" in note]
     assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "plan", "loaded_ahead"),
+    [
+        (GPU, 16, plan_of(3, 5), {2, 4}),
+        (GPU, 16, plan_of(4, 5), {2}),
+        (GPU, 16, plan_of(3), {2}),
+        (GPU, 4, plan_of(3, 5), set()),
+        (CPU, 16, plan_of(3, 5), set()),
+    ],
+)
+def test_with_cores_to_spare_the_processes_of_two_epochs_load_together(
+    tmp_path: Path, device: Device, cores: int, plan: SamplingPlan, loaded_ahead: set[int]
+) -> None:
+    scripts = {label: Script() for label in ("eager", "aotinductor", "inductor")}
+    run = run_contest(
+        tmp_path, scripts, plan, cores=cores, device=device, undecided=lambda records: [("inductor", "eager")]
+    )
+    assert {len(record.processes) for record in run.records.values()} == {plan.most_processes}
+    steps = [(epoch, what) for epoch, what, _ in run.steps]
+    for epoch in range(1, plan.most_processes):
+        begun = steps.index((epoch - 1, "burst"))
+        assert (steps.index((epoch, "launched")) < begun) == (epoch in loaded_ahead)
+        if epoch in loaded_ahead:
+            built = [place for place, step in enumerate(steps) if step == (epoch, "built")]
+            assert len(built) == len(scripts) and max(built) < steps.index((epoch - 1, "warms up")), "it is quiet then"
+    assert [process.warm for process in run.records["aotinductor"].processes] == [False] + [True] * epoch
+    assert run.left_alive == 0
+
+
+def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert sorted(label for epoch, label in run.started if epoch == 2) == ["eager", "inductor", "inductor"]
+
+
+def test_what_was_loaded_for_an_epoch_that_does_not_come_is_ended(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in ("eager", "inductor")}
+    run = run_contest(
+        tmp_path,
+        scripts,
+        plan_of(3, 9),
+        cores=16,
+        device=GPU,
+        undecided=lambda records: [("inductor", "eager")] if len(records[0].processes) < 4 else [],
+    )
+    assert {len(record.processes) for record in run.records.values()} == {4}
+    assert {epoch for epoch, _ in run.started} == {0, 1, 2, 3, 4} and run.left_alive == 0
 
 
 def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(tmp_path: Path) -> None:

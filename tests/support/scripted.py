@@ -274,6 +274,9 @@ class ScriptedWorker:
     def resume(self) -> None:
         assert not self.is_over
 
+    def kill(self) -> None:
+        assert not self.is_over
+
     def end(self) -> int:
         self.is_over = True
         return -9
@@ -332,8 +335,10 @@ class ScriptedLauncher:
         self.jobs.append((label, type(job), self._imports))
         before = self._workers.setdefault(label, [])
 
+        epoch = self.epoch
+
         def on_step(what: str) -> None:
-            self.steps.append((self.epoch, what, label))
+            self.steps.append((epoch, what, label))
 
         before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, on_step))
         return before[-1]
@@ -492,5 +497,6 @@ def run_contest(
         steps=launcher.steps,
         most=launcher.most,
         ended_s=machine.time_s,
+        left_alive=launcher.alive(),
         complete=all(store.has(planned.cell.id) for planned in contest.cells),
     )

@@ -19,6 +19,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.ranking import NOTHING
+from bakeoff.measuring.controller.ahead import AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_record import (
     cause_of_death,
@@ -160,6 +161,7 @@ class CellRun:
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
+        self.ahead: AheadProcess | None = None  # of a later epoch
         self._setup = setup
         self._now_s = setup.machine.now_s
         self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
@@ -170,6 +172,7 @@ class CellRun:
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
         self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
+        self._leaving: Worker | None = None  # was killed, and may not be gone yet
         self._starting: _Start | None = None
         self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
@@ -281,6 +284,29 @@ class CellRun:
             worker = self._start_worker(job, self._folder_of(build))
         self._live = LiveProcess(self.cell, epoch, build, is_warm, worker)
         self._begin(self._loading())
+
+    def launch_ahead(self, launcher: Launcher, epoch: int) -> None:
+        """Start the process of a later epoch, which loads what is built: `ahead`."""
+        job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+        build = self._next_build
+        worker = self._start_worker(job, self._folder_of(build), launcher, is_further=True)
+        self.ahead = AheadProcess(LiveProcess(self.cell, epoch, build, True, worker), self._now_s())
+
+    def take_ahead(self, launcher: Launcher, epoch: int) -> bool:
+        """Go on with the process that was launched ahead for this epoch, if it is built. Return False otherwise."""
+        ahead = self.ahead
+        if ahead is None or not ahead.is_built or ahead.live.epoch != epoch:
+            self.drop_ahead()
+            return False
+        self._live, self._launcher, self._ends_s, self.ahead = ahead.live, launcher, math.inf, None
+        self._budget_s -= ahead.live.waited_s
+        return True
+
+    def drop_ahead(self) -> None:
+        """End the process of a later epoch, if there is one: that epoch will not come, or lacks its memory."""
+        if self.ahead is not None:
+            self.ahead.end()
+            self.ahead = None
 
     def begin_build(self) -> None:
         """Have the cell built and checked in its process, which has loaded, and do not wait for it."""
@@ -491,13 +517,20 @@ class CellRun:
         self._alive().worker.send(last)
 
     def finish(self, last: Finish, evaluate_ends_s: float = math.inf) -> None:
-        """Wait until the process has taken its last step, and let it go."""
+        """Wait until the process has taken its last step, and let it go.
+
+        One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
+        """
         live, so_far = self._alive(), self._so_far
         finished = self._await(live, Finished)
         evaluates = so_far is None and self.is_evaluated
         metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
-        self._end_worker()
+        if last.only_checks:
+            live.worker.kill()
+            self._leaving = live.worker
+        else:
+            self._end_worker()
         record = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
         if metrics is not None:
             assert self._setup.metrics is not None, "the build is evaluated"
@@ -510,6 +543,12 @@ class CellRun:
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
+
+    def await_end(self) -> None:
+        """Wait until the process is gone that `finish` has let go."""
+        if self._leaving is not None:
+            self._leaving.end()
+            self._leaving = None
 
     def _kernels(self, live: LiveProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
@@ -595,6 +634,7 @@ class CellRun:
         With `keeps_build`, what lies in the cache of builds stays for the next run.
         """
         self._end_worker()
+        self.drop_ahead()
         self._builds.leave(self.cell.label, keeps_build)
 
     @property
@@ -689,24 +729,29 @@ class CellRun:
         return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
-        self, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
+        self,
+        kind: type[MeasureCell | PackageCell | MeasurePackagedCell],
+        workspace: Path | None,
+        launcher: Launcher | None = None,
+        is_further: bool = False,
     ) -> Worker:
         job = kind(
             cell=self.cell,
             reference=self._setup.store.reference(self.cell.reference_id).resolve(),
             sampling=self._setup.sampling,
             shared_folder=self._folder_of(self._next_build),
-            is_first=self._so_far is None,
+            is_first=self._so_far is None and not is_further,
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
             inputs=self._setup.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
             evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
         )
-        assert self._launcher is not None, "the cell has been launched"
+        launcher = launcher or self._launcher
+        assert launcher is not None, "the cell has been launched"
         # what loads a package imports no compiler
         imports = () if kind is MeasurePackagedCell else self._backend.imports
-        return self._launcher.with_imports(imports).start(job, self._log, workspace)
+        return launcher.with_imports(imports).start(job, self._log, workspace)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:

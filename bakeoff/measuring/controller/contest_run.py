@@ -160,6 +160,8 @@ class ContestRun:
             return []
         for cell_run in self._cells:
             cell_run.left = sitting_out.get(cell_run.cell.label)
+            if cell_run.left:
+                cell_run.drop_ahead()
         return cells
 
     def _is_wanted(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> bool:
@@ -311,10 +313,11 @@ class ContestRun:
 
     def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
         on_gpu = self._machine.gpu_processes(self._device)
+        ahead = sum(cell_run.ahead is not None for cell_run in self._cells)
         return Conditions(
             calibration_ms=self._machine.calibrate_ms(),
             core=core_of_round(group, number, self._machine.usable_cores()),
-            foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive)),
+            foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive) - ahead),
         )
 
     def _let_go(self, epoch: Epoch, cells: Sequence[CellRun]) -> None:
@@ -354,6 +357,8 @@ class ContestRun:
             for cell_run, last in going:
                 others.remove(cell_run)
                 self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving])
+            for cell_run, _ in going:
+                cell_run.await_end()
 
     def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
         """Return True if another epoch is to follow this one, by the records so far."""
@@ -392,6 +397,8 @@ class ContestRun:
             self._conclude(cell_run, ended.record)
             return False
         self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
+        for each in self._cells:
+            each.drop_ahead()
         cell_run.leave()
         return True
 

@@ -4,6 +4,7 @@
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady.
+- Where a GPU's machine has cores and memory to spare, the next epoch's processes load beside those of this one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from bakeoff.measuring.controller.ahead import AheadProcess, loads_next
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.environment import SPARE_CORES
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.time_plan import Step
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Memory
 
 MEMORY_RESERVE = 1.3
@@ -88,14 +91,17 @@ class GroupStart:
         self._starting: list[Starting] = []
         self._group: list[CellRun] = []
         self._side_by_side: set[str] = set()
+        may_load_next = self._are_warm and self._shares_cores and not run.time_plan.has_budget
+        self._loads_next = may_load_next and loads_next(epoch.number, run.sampling)
 
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
         self._epoch.is_full = False
         while self._starting or (self._epoch.waiting and not self._epoch.is_full):
             self._launch_waiting()
+            self._launch_ahead()
             self._begin_builds()
-            if self._at(Stage.BUILDING):
+            if self._at(Stage.BUILDING) or self._loading_ahead:
                 self._await_event()
             elif self._at(Stage.BUILT) and (self._are_warm or not self._at(Stage.LOADING)):
                 self._warm_up(self._at(Stage.BUILT))
@@ -137,12 +143,43 @@ class GroupStart:
             self._epoch.waiting.remove(following)
             if self._end_if_late(following, alive):
                 continue
+            number = self._epoch.number
+            launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(number)
+            if following.take_ahead(launcher, number):
+                self._starting.append(Starting(following, self._machine.now_s(), Stage.BUILT))
+                continue
             labels = [other.cell.label for other in alive]
             ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
-            launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(self._epoch.number)
             starting = Starting(following, self._machine.now_s())
             self._starting.append(starting)
-            self._try(starting, lambda: following.launch(launcher, self._epoch.number, ends_s))  # noqa: B023 - at once
+            self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
+
+    def _launch_ahead(self) -> None:
+        """Launch the next epoch's processes of the cells that are starting, while cores and memory are there for them.
+
+        Not with a budget, because that may leave the next epoch no time.
+        """
+        if self._epoch.waiting or not (self._loads_next and self._epoch.holds_all):
+            return
+        cores = len(self._machine.usable_cores())
+        for cell_run in [each.cell_run for each in self._starting]:
+            busy = len(self._at(Stage.LOADING, Stage.LOADED, Stage.BUILDING)) + len(self._loading_ahead)
+            if cell_run.ahead is None and not cell_run.builds_alone and busy < cores:
+                number, launchers = self._epoch.number + 1, self._run.launchers
+                try:
+                    launcher = launchers.of_environment(cell_run.cell.environment).of_epoch(number)
+                except BakeoffError:  # the next epoch says so, if it comes
+                    self._loads_next = False
+                    return
+                if not self._fits(self._alive(), cell_run):
+                    self._loads_next = False
+                    return
+                cell_run.launch_ahead(launcher, number)
+
+    @property
+    def _loading_ahead(self) -> list[AheadProcess]:
+        ahead = [each.cell_run.ahead for each in self._starting]
+        return [each for each in ahead if each is not None and each.is_loading]
 
     def _has_core(self) -> bool:
         """Return True where one more process may load. Without a known size, the first cell comes alone."""
@@ -162,6 +199,7 @@ class GroupStart:
 
         def needed_bytes(kind: Callable[[Memory], int | None]) -> int:
             coming = [following.peak_memory, *(each.cell_run.peak_memory for each in self._starting)]
+            coming += [following.peak_memory] * len(self._loading_ahead)  # one by one they were as large at most
             unknown_bytes = max((kind(peak) or 0 for peak in known), default=0)
             if coming.count(None) > 1:
                 unknown_bytes *= UNKNOWN_MEMORY
@@ -210,9 +248,14 @@ class GroupStart:
 
     def _await_event(self) -> None:
         """Wait until a process that loads or builds says something, or a moment has passed."""
-        going_on = self._at(Stage.LOADING, Stage.BUILDING)
-        left_s = min(each.cell_run.start_ends_s for each in going_on) - self._machine.now_s()
-        spoke = self._machine.wait([each.cell_run.worker for each in going_on], max(0.0, min(TICK_S, left_s)))
+        going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING), self._loading_ahead
+        now_s = self._machine.now_s()
+        left_s = min((each.cell_run.start_ends_s - now_s for each in going_on), default=TICK_S)
+        workers = [*(each.cell_run.worker for each in going_on), *(each.live.worker for each in ahead)]
+        spoke = self._machine.wait(workers, max(0.0, min(TICK_S, left_s)))
+        for process in ahead:
+            if not spoke or process.live.worker in spoke:
+                process.poll(self._machine.now_s())
         for starting in going_on:
             # where nobody spoke, a process may have ended without a word, or has run out of time
             if not spoke or starting.cell_run.worker in spoke:
