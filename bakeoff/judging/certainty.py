@@ -19,6 +19,7 @@ from bakeoff.judging.doubts import (
     NotRanked,
     NotToldApart,
     OfRecords,
+    RequirementMissed,
     RequirementOpen,
     SettledLate,
     Undecided,
@@ -80,7 +81,7 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     if _could_change_the_winner(doubt, ranking):
         return Effect.WINNER
     match doubt:
-        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
+        case SettledLate() | NotRanked() | RequirementMissed() | CoresTaken() | CoresStolen():
             return Effect.NONE
         case RequirementOpen() | NotEvaluated() | WithoutInterval() | JudgedByCalibration() | EvaluationVaries():
             return Effect.NONE

@@ -33,7 +33,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
+from bakeoff.reports import doubt_sentences, end_to_end, floor, headline, metrics, number_format, sentences
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
@@ -135,8 +135,8 @@ BACKEND = Column[CellJudgement](
 STATUS = Column[CellJudgement](
     "status",
     lambda row: row.record.status.value,
-    text=lambda row: number_format.ending(row.record),
-    note=lambda row: row.record.reason,
+    text=sentences.ending,
+    note=lambda row: "; ".join(map(doubt_sentences.unmet, row.unmet)) or row.record.reason,
     is_text=True,
     surfaces=Surface.MARKDOWN
     | Surface.SHORT,  # the page tells it beside the name of the backend, the terminal below its table
@@ -378,6 +378,9 @@ def _accuracy() -> list[Column[CellJudgement]]:
     def outputs(row: CellJudgement) -> str:
         return NONE if row.record.accuracy is None else "wrong" if is_bad(row) else "right"
 
+    def error(row: CellJudgement) -> str:
+        return number_format.error_of(row.record.accuracy) if row.record.accuracy else NONE
+
     def rule(row: CellJudgement) -> str:
         accuracy = row.record.accuracy
         return (
@@ -391,7 +394,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return f"relative {accuracy.rtol:g}, absolute {accuracy.atol:g}" if accuracy else None
 
     return [
-        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=number_format.error, note=rule,
+        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule,
                is_bad=is_bad,
                surfaces=Surface.ALL | Surface.SHORT, terminal_heading="relat. error", details=group,
                csv="relative_rmse"),

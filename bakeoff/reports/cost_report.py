@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
-from bakeoff.judging.judgement import ContestJudgement
-from bakeoff.reports import number_format
+from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports import sentences as report_sentences
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
 from bakeoff.reports.tables import Table
 from bakeoff.reports.words import listed
@@ -25,8 +26,14 @@ def sentences(contest: ContestJudgement) -> list[str]:
     sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
     if len(contest.contenders) > 1:
         sentences.append(_what_nothing_dominates(contest))
+    if left_out := [f"{cell.label} ({_why_left_out(cell)})" for cell in contest.unranked if cell.unmet or cell.beyond]:
+        sentences.append(f"Left out here, because they may not win: {', '.join(left_out)}.")
     sources = {row.record.energy.source for row in contest.cells if row.record.energy}
     return [*sentences, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
+
+
+def _why_left_out(cell: CellJudgement) -> str:
+    return "; ".join(map(doubt_sentences.unmet, cell.unmet)) or report_sentences.ending(cell)
 
 
 def doubt_of(leg: Leg) -> str:

@@ -80,9 +80,10 @@ def doubts(contest: ContestJudgement) -> list[str]:
 
 
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
-    """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
+    """Return the doubts that have this effect on the answer, as sentences. A row tells why its cell has no rank."""
     doubts = contest.doubts_by_effect[effect]
-    return [doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, NotRanked)]
+    told_by_rows = (NotRanked, RequirementMissed) if effect is Effect.NONE else ()
+    return [doubt(each) for each in doubts if not isinstance(each, told_by_rows)]
 
 
 def doubt(doubt: Doubt) -> str:

@@ -71,13 +71,13 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         if isinstance(doubt, AcceptedByMetric)
     ]
     checked = [
-        (cell.label, cell.record.accuracy.relative_rmse)
+        (cell.label, accuracy)
         for _, cell in best
-        if cell.record.accuracy and cell.record.accuracy.passed and not cell.record.accuracy.unchecked
+        if (accuracy := cell.record.accuracy) and accuracy.passed and not accuracy.unchecked
     ]
     if checked:
         who = checked[0][0] if len(contests) == 1 else f"the best in {len(checked)} of {len(contests)} contests"
-        error = number_format.error(max(error or 0.0 for _, error in checked))
+        error = number_format.error_of(max((check for _, check in checked), key=lambda check: check.relative_rmse))
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")

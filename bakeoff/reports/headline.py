@@ -10,6 +10,7 @@ from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import one_line
 from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format
 from bakeoff.reports.number_format import NONE
@@ -45,7 +46,12 @@ def spell(contest: ContestJudgement, question: Question, value: float) -> str:
 
 def condition(contest: ContestJudgement) -> str | None:
     """Return what the winner keeps, such as `within fp32's rounding`, in a contest that has several precisions."""
-    return f"within {contest.tolerance.precision}'s rounding" if contest.tolerance else None
+    return within(contest.tolerance) if contest.tolerance else None
+
+
+def within(tolerance: Tolerance) -> str:
+    """Return `within fp32's rounding`."""
+    return f"within {tolerance.precision}'s rounding"
 
 
 def speedup(contest: ContestJudgement) -> str:

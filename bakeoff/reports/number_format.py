@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.find_doubts import is_coarse
 from bakeoff.judging.metrics import MetricJudgement
-from bakeoff.records.schema import Interval, Latency, Ratio, Record, Roofline
+from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_ms
 
 MEBIBYTE = 2**20
@@ -20,6 +21,9 @@ NONE = "-"
 
 WIDE = 1.5
 """An interval whose ends are further apart than so many times is told instead of the value between them."""
+
+AS_EAGERS = ", as large as eager's own"
+"""What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
 
@@ -124,6 +128,11 @@ def count(value: float | None) -> str:
 
 def error(value: float | None) -> str:
     return NONE if value is None else f"{value:.1e}"
+
+
+def error_of(check: Accuracy) -> str:
+    """Return `1.3e-07`, or `7.4e+01, as large as eager's own` for one that passes for no other reason."""
+    return f"{error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
 
 
 def unheld_changes(record: Record) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
+from bakeoff.judging.doubts import RequirementOpen
+from bakeoff.judging.find_doubts import is_coarse
 from bakeoff.judging.headline import Question, question_of_precisions
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
-from bakeoff.reports import headline, metrics, number_format
+from bakeoff.reports import doubt_sentences, headline, metrics, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 from bakeoff.reports.words import first, listed
@@ -46,14 +48,23 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     if (metric := metrics.of_cell(contest, best)) != NONE:
         parts.append(metric)
     if judged.relative_rmse is not None:
-        parts.append(f"error {number_format.error(judged.relative_rmse)}")
+        coarse = number_format.AS_EAGERS if best.record.accuracy and is_coarse(best.record.accuracy) else ""
+        parts.append(f"error {number_format.error(judged.relative_rmse)}{coarse}")
     if (accuracy := best.record.accuracy) and accuracy.changes_unheld:
         parts.append(f"{accuracy.changes_unheld} of {accuracy.changes} parameters do not move as they should")
     if question is Question.GENERATION and (generated := best.record.generated):
         parts.append(_tokens(generated))
     if not judged.may_win:
-        is_missed = best.unmet or contest.tolerance is None
-        parts.append("not as required" if is_missed else f"not {headline.condition(contest)}")
+        missed = "; ".join(map(doubt_sentences.unmet, best.unmet))
+        is_beyond = contest.tolerance is not None and not missed
+        parts.append(
+            f"not {headline.condition(contest)}" if is_beyond else f"not as required{missed and f' ({missed})'}"
+        )
+    parts += [
+        f"may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
+        for doubt in contest.doubts
+        if isinstance(doubt, RequirementOpen) and best.label in doubt.labels
+    ]
     return ", ".join(parts)
 
 

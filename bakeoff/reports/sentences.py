@@ -107,6 +107,13 @@ def _of_single_calls(contest: ContestJudgement) -> str:
     return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
 
 
+def ending(cell: CellJudgement) -> str:
+    """Say how a cell ended, and of a right one whether it may win: `ok`, `crash in load`, `not as required`."""
+    if cell.unmet:
+        return "not as required"
+    return f"not {headline.within(cell.beyond)}" if cell.beyond else number_format.ending(cell.record)
+
+
 def outcome(contest: ContestJudgement) -> str:
     """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
     return f"{contest.title}: {headline.line(contest)}"

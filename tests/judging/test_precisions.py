@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import Outcome, compare
@@ -22,6 +26,10 @@ from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.terminal import print_report
 from tests.judging.test_load import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 
@@ -144,7 +152,28 @@ def test_the_fastest_of_each_precision_is_told_with_its_error() -> None:
     assert told[2].endswith("not within fp32's rounding") and "rounding" not in told[0]
     assert "--require" in told[3]
     required = precisions.sentences(judged("relative_rmse<1e-2"))
-    assert required[2].endswith("not as required") and len(required) == 3
+    assert required[2].endswith("not as required (relative_rmse is 0.02, not < 1e-2)") and len(required) == 3
+
+
+def test_the_line_of_a_precision_says_that_it_may_miss_what_is_required() -> None:
+    told = precisions.sentences(judged("top1>=0%", evaluated()))
+    assert told[1].endswith(", may miss top1 >= 0%")
+    assert not any("may miss" in line for line in precisions.sentences(judged("top1>-5%", evaluated())))
+    assert re.search(r"not as required \(top1 is 0\.98 \(reference 1\), not >= 0%\)$", told[2])
+
+
+def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output(tmp_path: Path) -> None:
+    """Outputs of bf16 may have nothing in common with the reference, and eager's too."""
+    coarse = accuracy(74.0, rule="at most 4x eager's error").model_copy(update={"allclose": False})
+    made = [record("eager", "fp32", 4.0), record("onnx", "bf16", 1.0).model_copy(update={"accuracy": coarse})]
+    judgement = judge(report(made, request={"require": "median_ms<9, relative_rmse<100"}))
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_report(judgement, console)
+    page = html.unescape(to_page(judgement))
+    for text in (console.export_text(), to_markdown(judgement), to_short_markdown(judgement, tmp_path), page):
+        assert "passed the check against the reference (relative RMSE 7.4e+01, as large as eager's own)" in text
+        assert "error 7.4e+01, as large as eager's own" in text
+        assert text.count("as large as eager's own") >= 3, "the table has it, too"
 
 
 def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:

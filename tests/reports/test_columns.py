@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bakeoff.judging.certainty import Effect
+from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
@@ -19,6 +21,7 @@ from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
+from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.reports.terminal import print_report
 from tests.reports.samples import (
     accuracy,
@@ -30,6 +33,7 @@ from tests.reports.samples import (
     mlp_on_cuda,
     noted,
     ok,
+    over_processes,
     roofline,
     steady,
     strictly_on_cpu,
@@ -235,6 +239,23 @@ def test_an_incorrect_cell_keeps_its_numbers_and_has_no_speed_up() -> None:
     assert (wrong["rank"], wrong["speed-up (x eager) [95 %]"]) == ("-", "-")
     assert wrong["relative RMSE"].startswith("**3.1e-01** (rmse is 1.2e+06x eager's")
     assert wrong["status"].startswith("incorrect: error against the reference")
+
+
+def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_number_of_the_winner(
+    tmp_path: Path,
+) -> None:
+    records = [ok(cell("onnx"), over_processes(1.0), build_s=3.0), ok(cell("eager"), over_processes(2.0))]
+    judgement = judged(records, request={"require": "median_ms<1.5"})
+    (contest,) = judgement.contests
+    assert [type(doubt) for doubt in contest.doubts_by_effect[Effect.NONE]] == [RequirementMissed]
+    rows = in_markdown(judgement)
+    assert [(row["rank"], row["status"]) for row in rows] == [
+        ("1", "ok"),
+        ("-", "not as required: median\\_ms is 2.035, not &lt; 1.5"),
+    ]
+    for text in (to_markdown(judgement), to_short_markdown(judgement, tmp_path)):
+        assert "eager may not win" not in text and "What could change" not in text
+    assert "not as required</b>: median_ms is 2.035, not &lt; 1.5" in to_page(judgement)
 
 
 def test_a_cell_that_strict_rejects_keeps_its_numbers_and_is_not_ranked() -> None:

@@ -109,6 +109,10 @@ def test_a_cell_that_may_not_win_is_never_the_cheapest_but_can_be_the_baseline()
     assert contest.contenders == ["onnx"]
     assert contest.baseline == "eager"
     assert table(contest).number_columns == ["onnx"]
+    assert cost_report.sentences(contest)[-1] == (
+        "Left out here, because they may not win: eager (median_ms is 2.033, not < 1.5), "
+        "openvino (build_s is 9, not < 5)."
+    )
 
 
 def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
