@@ -92,7 +92,8 @@ class Eager(Backend):
                 context.training.make_capturable()
         else:
             prepared = quantising.prepare(module, inputs, context, lower=True)
-            compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
+            called = prepared.module if prepared.layers else None
+            compiled = prepared.adapt(Callables(prepared.sparing(prepared.module), called))
         return cuda_graph.capture(compiled, inputs, context) if captures else compiled
 
 
@@ -104,10 +105,14 @@ class EagerAgain(Eager):
 
 
 class Callables(Compiled):
-    """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it."""
+    """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it.
 
-    def __init__(self, function: Callable[..., object]) -> None:
+    `quantised` is the copy of the module that it calls in its place, if there is one.
+    """
+
+    def __init__(self, function: Callable[..., object], quantised: torch.nn.Module | None = None) -> None:
         self._function = function
+        self._quantised = quantised
         self._call: Callable[[], object] = function
         self._outputs: object = None
 
@@ -123,15 +128,23 @@ class Callables(Compiled):
         return returned_by_call(self._outputs).map(lambda tensor: tensor.detach().clone())
 
     def instance(self) -> Compiled:
-        return Callables(self._function)
+        return Callables(self._function, self._quantised)
 
     def placement(self) -> Placement:
         return Placement(extent=Extent.FULL)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, is_on_cuda
+        import torch
 
-        return TorchProfiler(self.run, True, module=module) if is_on_cuda(module) else ModuleProfiler(self.run, module)
+        from bakeoff.backends.calling import FlatModule
+        from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, graph_kernels, is_on_cuda
+
+        if isinstance(self._quantised, torch.fx.GraphModule):
+            return TorchProfiler(self.run, is_on_cuda(module), [graph_kernels(self._quantised.graph)])
+        called = self._quantised or module
+        if isinstance(called, FlatModule):
+            called = called.module
+        return TorchProfiler(self.run, True, module=called) if is_on_cuda(module) else ModuleProfiler(self.run, called)
 
     def close(self) -> None:
         self._outputs = None

@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import Kernel, Modules, Profiler, aligned, in_order, operator_name, owners_in_order
+from bakeoff.backends.inductor_profiling import module_of_node
+from bakeoff.backends.profiling import (
+    Kernel,
+    Modules,
+    Profiler,
+    aligned,
+    in_order,
+    operator_name,
+    owners_in_order,
+    within_flat,
+)
 from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
 
 if TYPE_CHECKING:
@@ -46,7 +56,12 @@ CONTAINERS = (
 GRAPHS = ("## Call CompiledFxGraph",)
 """Beginnings of the names of events that are one call of one compiled graph."""
 
-COPIES = frozenset(("copy_", "clone", "contiguous", "to", "_to_copy", "_reshape_copy", "pin_memory", "detach_copy"))
+QUANTISING = frozenset(
+    f"{way}_per_{what}" for way in ("quantize", "dequantize") for what in ("tensor", "channel", "token")
+)
+"""Operators that a quantiser puts around layers. They bear no name of a module."""
+
+COPIES = QUANTISING | {"copy_", "clone", "contiguous", "to", "_to_copy", "_reshape_copy", "pin_memory", "detach_copy"}
 
 NOT_SEEN = "Python and dispatch"
 WAITS = "GPU idle"
@@ -416,6 +431,17 @@ class TorchProfiler(Profiler):
                 most = fitting, -counts[number]
                 best = number, owners
         return best
+
+
+def graph_kernels(graph: torch.fx.Graph) -> list[Kernel]:
+    """Return the operators that an exported graph calls in order, with the module that each was traced in."""
+    kernels = []
+    for node in graph.nodes:
+        if node.op == "call_function":
+            name = getattr(getattr(node.target, "_schema", None), "name", str(node.target))
+            modules = () if operator_name(name) in QUANTISING else (within_flat(module_of_node(node)),)
+            kernels.append(Kernel(name, modules))
+    return kernels
 
 
 def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:

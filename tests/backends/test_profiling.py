@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import Tensor, nn
 
 from bakeoff.backends import (
@@ -17,6 +19,8 @@ from bakeoff.backends import (
     openvino_profiling,
     weight_only,
 )
+from bakeoff.backends.calling import FlatModule
+from bakeoff.backends.eager import Callables
 from bakeoff.backends.exporting import export_onnx
 from bakeoff.backends.onnx_profiling import QUANTISING, Node, kernels_in
 from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
@@ -38,6 +42,7 @@ from bakeoff.backends.torch_profiling import (
     Event,
     TorchProfiler,
     Trace,
+    graph_kernels,
     nested,
     own_times,
     shares_in,
@@ -182,6 +187,32 @@ def breaking(x: Tensor) -> Tensor:
     y = x + 1
     torch._dynamo.graph_break()
     return y * 2
+
+
+def test_eager_on_a_quantised_copy_has_the_modules_of_the_copy(one_thread: None) -> None:
+    module, inputs = planted().module, planted().inputs[0]
+    quantised = FlatModule(copy.deepcopy(module), inputs)
+    called = Callables(quantised, quantised)
+    called.bind(inputs)
+    with called.profiler(module) as profiler:
+        profiler.run()
+        (spans,) = profiler.calls()
+    assert {"", "layers", "layers.0", "layers.2", "layers.3"} <= {path for span in spans for path in span.modules}
+
+
+def test_operators_of_an_exported_graph_have_its_modules_and_a_quantisers_none() -> None:
+    exported = torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),)).module()
+    assert isinstance(exported, torch.fx.GraphModule)
+    relu = next(node for node in exported.graph.nodes if "relu" in str(node.target))
+    with exported.graph.inserting_before(relu):
+        operator = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        quantised = exported.graph.call_function(operator, (relu.args[0], 0.1, 0, 0, 255, torch.uint8))
+    quantised.meta = dict(relu.meta)
+    assert [(kernel.name, kernel.modules) for kernel in graph_kernels(exported.graph)][-3:] == [
+        ("aten::linear", ("0",)),
+        ("quantized_decomposed::quantize_per_tensor", ()),
+        ("aten::relu", ("1",)),
+    ]
 
 
 def test_a_graph_break_is_named_by_file_and_line() -> None:
