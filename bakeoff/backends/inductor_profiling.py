@@ -17,6 +17,7 @@ from typing import Any
 
 from bakeoff.backends.profiling import Kernel, Modules, in_order, module_path
 from bakeoff.records.profile import CompilerWork, GraphBreak
+from bakeoff.records.text import counted
 
 TOLD_TO = "set_kernel_post_grad_provenance_tracing"
 WRITERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
@@ -53,14 +54,13 @@ class NamedKernels:
     def facts(self) -> list[str]:
         """Return in sentences what was fused."""
         kernels = [kernel for graph in self.graphs for kernel in graph]
-        fused = [kernel for kernel in kernels if "fused" in kernel.name]
-        across = sum(len(kernel.modules) > 1 for kernel in fused)
         if not kernels:
             return []
-        graphs = "one graph" if len(self.graphs) == 1 else f"{len(self.graphs)} graphs"
+        fused = sum("fused" in kernel.name for kernel in kernels)
+        across = sum(len(kernel.modules) > 1 for kernel in kernels)
         return [
-            f"Inductor's kernels in {graphs}: {len(kernels)}, of which {len(fused)} are generated ({across} for the "
-            f"work of several modules) and {len(kernels) - len(fused)} are library calls."
+            f"Inductor made {counted(len(kernels), 'kernel')} in {counted(len(self.graphs), 'graph')}: {fused} "
+            f"generated and {counted(len(kernels) - fused, 'library call')}. For the work of several modules: {across}."
         ]
 
 

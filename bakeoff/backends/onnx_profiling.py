@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, Profiler, in_order, within_flat
 from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     from bakeoff.backends.torch_profiling import Trace
@@ -287,8 +288,8 @@ class SessionProfiler(Profiler):
         inserted = sum(owner.kind is Kind.COPY for owner in self._owners.values())
         exported = len(nodes_at(self._exported))
         fact = (
-            f"ONNX Runtime made {len(self._owners)} nodes of the exported graph's {exported}. Of these, {across} work "
-            f"for several modules, and {inserted} quantise, cast or change a layout and were inserted."
+            f"ONNX Runtime runs {counted(len(self._owners), 'node')} in place of the exported graph's {exported}. For "
+            f"the work of several modules: {across}. Inserted to quantise, cast or change a layout: {inserted}."
         )
         return CompilerWork(facts=[fact] if self._owners else [])
 

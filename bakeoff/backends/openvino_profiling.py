@@ -27,6 +27,7 @@ from bakeoff.backends.profiling import (
     within_flat,
 )
 from bakeoff.records.profile import ROUNDED_OFF, CompilerWork, Kind, TracedSpan
+from bakeoff.records.text import counted
 
 EMPTY_CALLS = 200
 """Calls of an empty model, which tell what a request takes beside its nodes."""
@@ -256,7 +257,7 @@ class RequestProfiler(Profiler):
         joined = sum(len(node.fused_from) > 1 for node in self._nodes)
         moves = sum(node.kind in MOVES for node in self._nodes)
         fact = (
-            f"OpenVINO runs {len(self._nodes)} nodes. Of these, {joined} were fused from several, and {moves} cast or "
-            "change a layout."
+            f"OpenVINO runs {counted(len(self._nodes), 'node')}. Fused from several operators: {joined}. To cast or "
+            f"change a layout: {moves}."
         )
         return CompilerWork(facts=[fact])

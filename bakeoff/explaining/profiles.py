@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bakeoff import backends
-from bakeoff.judging.explanation import ProfiledCell
+from bakeoff.judging.explanation import ProfiledCell, named_apart
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
@@ -23,7 +23,7 @@ from bakeoff.measuring.messages import Blamed, Failed, Job, KeptModules, Profile
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import DECODE, TRAINED, Record, Report, Status
+from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
@@ -43,6 +43,8 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
     for each in filter(None, (record, other)):
         check_profiled(each)
+    if other:
+        check_comparable(record.cell, other.cell)
     store = Store(path if path.is_dir() else path.parent)
 
     def profiled(each: Record) -> ProfiledCell:
@@ -52,14 +54,18 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
         answer = asked_of_worker(path, report, each, lambda facts: job(**facts), Profiled, tell)
         return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 
-    return [profiled(each) for each in (record, other) if each]
+    return named_apart([profiled(each) for each in (record, other) if each])
 
 
 def best_of(report: Report) -> Record:
     """Return the record of the best cell of the only contest at what was asked."""
     contests = contests_of(report)
     if len(contests) != 1:
-        raise UsageError(f"{report.run_id} holds {len(contests)} contests: name a cell by its id")
+        firsts = [contest.cells[0].cell.id for contest in contests]  # ranked cells come first
+        raise UsageError(
+            f"{report.run_id} holds {len(contests)} contests: name a cell by its id. The first of each "
+            f"{'is' if len(firsts) == 1 else 'are'} {script_parts.some(firsts)}"
+        )
     best = next(iter(headline_of(contests[0]).candidates), None)
     if best is None:
         raise UsageError(f"{report.run_id} has no cell with a latency: bakeoff blame says what fails")
@@ -94,6 +100,17 @@ def check_profiled(record: Record) -> None:
         reason = "a build for a range of sizes is not profiled: name one for a single size"
     if reason:
         raise UsageError(f"{cell.id} cannot be explained: {reason}")
+
+
+def check_comparable(cell: Cell, other: Cell) -> None:
+    """Raise UsageError for two cells whose modules are not the same, or for the same cell twice."""
+    if cell.model != other.model:
+        raise UsageError(
+            f"{cell.id} is of {cell.model}, and {other.id} is of {other.model}: only cells of one model have the same "
+            "modules"
+        )
+    if cell.id == other.id:
+        raise UsageError(f"{cell.id} is compared with itself: name another cell with --against")
 
 
 @contextlib.contextmanager

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from pydantic import Field
+
 from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.profile import ROUNDED_OFF, CellProfile, Kind, Part
-from bakeoff.records.schema import Ceilings, Record
+from bakeoff.records.schema import Ceilings, Cell, Record, Status
 
 Modules = tuple[str, ...]
 
@@ -19,6 +21,9 @@ WANTED_ROWS = 20
 
 WELL_EXPLAINED = 0.05
 """Rows explain a call if they leave no more than this share of it."""
+
+MOST_EVEN_COST = 1.5
+"""A profiled call that takes no more times as long is taken to be longer by the same share in all rows."""
 
 NOTEWORTHY_SHARE = 0.1
 MOST_NAMED = 3
@@ -55,6 +60,13 @@ class Unlike(Frozen):
     in_profile: float | str
 
 
+class Differing(Frozen):
+    """In what two cells differ beside their builds, so that a ratio of them holds that, too."""
+
+    what: str  # such as "precision"
+    values: tuple[str, str]
+
+
 class Row(Frozen):
     """One row: modules, or what no module owns, with its time in a call of each of the two cells."""
 
@@ -68,6 +80,8 @@ class Row(Frozen):
     mostly: tuple[tuple[str, float], ...] = ()  # the names that take most of it, with their shares of the row
     bound: Bound | None = None  # of one module's row, where its work and the machine's ceilings are known
     against_bound: Bound | None = None  # the same in the other cell
+    is_rough: bool = False  # the profiler's own time may be most of it
+    against_is_rough: bool = False
 
 
 class Explanation(Frozen):
@@ -84,6 +98,8 @@ class Explanation(Frozen):
     against_residual_ms: float | None = None
     against_profiling_cost: float | None = None
     unlike: tuple[Unlike, ...] = ()
+    differing: tuple[Differing, ...] = ()
+    incorrect: dict[str, str] = Field(default_factory=dict)  # why the run calls a cell incorrect, by its label
 
     @property
     def is_whole(self) -> bool:
@@ -112,6 +128,7 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         parts, beside = mine.get((modules, kind)), other.get((modules, kind))
         ms = time_of(parts, profile) if parts else None
         against_ms = time_of(beside, against) if beside and against else None
+        is_rough, against_is_rough = is_rough_in(parts, profile), is_rough_in(beside, against)
         rows.append(
             Row(
                 modules=modules,
@@ -120,10 +137,14 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
                 ms=ms,
                 share=None if ms is None else ms / profile.call_ms,
                 against_ms=against_ms,
-                ratio=against_ms / ms if ms and against_ms else None,
+                ratio=against_ms / ms if ms and against_ms and not (is_rough or against_is_rough) else None,
                 mostly=mostly_of(parts or beside or []),
-                bound=bound_of(modules, ms, cells[0], mine, opened),
-                against_bound=bound_of(modules, against_ms, cells[1], other, opened) if against else None,
+                bound=bound_of(modules, None if is_rough else ms, cells[0], mine, opened),
+                against_bound=None
+                if against_is_rough or not against
+                else bound_of(modules, against_ms, cells[1], other, opened),
+                is_rough=is_rough,
+                against_is_rough=against_is_rough,
             )
         )
     return Explanation(
@@ -138,7 +159,38 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         against_residual_ms=residual_of(against) if against else None,
         against_profiling_cost=against.profiled_ms / against.call_ms if against else None,
         unlike=tuple(each for cell in cells for each in differences(cell)),
+        differing=tuple(differing(cells[0].record.cell, cells[1].record.cell)) if against else (),
+        incorrect={cell.profile.label: cell.record.reason for cell in cells if cell.record.status is Status.INCORRECT},
     )
+
+
+def is_rough_in(parts: Sequence[Part] | None, profile: CellProfile | None) -> bool:
+    """Return True if most of a row's time may be the profiler's own, which falls unevenly on the rows of a call."""
+    if not parts or not profile or profile.profiled_ms <= MOST_EVEN_COST * profile.call_ms:
+        return False
+    profiled_ms = sum(part.ms for part in parts)
+    least_ms = profiled_ms - (profile.profiled_ms - profile.call_ms)
+    return least_ms < min(profiled_ms, profile.call_ms) / 2
+
+
+def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:
+    """Return the cells with labels that tell two of them apart: `eager fp32` and `eager bf16`, or `onnx batch 8`."""
+    if len(cells) < 2 or cells[0].profile.label != cells[1].profile.label:
+        return list(cells)
+    apart = differing(cells[0].record.cell, cells[1].record.cell)
+    names = [" ".join([cell.profile.label, *(each.values[side] for each in apart)]) for side, cell in enumerate(cells)]
+    return [
+        cell._replace(profile=cell.profile.model_copy(update={"label": name}))
+        for cell, name in zip(cells, names, strict=True)
+    ]
+
+
+def differing(mine: Cell, other: Cell) -> list[Differing]:
+    """Return in what two cells of one model differ beside their builds."""
+    sizes = dict.fromkeys((*mine.dimensions, *other.dimensions))
+    pairs = [(name, *(f"{name} {cell.dimensions.get(name, '-')}" for cell in (mine, other))) for name in sizes]
+    pairs += [(what, str(getattr(mine, what)), str(getattr(other, what))) for what in ("task", "device", "precision")]
+    return [Differing(what=what, values=(one, two)) for what, one, two in pairs if one != two]
 
 
 def bound_of(
@@ -194,9 +246,10 @@ def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
     return {name: (runs, ms) for name, (runs, ms) in by_time}
 
 
-def joined(profile: CellProfile) -> list[Part]:
-    """Return the parts that work for several modules, the longest first."""
-    return sorted((part for part in profile.parts if len(part.modules) > 1), key=lambda part: -part.ms)
+def longest_joined(profile: CellProfile) -> Part | None:
+    """Return the kernel or operator for several modules that takes longest, if there is one."""
+    joined = [part for part in profile.parts if len(part.modules) > 1 and part.kind is Kind.COMPUTE]
+    return max((part for part in joined if part.name != ROUNDED_OFF), key=lambda part: part.ms, default=None)
 
 
 def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[Part]]:
@@ -204,7 +257,7 @@ def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[Part]]:
     rows: defaultdict[Key, list[Part]] = defaultdict(list)
     order = {path: place for place, path in enumerate(profile.classes)}
     for part in profile.parts:
-        modules = folded_all(sorted(part.modules, key=lambda path: order.get(path, len(order))), opened)
+        modules = folded_all(sorted(part.modules, key=lambda path: (order.get(path, len(order)), path)), opened)
         rows[modules, None if modules else part.kind].append(part)
     return dict(rows)
 

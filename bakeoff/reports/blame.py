@@ -53,7 +53,7 @@ def conclusion(blame: Blame) -> str:
             return f"{blame.label}: the whole model builds and runs now, so that nothing can be blamed."
         return f"{blame.label}: {figures(whole)}. No part is to blame."
     place = blame.place or whole
-    name = place.name or THE_MODEL
+    name = place.name or THE_MODEL.strip("()")
     if blame.looks_for_failure:
         return f"{blame.label}: the smallest part that fails alone is {spot(place)}: {one_line(place.failure)}"
     if blame.found is Found.SPREAD:
@@ -69,7 +69,7 @@ def conclusion(blame: Blame) -> str:
 
 def spot(place: Trial) -> str:
     """Return `layers.3: aten.to.dtype, operator (mine.py, line 9, in forward)`."""
-    return f"{place.name or THE_MODEL}, {place.kind}{f' ({place.line})' if place.line else ''}"
+    return f"{place.name or THE_MODEL.strip('()')}, {place.kind}{f' ({place.line})' if place.line else ''}"
 
 
 def further_sentences(blame: Blame) -> str:
@@ -218,7 +218,7 @@ def kept_conclusion(kept: KeptSet) -> str:
     if not kept.holds or chosen is None:
         why = f": {chosen.failure}" if chosen and chosen.failure else ""
         return f"{head} holds {kept.requirement} with all of the model in fp32, and with no smaller set{why}."
-    names = ", ".join(kept.kept) or THE_MODEL
+    names = ", ".join(kept.kept) or THE_MODEL.strip("()")
     return (
         f"{head} holds {kept.requirement} with {counted(len(kept.kept), 'module')} in fp32: {names}. They have "
         f"{percent(kept.share_of_weights)} % of the weights."

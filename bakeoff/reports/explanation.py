@@ -15,8 +15,8 @@ from bakeoff.judging.explanation import (
     ProfiledCell,
     Row,
     Unlike,
-    joined,
     kernel_name,
+    longest_joined,
     moved,
 )
 from bakeoff.records.profile import CellProfile, Kind, ThreadUse
@@ -29,6 +29,9 @@ from bakeoff.reports.sentences import ratio as times
 THE_MODEL = "(the model itself)"
 
 MOST_COPIES = 5
+
+ROUGH = "~"
+"""Stands before a time of which most may be the profiler's own."""
 
 ABOVE_CEILING = 1.1
 """A share of a module's bound from which the ceiling is doubted."""
@@ -51,12 +54,24 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def warnings(explanation: Explanation) -> list[str]:
-    """Say in what the profiled calls were not those of the run."""
-    return [
-        f"{each.label} is not as in the run: its {each.what.replace(' in ms', '')} was {_value(each, each.in_run)} "
-        f"there, and is {_value(each, each.in_profile)} here. What the profile shows may not explain the run."
-        for each in explanation.unlike
+    """Say which cell is incorrect, in what the cells differ, and in what profiled calls were not those of the run."""
+    lines = [
+        f"{label} is incorrect in the run: {reason}. Its times are those of another result."
+        for label, reason in explanation.incorrect.items()
     ]
+    if explanation.differing:
+        pairs = [" and ".join(each.values) for each in explanation.differing]
+        lines.append(f"The two calls differ: {', '.join(pairs)}. A ratio holds that, too.")
+    for each in explanation.unlike:
+        what, rows_of = each.what, ""
+        if what == "latency in ms":
+            call_ms = explanation.call_ms if each.label == explanation.label else explanation.against_call_ms
+            what, rows_of = "median latency", f" ({spell_ms(call_ms or 0)} in the fastest quarter of calls, as above)"
+        lines.append(
+            f"{each.label} is not as in the run: its {what} was {_value(each, each.in_run)} there, and is "
+            f"{_value(each, each.in_profile)} here{rows_of}. What the profile shows may not explain the run."
+        )
+    return lines
 
 
 def _value(each: Unlike, value: float | str) -> str:
@@ -95,9 +110,10 @@ def times_table(explanation: Explanation) -> str:
 
 def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
     """Return the texts of a row."""
-    texts = [name_of(row), milliseconds(row.ms), percent(row.share)]
+    texts = [name_of(row), ROUGH * row.is_rough + milliseconds(row.ms), ROUGH * row.is_rough + percent(row.share)]
     if has_other:
-        texts += [milliseconds(row.against_ms), NONE if row.ratio is None else ratio(row.ratio)]
+        against = ROUGH * row.against_is_rough + milliseconds(row.against_ms)
+        texts += [against, NONE if row.ratio is None else ratio(row.ratio)]
     if has_bounds:
         texts.append(bound_text(row.bound))
     mostly = ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)
@@ -150,11 +166,18 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         if record.latency:
             line += f" The run measured {spell_ms(record.latency.median_ms)}."
         lines.append(line)
-    bounds = [bound for row in explanation.rows for bound in (row.bound, row.against_bound) if bound and bound.share]
-    if any((bound.share or 0.0) > ABOVE_CEILING for bound in bounds):
+    rough = (any(row.is_rough for row in explanation.rows), any(row.against_is_rough for row in explanation.rows))
+    if labels := " and ".join(cell.profile.label for cell, is_rough in zip(cells, rough, strict=False) if is_rough):
+        lines.append(
+            f"Much of a profiled call of {labels} is the profiler's own time, and falls unevenly on the rows: those of "
+            "many small operators look slower than they are, and others faster. A row with "
+            f"{ROUGH} in the table may be mostly that, so that it has no ratio and no bound."
+        )
+    bounds = [row.bound.share for row in explanation.rows if row.bound and row.bound.share]
+    if any(share > ABOVE_CEILING for share in bounds):
         lines.append(
             "A row above 100 % of its bound is faster than the machine's measured ceiling: others were busy when that "
-            "was measured, or the module's work was counted too high."
+            "was measured, the module's work was counted too high, or the profiler's time is in other rows."
         )
     return lines
 
@@ -166,10 +189,9 @@ def work_lines(profile: CellProfile) -> list[str]:
     lines += [f"Compiled again, because this guard failed: {guard}" for guard in work.recompilations]
     lines += [f"Left to another engine: {each}." for each in work.fallbacks]
     lines += work.facts
-    if fused := joined(profile):
-        several = f"{len(fused)} kernels or operators work" if len(fused) > 1 else "One kernel or operator works"
-        longest = f"{kernel_name(fused[0].name)}, for {' and '.join(path or THE_MODEL for path in fused[0].modules)}"
-        lines.append(f"{several} for more than one module. The longest is {longest}.")
+    if longest := longest_joined(profile):
+        names = " and ".join(path or THE_MODEL.strip("()") for path in longest.modules)
+        lines.append(f"Of what works for several modules, {kernel_name(longest.name)} takes longest, for {names}.")
     if copies := moved(profile):
         each_kind = [f"{name} {counted(runs, 'time')} ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
         lines.append(f"Casts, copies and changes of layout in a call: {', '.join(each_kind[:MOST_COPIES])}.")
@@ -184,7 +206,7 @@ def threads_line(threads: ThreadUse) -> str:
     line = f"It may use {'one thread' if threads.allowed == 1 else f'{threads.allowed} threads'}"
     if not threads.busy:
         return f"{line}."
-    line += f", which were on a core for {shares} of the time"
+    line += f", which {'was' if threads.allowed == 1 else 'were'} on a core for {shares} of the time"
     if threads.allowed > 1:
         line += f": the mean is {percent(threads.balance)} % of the busiest"
     others = len(threads.busy) - threads.allowed

@@ -58,3 +58,16 @@ def test_a_cell_that_failed_is_refused_with_its_reason(command_line: CommandLine
     report_file.write_json(report.model_copy(update={"records": [*report.records, failed]}), run)
     status, _, err = command_line("explain", run, "onnx")
     assert status == 2 and "cannot be explained: it is error: no such operator" in err
+
+
+def test_cells_of_two_models_are_not_compared(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager", "onnx")
+    report = report_file.read(run)
+    other = samples.ok(samples.cell("eager", model="other.py:make"), samples.bursts(1.0))
+    report_file.write_json(report.model_copy(update={"records": [*report.records, other]}), run)
+    status, _, err = command_line("explain", run, "onnx", "--against", other.cell.id)
+    assert status == 2 and "is of steps.py:make" in err and "is of other.py:make" in err
+    status, _, err = command_line("explain", run, "onnx", "--against", "onnx")
+    assert status == 2 and "is compared with itself" in err
+    status, _, err = command_line("explain", run)
+    assert status == 2 and "holds 2 contests" in err and other.cell.id in err

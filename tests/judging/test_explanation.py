@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from bakeoff.judging.explanation import Explanation, ProfiledCell, differences, explain, kernel_name, tree_of
+from bakeoff.judging.explanation import (
+    Explanation,
+    ProfiledCell,
+    differences,
+    explain,
+    kernel_name,
+    named_apart,
+    tree_of,
+)
+from bakeoff.records.precision import Precision
 from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, ThreadUse, TracedSpan
-from bakeoff.records.schema import Ceilings, Record, Work
+from bakeoff.records.schema import Ceilings, Record, Status, Work
 from bakeoff.reports import explanation as shown
 from bakeoff.reports.command_answers import document, of_explanation
 from bakeoff.reports.page import explanation_to_page
@@ -99,9 +109,10 @@ def test_a_residual_beyond_a_twentieth_is_told() -> None:
 
 
 def test_the_table_compares_and_tells_what_compilers_did() -> None:
-    text = shown.to_markdown(explain(beside(FUSED, EAGER), 2), beside(FUSED, EAGER))
-    assert "**onnx takes 1.000 ms a call, and eager 3.000 ms: 3.00x.**" in text
-    assert "| layers.0 | 0.2000 | 20 | 1.200 | 6.00 | k 100 % |" in text
+    cells = beside(FUSED.model_copy(update={"call_ms": 2.0}), EAGER)
+    text = shown.to_markdown(explain(cells, 2), cells)
+    assert "**onnx takes 2.000 ms a call, and eager 3.000 ms: 1.50x.**" in text
+    assert "| layers.0 | 0.4000 | 20 | 1.200 | 3.00 | k 100 % |" in text
     assert "- Graph break at mine.py, line 3, in forward: print" in text
 
 
@@ -157,8 +168,18 @@ def test_a_row_that_is_faster_than_the_ceiling_says_what_that_means() -> None:
     assert "faster than the machine's measured ceiling" not in text(10**9)
 
 
+def test_a_bound_that_no_row_shows_has_no_footnote() -> None:
+    known = EAGER.model_copy(update={"needs": {"layers.1": Work(flops=3 * 10**9, bytes_moved=10**5)}})
+    cells = [ProfiledCell(FUSED, record(), CEILINGS), ProfiledCell(known, record("eager"), CEILINGS)]
+    explanation = explain(cells, 2)
+    assert any(row.against_bound for row in explanation.rows)
+    assert "faster than the machine's measured ceiling" not in shown.to_markdown(explanation, cells)
+
+
 def test_a_module_that_other_rows_work_for_has_a_bound_without_a_share() -> None:
-    known = FUSED.model_copy(update={"needs": {"layers.0": Work(flops=10**8, bytes_moved=10**5)}})
+    known = FUSED.model_copy(
+        update={"needs": {"layers.0": Work(flops=10**8, bytes_moved=10**5)}, "call_ms": FUSED.profiled_ms}
+    )
     table = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
     assert table["layers.0 + layers.1"] is None
     assert shown.bound_text(table["layers.0"]) == "compute"
@@ -173,7 +194,8 @@ def test_calls_that_are_not_as_in_the_run_are_told() -> None:
     whats = [(each.what, each.in_run, each.in_profile) for each in differences(cells[0])]
     assert whats == [("latency in ms", 1.014, 1.5), ("threads", 2, 1), ("torch", "2.12.0", "2.13.0")]
     text = shown.to_markdown(explain(cells), cells)
-    assert "its latency was 1.014 ms there, and is 1.500 ms here" in text
+    assert "its median latency was 1.014 ms there, and is 1.500 ms here (1.000 ms in the fastest quarter" in text
+    assert "fused takes 1.000 ms a call" in text
 
 
 def test_what_compilers_did_is_told_in_sentences() -> None:
@@ -184,11 +206,64 @@ def test_what_compilers_did_is_told_in_sentences() -> None:
     assert shown.work_lines(did) == [
         "Compiled again, because this guard failed: x.size(0) == 8",
         "Left to another engine: aten.foo.",
-        "One kernel or operator works for more than one module. The longest is k, for layers.0.norm and layers.1.",
+        "Of what works for several modules, k takes longest, for layers.0.norm and layers.1.",
         "Casts, copies and changes of layout in a call: Reorder 1 time (0.1000 ms).",
         "It may use 2 threads, which were on a core for 90 %, 45 % of the time: the mean is 75 % of the busiest, "
         "beside 1 more.",
     ]
+
+
+def test_one_thread_was_on_a_core() -> None:
+    line = shown.threads_line(ThreadUse(allowed=1, busy=[0.98]))
+    assert line == "It may use one thread, which was on a core for 98 % of the time."
+
+
+def test_an_incorrect_cell_is_called_so_beside_another() -> None:
+    mine, other = beside(FUSED, EAGER)
+    wrong = other.record.model_copy(update={"status": Status.INCORRECT, "reason": "rmse 0.65"})
+    cells = [mine, other._replace(record=wrong)]
+    explanation = explain(cells)
+    assert explanation.incorrect == {"eager": "rmse 0.65"}
+    assert "**eager is incorrect in the run: rmse 0.65." in shown.to_markdown(explanation, cells)
+    assert explain([mine, other]).incorrect == {}
+
+
+def test_cells_of_the_same_label_are_told_apart_and_say_in_what_they_differ() -> None:
+    def cell(**changed: Any) -> ProfiledCell:
+        small = samples.cell("eager", **changed)
+        return ProfiledCell(EAGER, samples.ok(small, samples.bursts(1.0)))
+
+    cells = named_apart([cell(), cell(precision=Precision.BF16)])
+    assert [each.profile.label for each in cells] == ["eager fp32", "eager bf16"]
+    assert "The two calls differ: fp32 and bf16." in shown.to_markdown(explain(cells), cells)
+    cells = named_apart([cell(dimensions={"batch": 1}), cell(dimensions={"batch": 8})])
+    assert [each.profile.label for each in cells] == ["eager batch 1", "eager batch 8"]
+    assert named_apart(beside(FUSED, EAGER)) == beside(FUSED, EAGER)
+
+
+def test_a_row_that_may_be_the_profilers_own_time_has_no_ratio_and_no_bound() -> None:
+    parts = (part(0.9, "layers.1"), part(0.1, "layers.0"))
+    needs = {"layers.1": Work(flops=10**8, bytes_moved=10**5), "layers.0": Work(flops=10**8, bytes_moved=10**5)}
+    plain = profile("onnx", *parts, profiled_ms=1.0).model_copy(update={"needs": needs})
+    slow = profile("onnx", part(1.8, "layers.1"), part(0.2, "layers.0"), profiled_ms=2.0).model_copy(
+        update={"needs": needs}
+    )
+    twice = slow.model_copy(update={"profiled_ms": 14.0, "parts": [part(12.6, "layers.1"), part(1.4, "layers.0")]})
+
+    def table(mine: CellProfile) -> dict[str, tuple[bool, float | None, str]]:
+        cells = [ProfiledCell(mine, record(), CEILINGS), ProfiledCell(EAGER, record("eager"))]
+        return {
+            shown.name_of(row): (row.is_rough, row.ratio, shown.bound_text(row.bound)) for row in explain(cells, 2).rows
+        }
+
+    assert table(plain)["layers.0"] == (False, pytest.approx(12), "compute, 100 %")
+    assert table(slow)["layers.0"] == (True, None, "")  # 0.2 of 2.0 ms, of which 1.0 is the profiler's
+    assert table(slow)["layers.1"] == (False, pytest.approx(1.2 / 0.9), "compute, 11 %")
+    assert table(twice)["layers.1"] == (True, None, "")
+    cells = [ProfiledCell(slow, record(), CEILINGS)]
+    text = shown.to_markdown(explain(cells, 2), cells)
+    assert "| layers.0 | \\~0.1000 |" in text and "| layers.1 | 0.9000 |" in text
+    assert "Much of a profiled call of onnx is the profiler's own time" in text
 
 
 @pytest.mark.parametrize(
