@@ -198,7 +198,7 @@ def _run_parts(
         raise UsageError("--parts are of one pipeline: name one --model FILE.py:FACTORY")
     if "inputs" in typed:
         raise UsageError("--parts records the calls of each part: leave --inputs out")
-    sizes = {name: values[0] for name, values in typed.pop("set", {}).items()}
+    sizes = config.single_sizes(typed.pop("set", {}))
     pipeline, example, evaluate = pipeline_of(named[0], sizes, typed.get("seed", 0))
     given = {keyword: typed[name] for keyword, name in FIELDS.items() if name in typed}
     if evaluate:
@@ -680,7 +680,7 @@ def inspect(
     """The parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
     from bakeoff.commands.inspection import inspect_model
 
-    given = {name: values[0] for name, values in config.parse_dimensions(sizes or []).items()}
+    given = config.single_sizes(config.parse_dimensions(sizes or []))
     inspected = inspect_model(model, given, config.split([parts]) if parts else ())
     if as_json:
         return print_json(inspected, 0)

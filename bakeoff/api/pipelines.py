@@ -212,9 +212,11 @@ def compare_parts(
         required.refuse_metrics()
     function = models.find_evaluate(models.resolve_evaluate(evaluate)) if isinstance(evaluate, str) else evaluate
     modules = {name: part_of(pipeline, name) for name in parts}
-    for name, other in itertools.combinations(modules, 2):
+    for name, other in itertools.permutations(modules, 2):
         if modules[name] is modules[other]:
             raise UsageError(f"{name} and {other} are the same module: name one of them")
+        if modules[name] in set(modules[other].modules()):
+            raise UsageError(f"{name} is inside of {other}, whose winner would replace both: name one of them")
     began = datetime.now(UTC)
     folder = (out or RESULTS / f"{began:%Y%m%d-%H%M%S}-{type(pipeline).__name__}-parts").resolve()
     Store.check(folder)

@@ -59,9 +59,10 @@ class Parts(Frozen):
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
         timed = f"{self.timed_calls} calls were timed" if self.timed_calls > 1 else "one call was timed"
-        return "\n".join(
-            [*lines, f"a call of the pipeline: {1e3 * self.seconds:.2f} ms; {timed}, and medians are shown"]
-        )
+        lines.append(f"a call of the pipeline: {1e3 * self.seconds:.2f} ms; {timed}, and medians are shown")
+        if uncalled := [part.name for part in self.parts if not part.calls]:
+            lines.append(f"the example call does not call {', '.join(uncalled)}: nothing can be compared there")
+        return "\n".join(lines)
 
 
 def _first_sizes(sizes: Mapping[str, int]) -> str:

@@ -204,6 +204,14 @@ def parse_dimensions(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return dimensions
 
 
+def single_sizes(dimensions: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the one value of each size of a pipeline. Raises UsageError for several."""
+    for key, values in dimensions.items():
+        if len(values) > 1:
+            raise UsageError(f"--set {key}={','.join(values)}: a pipeline is called in one size here: name one value")
+    return {key: values[0] for key, values in dimensions.items()}
+
+
 def _dimensions_table(path: Path, table: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(table, Mapping):
         raise UsageError(f"--config {path}: 'set' is a table: [set] with a line KEY = VALUE for each dimension")

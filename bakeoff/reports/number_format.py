@@ -242,3 +242,8 @@ def json_value(value: JsonValue) -> str:
 def ending(record: Record) -> str:
     """Say how a cell ended: `ok`, `crash in load`. The reason names a signal."""
     return f"{record.status} in {one_line(record.died_in)}" if record.died_in else record.status.value
+
+
+def ending_beside_reason(record: Record) -> str:
+    """Say how a cell ended, without the phase where its reason names that: `died of signal 11 (SIGSEGV) in load`."""
+    return record.status.value if record.died_in and f"in {record.died_in}" in record.reason else ending(record)

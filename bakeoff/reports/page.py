@@ -316,7 +316,7 @@ class Model:
         self.name, self.anchor, self.finding = section.name, section.anchor, section.finding
         self.outcome = suite_report.outcome(contest)
         self.failures = [
-            f"{cell.label}: {number_format.ending(cell.record)}: {cell.record.reason}"
+            f"{cell.label}: {number_format.ending_beside_reason(cell.record)}: {cell.record.reason}"
             for cell in contest.unranked
             if not cell.record.status.is_absence and not cell.beyond
         ]

@@ -126,7 +126,7 @@ class LiveTable:
             if record.status.is_absence:
                 about = record.cell.label
                 self._told.add(about)
-            self._say(f"{about}: {number_format.ending(record)}, {one_line(record.reason)}")
+            self._say(f"{about}: {number_format.ending_beside_reason(record)}, {one_line(record.reason)}")
         self._draw()
 
     def decided(self, records: Sequence[Record]) -> None:
@@ -221,7 +221,7 @@ class _Line:
         median = f"{number_format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
             state, elapsed_s, reason = (
-                number_format.ending(self.record),
+                number_format.ending_beside_reason(self.record),
                 self.record.elapsed_s,
                 one_line(self.record.reason),
             )
@@ -367,7 +367,8 @@ def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     endings: dict[tuple[str, str], list[str]] = {}
     for row in contest.shown:
         if row.record.status is not Status.OK:
-            endings.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
+            ending = number_format.ending_beside_reason(row.record)
+            endings.setdefault((ending, row.record.reason), []).append(row.label)
     return endings
 
 

@@ -452,6 +452,10 @@ def test_two_names_of_one_module_are_refused() -> None:
     pipeline.second = pipeline.first
     with pytest.raises(UsageError, match="first and second are the same module: name one"):
         bakeoff.compare(pipeline, torch.ones(1), parts="first,second", devices="cpu")
+    pipeline.second = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Identity()))
+    for parts in ("second,second.0.0", "second.0.0,second"):
+        with pytest.raises(UsageError, match=r"second\.0\.0 is inside of second, whose winner would replace both"):
+            bakeoff.compare(pipeline, torch.ones(1), parts=parts, devices="cpu")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from torch import nn
 import bakeoff
 from bakeoff.commands.inspection import pipeline_of
 from bakeoff.models import live_model
+from bakeoff.models.base import Call
+from bakeoff.models.pipeline_parts import inspect_parts
 from bakeoff.records.errors import UsageError
 
 
@@ -94,6 +96,17 @@ def test_what_is_no_part_is_told_with_those_that_are() -> None:
         bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["unet"])
     with pytest.raises(UsageError, match="'steps' of Loop is a int"):
         bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["steps"])
+
+
+def test_a_part_that_is_not_called_is_told_as_such() -> None:
+    listed = str(inspect_parts(Loop(), Call((torch.ones(1, 4),)), ["text_encoder", "vae.encoder"]))
+    assert listed.endswith("\nthe example call does not call vae.encoder: nothing can be compared there")
+
+
+def test_several_sizes_are_refused(command_line: Callable[..., tuple[int, str, str]]) -> None:
+    for command in (["inspect"], ["run", "--parts", "unet", "--model"]):
+        status, _, err = command_line(*command, "x.py:f", "--set", "n=4,8")
+        assert status == 2 and "--set n=4,8: a pipeline is called in one size here: name one value" in err
 
 
 def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[..., tuple[int, str, str]]) -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from bakeoff.records.schema import Status
 from bakeoff.reports import number_format
+from tests.reports.samples import cell, failed
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,10 @@ def test_a_long_list_names_some_and_counts_the_rest() -> None:
 
 def test_shares_of_time_come_largest_first() -> None:
     assert number_format.time_shares({"CPU": 0.034, "CUDA": 0.966}) == ["CUDA 97 %", "CPU 3.4 %"]
+
+
+def test_a_phase_is_not_said_twice_beside_the_reason() -> None:
+    crash = failed(cell("onnx"), Status.CRASH, "died of signal 11 (SIGSEGV) in load", died_in="load")
+    assert (number_format.ending(crash), number_format.ending_beside_reason(crash)) == ("crash in load", "crash")
+    error = failed(cell("onnx"), Status.ERROR, "no such operator", died_in="export")
+    assert number_format.ending_beside_reason(error) == "error in export"
