@@ -320,6 +320,7 @@ class TorchProfiler(Profiler):
         self._work, self._compile_ids = work or CompilerWork(), compile_ids
         self._stack = contextlib.ExitStack()
         self._traces: list[Trace] | None = None
+        self._ran_graph = False
 
     def run(self) -> None:
         from torch.autograd.profiler import record_function
@@ -342,7 +343,10 @@ class TorchProfiler(Profiler):
         return [self._on_host(call) for call in calls]
 
     def work(self) -> CompilerWork:
-        return self._work
+        if self._ran_graph or self._module is None or not self._kernels:
+            return self._work
+        eager = "No compiled graph ran in the profiled calls: torch.compile leaves them to eager."
+        return self._work.model_copy(update={"facts": [*self._work.facts, eager]})
 
     def close(self) -> None:
         self._stack.close()
@@ -385,9 +389,11 @@ class TorchProfiler(Profiler):
     def _runs_of(self, call: Event) -> list[GraphRun]:
         """Return the outermost operators of a call with the modules that they compute for, graph by graph."""
         runs = runs_in(call)
+        self._ran_graph |= any(run.is_graph for run in runs)
         if not self._kernels:
             return runs
-        matches_loose = not any(run.is_graph for run in runs)
+        # the hooks know better than names of operators who calls what runs in eager
+        matches_loose = self._module is None and not any(run.is_graph for run in runs)
         counts: Counter[int] = Counter()
         for run in runs:
             if not run.is_graph and not matches_loose:

@@ -22,7 +22,7 @@ WANTED_ROWS = 20
 WELL_EXPLAINED = 0.05
 """Rows explain a call if they leave no more than this share of it."""
 
-MOST_EVEN_COST = 1.5
+MOST_EVEN_COST = 2.0
 """A profiled call that takes no more times as long is taken to be longer by the same share in all rows."""
 
 NOTEWORTHY_SHARE = 0.1

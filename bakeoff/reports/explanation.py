@@ -169,7 +169,7 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
     rough = (any(row.is_rough for row in explanation.rows), any(row.against_is_rough for row in explanation.rows))
     if labels := " and ".join(cell.profile.label for cell, is_rough in zip(cells, rough, strict=False) if is_rough):
         lines.append(
-            f"Much of a profiled call of {labels} is the profiler's own time, and falls unevenly on the rows: those of "
+            f"Most of a profiled call of {labels} is the profiler's own time, and falls unevenly on the rows: those of "
             "many small operators look slower than they are, and others faster. A row with "
             f"{ROUGH} in the table may be mostly that, so that it has no ratio and no bound."
         )

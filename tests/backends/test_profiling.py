@@ -329,6 +329,15 @@ def test_a_shared_graph_names_the_modules_of_the_module_that_calls_it() -> None:
     assert [run.operators[0][1] for run in runs] == owners
 
 
+def test_what_dynamo_left_to_eager_has_the_modules_that_call_it() -> None:
+    layer = Event(f"{SCOPE}layers.0", 10, 19, 0, [Event("aten::linear", 11, 15, 0, [])])
+    root = Event(SCOPE, 0, 40, 0, [layer, Event("aten::addmm", 30, 35, 0, [])])
+    profiler = TorchProfiler(lambda: None, False, [[Kernel("extern_kernels.addmm", ("stem",))]], WithBreaks())
+    (run,) = profiler._runs_of(Event(CALL, 0, 40, 0, [root]))
+    assert [modules for _, modules in run.operators] == [("layers.0",), ("",)]
+    assert profiler.work().facts == ["No compiled graph ran in the profiled calls: torch.compile leaves them to eager."]
+
+
 def test_events_nest_by_their_times() -> None:
     outer, inner, after = (
         Event(name, *ends, 0, []) for name, ends in zip("oia", [(0, 9), (1, 4), (9, 12)], strict=True)
