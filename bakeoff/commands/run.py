@@ -254,7 +254,8 @@ def request_of(store: Store) -> Request:
 def exit_status(judgement: Judgement) -> int:
     """Return 0, or 3 if nothing was measured.
 
-    It is 1 if a cell failed, if a backend that was named is missing, or if no cell of a contest meets the requirements.
+    It is 1 if a cell failed, if a backend that was named is missing, or if no cell of a contest meets the requirements,
+    or holds what `--slo` asks under load.
     Of several precisions, a named backend needs to support one.
     """
     records = judgement.report.records
@@ -267,7 +268,8 @@ def exit_status(judgement: Judgement) -> int:
         if _in_any_precision(record.cell) not in supported
     )
     failed = any(record.status.is_failure for record in records)
-    return 1 if failed or any(missing) or not judgement.meets_requirements else 0
+    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
+    return 1 if failed or any(missing) or unserved or not judgement.meets_requirements else 0
 
 
 def _in_any_precision(cell: Cell) -> str:

@@ -117,7 +117,10 @@ def verdict(load: LoadJudgement) -> str:
     text = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
     if load.tied:
-        how = "are not told apart yet" if load.is_open else "tie"
+        how = "tie"
+        if load.is_open:
+            alone = all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns)
+            how = f"are not told apart yet{', as one process of each does not decide' if alone else ''}"
         return f"under load {listed(load.tied)} {how}: {text}{rest}."
     return f"under load {text}{rest}."
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bakeoff.commands.run import exit_status
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.load import ServingSettings as Settings
 from bakeoff.records.load import TriedSettings
@@ -50,6 +51,18 @@ def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
     assert found[0].startswith("Under load openvino carries 413 ±") and "onnx 352 ±" in found[0]
     assert "requests/s at p99 < 20 ms" in found[0]
     assert found[1] == f"openvino serves best with {load.settings(BEST)}."
+
+
+def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> None:
+    made = [carrying("onnx", [4000]), carrying("eager", [350])]
+    said = load.sentences(judge(report(made)).contests[0])[0]
+    assert said.startswith("Under load onnx and eager are not told apart yet, as one process of each does not decide: ")
+
+
+def test_a_run_in_which_no_cell_holds_the_objective_fails() -> None:
+    held, missed = carrying("onnx", [500, 501, 502]), carrying("eager", [])
+    assert exit_status(judge(report([held, missed]))) == 0
+    assert exit_status(judge(report([missed]))) == 1
 
 
 def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
