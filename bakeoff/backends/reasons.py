@@ -47,7 +47,7 @@ def failure_of(kind: str, message: str) -> Failure:
             return failure
     line, place = _source_line(text)
     raised = re.findall(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", text, re.MULTILINE)
-    sentence = ": ".join(filter(None, [kind, _first_that_says_something(text).rstrip(": "), line]))
+    sentence = ": ".join(filter(None, [kind, _short_message(text).rstrip(": "), line]))
     return Failure(kind=kind, place=place, raised_by=raised[-1] if raised else "", text=without_full_stop(sentence))
 
 
@@ -152,6 +152,18 @@ def _source_line(text: str) -> tuple[str, str]:
     """Return `if x.sum() > 0:` and `mine.py, line 26, in forward` from a traceback in the message, or nothing."""
     match = _FRAME_BELOW.search(text)
     return (match[4].strip(), f"{Path(match[1]).name}, line {match[2]}, in {match[3]}") if match else ("", "")
+
+
+MOST_LINES, MOST_CHARACTERS = 4, 250
+"""A message of at most so many lines and characters is told whole."""
+
+
+def _short_message(text: str) -> str:
+    """Return all lines of a short message as one, or else the first one that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    whole = " ".join(line for line in lines if not _SAYS_NOTHING.match(line))
+    is_short = len(lines) <= MOST_LINES and len(whole) <= MOST_CHARACTERS and not _FRAME_BELOW.search(text)
+    return whole if is_short and whole else _first_that_says_something(text)
 
 
 def _first_that_says_something(text: str) -> str:

@@ -25,7 +25,7 @@ MARK = "BAKEOFF_CELL"
 """Environment variable that every process of a cell inherits and is found by."""
 
 # fmt: off
-PASSED_ON = frozenset({
+OF_LIBRARIES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "VIRTUAL_ENV", "PYTHONPATH",
     "PYTHONHOME", "PYTHONHASHSEED", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH",
     "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH",
@@ -34,15 +34,29 @@ PASSED_ON = frozenset({
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GLIBC_TUNABLES", "SYSTEMROOT",
     "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME",
 })
-PASSED_ON_PREFIXES = (
+OF_LIBRARIES_PREFIXES = (
     "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
 )
+"""What libraries may read of a user's variables. It decides whether a build can be used again."""
+
+WITHHELD = frozenset({
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY", "TMPDIR", "TEMP", "TMP", "RANK", "WORLD_SIZE",
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+})
+WITHHELD_PREFIXES = (
+    "TORCH", "PYTORCH_", "TRITON_", "AOTI", "AOT_", "CUDA", "CUDNN", "CUBLAS", "CUTLASS", "CUTE_", "NV", "TRT_",
+    "TENSORRT", "ORT_", "ONNX", "OPENVINO", "OV_", "DNNL_", "ONEDNN_", "ATEN_", "XNNPACK", "TF_", "TVM_", "IREE_",
+    "XLA_", "JAX_", "TFLITE_", "LITERT", "NUMBA_", "BLIS_", "VECLIB", "TBB_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_",
+    "DIFFUSERS_", "ACCELERATE_", "TIMM_", "TOKENIZERS_", "SAFETENSORS_", "XFORMERS_", "FLASH_", "XDG_CACHE",
+    "RAY_", "BAKEOFF_", "PYTHON", "LD_", "DYLD_", "GLIBC_",
+)
 # fmt: on
-"""Other variables are not passed on: TF32 overrides, compiler options and caches of the user would affect results."""
+"""TF32 overrides, options and caches of compilers, proxies and places in a cluster: they would change what is measured,
+or let two runs of one command differ."""
 
 
 def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> dict[str, str]:
-    """Return a worker's variables: the allowed ones of `given`, and private, empty caches in `workspace`."""
+    """Return a worker's variables: those of `given` that are passed on, and private, empty caches in `workspace`."""
     caches = workspace / "cache"
     return {
         **allowed_variables(given),
@@ -50,6 +64,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": _hub_cache(given),
         **({LIVE_MODEL: given[LIVE_MODEL]} if LIVE_MODEL in given else {}),
+        "TORCH_HOME": _torch_home(given),
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": str(workspace / "tmp"),
         "XDG_CACHE_HOME": str(caches),
@@ -61,14 +76,35 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
 
 
 def allowed_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `given` that a worker may see."""
-    return {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
+    """Return the variables of `given` that a worker may see: the user's own, and those of libraries that are known."""
+    return {name: value for name, value in given.items() if not is_withheld(name)}
+
+
+def is_withheld(name: str) -> bool:
+    """Return True for a variable that no worker sees, because it would change what is measured."""
+    is_of_a_library = name.upper() in WITHHELD or name.upper().startswith(WITHHELD_PREFIXES)
+    return is_of_a_library and not _is_known(name)
+
+
+def variables_of_libraries(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `given` that libraries in a worker read, without the user's own."""
+    return {name: value for name, value in given.items() if _is_known(name)}
+
+
+def _is_known(name: str) -> bool:
+    return name in OF_LIBRARIES or name.startswith(OF_LIBRARIES_PREFIXES)
 
 
 def _hub_cache(given: Mapping[str, str]) -> str:
     """Return the folder into which the controller downloads models, by the rules of huggingface_hub."""
     home = given.get("HF_HOME") or os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return os.path.expanduser(given.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
+
+
+def _torch_home(given: Mapping[str, str]) -> str:
+    """Return the folder in which torch.hub keeps the weights that it has downloaded, by its own rules."""
+    default = os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "torch")
+    return os.path.expanduser(given.get("TORCH_HOME") or default)
 
 
 def make_workspace(folder: Path) -> Path:

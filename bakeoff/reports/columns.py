@@ -354,7 +354,7 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
-        Column("artefact", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
+        Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
@@ -481,10 +481,10 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
         metric = of(row)
         return f"{text(row)} ({number_format.change(metric.change)})" if metric else text(row)
 
-    surfaces = Surface.MARKDOWN | Surface.PAGE | Surface.SHORT
+    surfaces = Surface.MARKDOWN | Surface.PAGE
     return [
         Column(name, value, text=both, write=number_format.change, interval=ends, is_bad=is_worse,
-               surfaces=Surface.TERMINAL),
+               surfaces=Surface.TERMINAL | Surface.SHORT),
         Column(name, value, text=text, note=note, surfaces=surfaces, details=group, csv=f"metric_{name}"),
         Column(f"change of {name}", change, write=number_format.change, interval=ends, note=flips, is_bad=is_worse,
                surfaces=surfaces, details=group,

@@ -257,7 +257,8 @@ def _failures(records: Iterable[Record]) -> str:
         long_reason = reason if len(reason) > REASON_LIMIT else ""
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
-        text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
+        printed = visible(record.log_tail).strip("\n")
+        text = "\n\n".join(part for part in (long_reason, printed, f"logs/{record.cell.id}.log has all of it") if part)
         parts.append(details(f"{record.cell.id}: {number_format.ending(record)}", fenced(text)))
     return "\n\n".join(parts)
 

@@ -6,6 +6,7 @@ Everything else is in `details.md` and on the page.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bakeoff.judging.certainty import Effect
@@ -21,6 +22,25 @@ DETAILS_MD = "details.md"
 
 FIGURES = ("load", "costs", "profile", "sweep-latency", "sweep-dynamic", "precisions", "latency")
 """The figure that is shown is the first of these that was drawn. Costs are shown if they were asked for."""
+
+MOST_COLUMNS = 9
+
+LEFT_OUT_FIRST = (
+    "throughput",
+    "place in its precision",
+    "of floor",
+    "caches",
+    "drift",
+    "device memory",
+    "GPU memory",
+    "place",
+    "peak memory",
+    "memory",
+    "median over the soak",
+    "build",
+    "relative RMSE",
+)
+"""A table of more than `MOST_COLUMNS` leaves these out, in this order, and then those before its last one."""
 
 MOST_CONTESTS = 6
 """So many contests get a table each. `details.md` has the others."""
@@ -58,23 +78,48 @@ def _answer(contests: Sequence[ContestJudgement]) -> str:
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:
-    shown = contest.shown
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         items(further_answers.sentences(contest)),
         *map(written_table, _short_tables(contest)),
         escape(sentences.paragraph(contest)),
-        table_of(shown_in(Surface.SHORT, columns_of([contest]), shown), shown, notes=False),
+        _cells(contest),
         _doubts(contest),
         " ".join(map(escape, filter(None, [sentences.pays(contest), *sentences.builds_made_elsewhere(contest)]))),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
+def _cells(contest: ContestJudgement) -> str:
+    columns = shown_in(Surface.SHORT, columns_of([contest]), contest.shown)
+    kept = _kept([column.heading for column in columns])
+    return table_of([columns[place] for place in kept], contest.shown, notes=False)
+
+
 def _short_tables(contest: ContestJudgement) -> list[Table]:
-    """Return the tables of what was asked beside the latency of a call."""
+    """Return the tables of what was asked beside the latency of a call, with at most `MOST_COLUMNS`."""
     costs = cost_report.table(contest) if contest.calls else None
-    return [*further_answers.short_tables(contest), *([costs] if costs else [])]
+    return [_narrowed(each) for each in (*further_answers.short_tables(contest), costs) if each]
+
+
+def _narrowed(table: Table) -> Table:
+    headings = [*table.text_columns, *table.number_columns]
+    kept, texts = _kept([heading.partition(" (")[0] for heading in headings]), len(table.text_columns)
+    return replace(
+        table,
+        text_columns=[headings[place] for place in kept if place < texts],
+        number_columns=[headings[place] for place in kept if place >= texts],
+        rows=[[row[place] for place in kept] for row in table.rows],
+    )
+
+
+def _kept(headings: Sequence[str]) -> list[int]:
+    """Return the places of the columns that a table of the short report has room for."""
+    kept = list(range(len(headings)))
+    for left_out in LEFT_OUT_FIRST:
+        if len(kept) > MOST_COLUMNS:
+            kept = [place for place in kept if headings[place] != left_out]
+    return kept if len(kept) <= MOST_COLUMNS else [*kept[: MOST_COLUMNS - 1], kept[-1]]
 
 
 def _doubts(contest: ContestJudgement) -> str:

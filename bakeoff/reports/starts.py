@@ -189,6 +189,6 @@ def columns_of() -> list[Column[JudgedStart]]:
         quantity("peak memory", "peak_resident_bytes"),
         quantity("steady memory", "steady_resident_bytes", alone),
         quantity("GPU memory", "device_bytes"),
-        quantity("artefact", "artifact_bytes"),
+        quantity("loaded artefact", "artifact_bytes"),
         quantity("environment", "environment_bytes"),
     ]  # fmt: skip

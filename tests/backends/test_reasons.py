@@ -166,7 +166,7 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             DYNAMO,
             "Unsupported: Data-dependent branching: return x if x.sum() > 0 else -x (mine.py, line 40, in forward)",
         ),
-        ("RuntimeError", "\x1b[31mno such\x1b[0m device\nand more", "RuntimeError: no such device"),
+        ("RuntimeError", "\x1b[31mno such\x1b[0m device\nand more", "RuntimeError: no such device and more"),
         ("KeyError", "", "KeyError"),
         ("InductorError", "AssertionError: ", "InductorError: AssertionError"),
         ("ValueError", "it is not possible.", "ValueError: it is not possible"),

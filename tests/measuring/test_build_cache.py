@@ -148,6 +148,19 @@ def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerpri
     assert "fp_later" not in sys.modules
 
 
+def test_environment_variables_that_the_users_code_names_are_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fp_of_variable.py").write_text("import os\ndef deep(): return os.environ.get('MY_DEPTH')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "fp_of_variable", importlib.import_module("fp_of_variable"))
+    found = []
+    for name, value in [("MY_DEPTH", "3"), ("MY_OTHER", "3"), ("MY_DEPTH", "4")]:
+        monkeypatch.setenv(name, value)
+        found.append(fingerprint(Net(), SETS))
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

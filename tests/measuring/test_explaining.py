@@ -1,5 +1,6 @@
 """A failure of a library without a message is told by the place that raised it."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,44 @@ def test_a_message_is_enough() -> None:
 
 def test_a_reason_of_ours_ends_without_a_full_stop() -> None:
     assert explain(Unsupported("there is only one size."))[1].text == "there is only one size"
+
+
+def test_a_variable_that_is_not_set_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(name: str) -> str:
+        try:
+            try:
+                os.environ[name]
+            except KeyError as error:
+                raise RuntimeError("no weights") from error
+        except RuntimeError as error:
+            return explain(error)[1].text
+        raise AssertionError(f"{name} is set")
+
+    monkeypatch.delenv("TORCH_WEIGHTS_OF_MINE", raising=False)
+    told = "the environment variable MY_MODEL_DIR is not set: set it before you start bakeoff"
+    assert reason("MY_MODEL_DIR") == f"RuntimeError: no weights, because of KeyError: 'MY_MODEL_DIR': {told}"
+    withheld = "Bakeoff passes TORCH_WEIGHTS_OF_MINE on to no process, because it may change what is measured"
+    assert reason("TORCH_WEIGHTS_OF_MINE").endswith(f"{withheld}: use another name")
+    assert "environment variable" not in explain(KeyError("MY_MODEL_DIR"))[1].text
+
+
+def test_a_short_message_is_told_whole_and_a_long_one_by_its_first_line() -> None:
+    assert explain(ValueError("no such\nlabel | file"))[1].text == "ValueError: no such label | file"
+    assert explain(ValueError("first\n" + "more\n" * 9))[1].text == "ValueError: first"
+
+
+def test_the_first_cause_of_a_chain_is_told_once() -> None:
+    def chained(told: str) -> Exception:
+        try:
+            raise OSError("disk is full")
+        except OSError as error:
+            try:
+                raise RuntimeError(told) from error
+            except RuntimeError as chained:
+                return chained
+
+    assert explain(chained("no build"))[1].text == "RuntimeError: no build, because of OSError: disk is full"
+    assert explain(chained("no build: disk is full"))[1].text == "RuntimeError: no build: disk is full"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from bakeoff.measuring import isolation
+from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker.compiler_checks import tools
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -27,7 +28,8 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
         "TORCH_LOGS",
         "http_proxy",
         "HTTPS_PROXY",
-        "SECRET_TOKEN",
+        "MASTER_ADDR",
+        "HF_TOKEN",
         "ORT_DISABLE_ALL",
         "PYTHONSTARTUP",
     ],
@@ -42,6 +44,22 @@ def test_a_variable_that_could_decide_a_result_is_left_out(name: str, tmp_path: 
 )
 def test_what_a_process_needs_to_work_is_passed_on(name: str, tmp_path: Path) -> None:
     assert isolation.child_environment({name: "1"}, tmp_path, "mark")[name] == "1"
+
+
+@pytest.mark.parametrize("name", ["MY_MODEL_DIR", "DATABASE_PASSWORD", "model_size"])
+def test_a_variable_of_the_users_own_is_passed_on_and_recorded_nowhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "a value of mine")
+    assert isolation.child_environment(os.environ, tmp_path, "mark")[name] == "a value of mine"
+    assert "a value of mine" not in capture(None).model_dump_json()
+    assert name not in isolation.variables_of_libraries(os.environ), "builds of other values can be used again"
+
+
+def test_weights_that_torch_hub_has_downloaded_are_found(tmp_path: Path) -> None:
+    """`XDG_CACHE_HOME`, where it looks otherwise, is a folder of the worker's own."""
+    assert isolation.child_environment({"TORCH_HOME": "/weights"}, tmp_path, "mark")["TORCH_HOME"] == "/weights"
+    assert isolation.child_environment({"XDG_CACHE_HOME": "/c"}, tmp_path, "mark")["TORCH_HOME"] == "/c/torch"
 
 
 def test_every_cache_lies_in_the_workspace_whatever_the_user_has_set(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A project whose folders have our rooms' names is measured in every kind of process, as `python detect.py` would run.
 
 It imports siblings at the top of its file, in its factory and in its calls, and its factory reads a file that lies in
-the folder that the user stands in.
+the folder that the user stands in, and that an environment variable of the user's own names.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Lazy(Detector):
         return super().forward(widths.x) * widths.scale + offset()
 
 def lazy(batch: int = 1):
+    import os
     from judging import depth
-    with open("widths.txt", encoding="utf-8") as lines:
+    with open(os.environ["MY_WIDTHS"], encoding="utf-8") as lines:
         width = int(lines.read())
     return Lazy().eval(), (Widths(torch.randn(batch, width), torch.ones(depth())),)
 """
@@ -65,6 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with (folder / "detect.py").open("a") as file:
         file.write(FACTORY)
     (tmp_path / "widths.txt").write_text("64")
+    monkeypatch.setenv("MY_WIDTHS", "widths.txt")
     monkeypatch.chdir(tmp_path)
     return folder
 

@@ -128,7 +128,7 @@ def test_markdown_prints_value_interval_and_note_of_every_column() -> None:
         "first call (s)": "0.010",
         "build, warm (s)": "0.16",
         "peak memory (MiB, device)": "412",
-        "artefact (MiB)": "3",
+        "build on disk (MiB)": "3",
         "relative RMSE": "1.3e-07 (allclose)",
         "placement": r"**partial**: gelu, sort\|x and 1 more; TensorRT\|v10 97 %, torch 3.4 %",
         "status": "ok",

@@ -217,7 +217,7 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
         "weights_at": dict(planned.weights_at),
         "threads": threads,
         "backend": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
-        "variables": dict(sorted(isolation.allowed_variables(os.environ).items())),
+        "variables": dict(sorted(isolation.variables_of_libraries(os.environ).items())),
     }
     return _digest(facts)
 

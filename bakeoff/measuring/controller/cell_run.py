@@ -577,7 +577,11 @@ class CellRun:
             deadline_s = begun_s + min(setup.limit_s, left_s)
             while not isinstance(event := self._receive(live.worker, deadline_s, may_tick=True), Evaluated):
                 self._is_awaited(live, event, Evaluated)
-            return event.metrics.beside(setup.reference)
+            metrics = event.metrics
+            if metrics.failure:  # its traceback is there
+                log = {"log": f"{self._log.parent.name}/{self._log.name}"}
+                metrics = metrics.model_copy(update={"failure": metrics.failure.model_copy(update=log)})
+            return metrics.beside(setup.reference)
         except WorkerEnded as ended:
             _, failure = cause_of_death(ended.status, "evaluate", self._setup.store.kernel_killed())
             failure = failure.model_copy(update={"text": f"its process {failure.text}"})

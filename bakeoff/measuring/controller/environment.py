@@ -59,8 +59,8 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
         container=container(),
         variables={
             name: value
-            for name, value in isolation.allowed_variables(os.environ).items()
-            if (name.startswith(isolation.PASSED_ON_PREFIXES) and not name.startswith("LC_"))
+            for name, value in isolation.variables_of_libraries(os.environ).items()
+            if (name.startswith(isolation.OF_LIBRARIES_PREFIXES) and not name.startswith("LC_"))
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
         },
     )

@@ -2,13 +2,16 @@
 
 It holds the weights and example inputs by content, the structure and attributes of every part of the model, the source
 files of the user's own that were imported or that these import later, the values that their variables have, the
-versions of all installed packages, and the hardware. Bakeoff adds no name of a file or of a model.
+environment variables that they name, the versions of all installed packages, and the hardware. Bakeoff adds no name of
+a file or of a model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
+_QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w*)["']""")
+
+
 def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = "") -> str:
     """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex.
 
@@ -30,7 +36,8 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
     from torch.utils import _pytree as pytree
 
     digest = hashlib.sha256(code_without_file.encode())
-    code = (*_own_sources(), *described_variables(), *_structure(module))
+    own = sorted(path for path in user_sources() if path.is_file())
+    code = (*_digests(own), *_variables_named_in(own), *described_variables(), *_structure(module))
     for text in (*_hardware(), *versions(), *code):
         digest.update(text.encode())
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
@@ -51,10 +58,16 @@ def _structure(module: Any) -> Iterable[str]:
         yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()} {described_attributes(part)}\n"
 
 
-def _own_sources() -> Iterable[str]:
+def _digests(own: Sequence[Path]) -> Iterable[str]:
     """Return digests of the source files that no package manager has installed, Bakeoff's among them."""
-    own = user_sources() | set(PACKAGE.rglob("*.py"))
-    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in own if path.is_file())
+    files = {*own, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
+    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+
+
+def _variables_named_in(own: Sequence[Path]) -> Iterable[str]:
+    """Return the environment variables, with their values, whose names stand between quotes in the user's files."""
+    named = {name for path in own for name in _QUOTED_NAME.findall(path.read_text(encoding="utf-8", errors="replace"))}
+    return (f"{name}={os.environ[name]}\n" for name in sorted(named & os.environ.keys()))
 
 
 def _hardware() -> Iterable[str]:

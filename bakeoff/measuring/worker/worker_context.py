@@ -19,7 +19,7 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
 from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
 from bakeoff.backends.vector_instructions import trust_vector_instructions
-from bakeoff.measuring import messages
+from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
@@ -261,31 +261,69 @@ MAX_REASON_CHARACTERS = 400
 def explain(error: BaseException) -> tuple[Status, Failure]:
     """Return the status of a cell that raised `error`, and why it failed."""
     if isinstance(error, BakeoffError):
-        text = without_full_stop(first_line(error))
-        failure = Failure(kind=type(error).__name__, raised_by=raised_by(error), text=text)
-        if isinstance(error, Unsupported):
-            return Status.UNSUPPORTED, failure
-        return (Status.UNAVAILABLE if isinstance(error, Unavailable) else Status.ERROR), failure
-    failure = failure_of(type(error).__name__, str(error))
-    if says_nothing(failure) and (where := raised_at(error)):
-        failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
-    known = {"text": failure.text[:MAX_REASON_CHARACTERS], "raised_by": failure.raised_by or raised_by(error)}
-    return (Status.OOM if is_out_of_memory(error) else Status.ERROR), failure.model_copy(update=known)
+        failure = Failure(
+            kind=type(error).__name__, raised_by=raised_by(error), text=without_full_stop(first_line(error))
+        )
+        failed = Status.UNAVAILABLE if isinstance(error, Unavailable) else Status.ERROR
+        status = Status.UNSUPPORTED if isinstance(error, Unsupported) else failed
+    else:
+        failure = failure_of(type(error).__name__, str(error))
+        if says_nothing(failure) and (where := raised_at(error)):
+            failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
+        text = f"{failure.text}{_cause_of(error, failure.text)}"[:MAX_REASON_CHARACTERS]
+        failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
+        status = Status.OOM if is_out_of_memory(error) else Status.ERROR
+    if name := unset_variable(error):
+        failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
+    return status, failure
+
+
+def _cause_of(error: BaseException, text: str) -> str:
+    """Return the first cause of an error that was raised `from` another one, unless the text tells it, or nothing."""
+    if error.__cause__ is None:
+        return ""
+    cause = first_cause(error)
+    said = first_line(cause)
+    return "" if said in text else f", because of {type(cause).__name__}: {said}"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error at the beginning of a chain of those that were raised `from` another one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def unset_variable(error: BaseException) -> str:
+    """Return the environment variable that the error, or one that it came from, missed in `os.environ`, or nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if isinstance(cause, KeyError) and frames and frames[-1].f_code is _READS_ENVIRON:
+            return str(cause.args[0])
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+_READS_ENVIRON = type(os.environ).__getitem__.__code__
+
+
+def _about_variable(name: str) -> str:
+    """Say why a process of a cell does not see an environment variable, and what to do."""
+    if isolation.is_withheld(name):
+        return f"Bakeoff passes {name} on to no process, because it may change what is measured: use another name"
+    return f"the environment variable {name} is not set: set it before you start bakeoff"
 
 
 def raised_by(error: BaseException) -> str:
     """Return the function that raised the first cause of an error, such as `torch.export.export`, or nothing."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [frame for frame, _ in traceback.walk_tb(first_cause(error).__traceback__)]
     return f"{frames[-1].f_globals.get('__name__', '')}.{frames[-1].f_code.co_qualname}" if frames else ""
 
 
 def raised_at(error: BaseException) -> str:
     """Return where the first cause of an error was raised, with the line of code, for an error without a message."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(first_cause(error).__traceback__)
     if not frames:
         return ""
     last = frames[-1]
