@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ def report_of(store: Store) -> Report:
     lacks_starts = bool(request.get("starts")) and any(map(_lacks_starts, by_contest(records).values()))
     report = Report(
         run_id=store.root.resolve().name,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=_made_at(store, records),
         complete=all(store.has(cell_id) for cell_id in planned) and not lacks_starts,
         planned=len(planned),
         command=store.command,
@@ -34,6 +35,16 @@ def report_of(store: Store) -> Report:
         elapsed_s=store.elapsed_s,
     )
     return fitted_report(report)
+
+
+def _made_at(store: Store, records: Sequence[Record]) -> str:
+    """Return when the report was made. It keeps its date, by which histories are sorted, if nothing was measured since."""
+    with contextlib.suppress(BakeoffError):
+        earlier = report_file.read(store.root, with_samples=False)
+        measured, now = ({(each.cell.id, each.started_at) for each in some} for some in (earlier.records, records))
+        if earlier.complete and measured == now:
+            return earlier.created_at
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _lacks_starts(records: Sequence[Record]) -> bool:
