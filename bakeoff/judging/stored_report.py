@@ -38,7 +38,7 @@ def report_of(store: Store) -> Report:
 
 
 def _made_at(store: Store, records: Sequence[Record]) -> str:
-    """Return when the report was made. It keeps its date, by which histories are sorted, if nothing was measured since."""
+    """Return when the report was made: as before if nothing was measured since, for histories are sorted by it."""
     with contextlib.suppress(BakeoffError):
         earlier = report_file.read(store.root, with_samples=False)
         measured, now = ({(each.cell.id, each.started_at) for each in some} for some in (earlier.records, records))
