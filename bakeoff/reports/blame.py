@@ -90,10 +90,10 @@ def further_sentences(blame: Blame) -> str:
 
 
 def figures(trial: Trial) -> str:
-    """Return `its own error is 1.7e-03, and up to 1.2e-06 is rounding`."""
+    """Return `its own error is 1.7e-03, and up to 1.2e-06 is allowed`."""
     if not math.isfinite(trial.error or 0.0):
         return "it returns values that are not finite where the reference's are"
-    return f"its own error is {error(trial.error)}, and up to {error(trial.limit)} is rounding"
+    return f"its own error is {error(trial.error)}, and up to {error(trial.limit)} is allowed"
 
 
 def growth_sentence(blame: Blame) -> str:

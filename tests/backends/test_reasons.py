@@ -11,7 +11,7 @@ from torch import nn
 
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.exporting import export_onnx
-from bakeoff.backends.reasons import failure_of
+from bakeoff.backends.reasons import failure_of, says_nothing
 from bakeoff.models.base import Inputs
 
 ONNX_DISPATCH = """Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of \
@@ -232,3 +232,11 @@ def test_what_the_installed_exporters_say_is_understood(
 )
 def test_tensors_that_are_not_plain_are_named(message: str, said: str) -> None:
     assert said in failure_of("RuntimeError", f"{message}\n\nWhile executing %x").text
+
+
+def test_what_torch_advises_its_own_developers_is_no_reason() -> None:
+    advice = (
+        "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace (please do this especially if you're reporting a bug)"
+    )
+    failure = failure_of("BackendCompilerFailed", f"backend='inductor' raised:\nAssertionError: \n\n{advice}\n")
+    assert failure.text == "BackendCompilerFailed: AssertionError" and says_nothing(failure)
