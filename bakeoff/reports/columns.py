@@ -483,8 +483,8 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
 
     surfaces = Surface.MARKDOWN | Surface.PAGE
     return [
-        Column(name, value, text=both, write=number_format.change, interval=ends, is_bad=is_worse,
-               surfaces=Surface.TERMINAL | Surface.SHORT),
+        Column(f"{name} (change)", value, text=both, write=number_format.change, interval=ends, is_bad=is_worse,
+               surfaces=Surface.TERMINAL | Surface.SHORT, terminal_heading=name),
         Column(name, value, text=text, note=note, surfaces=surfaces, details=group, csv=f"metric_{name}"),
         Column(f"change of {name}", change, write=number_format.change, interval=ends, note=flips, is_bad=is_worse,
                surfaces=surfaces, details=group,

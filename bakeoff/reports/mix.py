@@ -39,16 +39,17 @@ def finding(mix: Mix) -> str:
     others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
     ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
     texts = [f"{number_format.ratio(ratio.value)}x as fast as {label}" for label, ratio in ratios.items() if ratio]
-    faster = f", {listed(texts)}" if texts else ""
+    faster = listed(texts)
     mean = f"a mean of {spell_ms(best.mean_ms)} a request"
     if mix.certainty in (Certainty.TIE, Certainty.OPEN):
         sharing = [row.mean_ms for row in mix.rows if row.label in mix.candidates and row.mean_ms is not None]
         between = f"{listed(first(mix.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
-        return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{faster}"
+        of_best = f"; {best.label} is {faster}" if faster else ""
+        return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
     if mix.certainty is Certainty.ALONE:
         return f"only {best.label} could be ranked at every size, at {mean}"
     doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure"
-    return f"{best.label} wins at {mean}{faster}{doubted}"
+    return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
 
 
 def answer(mix: Mix) -> str:

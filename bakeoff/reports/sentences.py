@@ -104,7 +104,8 @@ def _of_single_calls(contest: ContestJudgement) -> str:
     sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
     medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
     between = f"{listed(first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
-    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
+    of_best = f"; {best.label} is {ratios.removeprefix(', ')}" if ratios else ""
+    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{of_best}"
 
 
 def ending(cell: CellJudgement) -> str:

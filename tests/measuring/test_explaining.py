@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bakeoff.measuring.worker.worker_context import explain, last_frame_of_program
+from bakeoff.measuring.worker.worker_context import explain, last_frame_below, last_frame_of_program
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Status
 
@@ -61,6 +62,19 @@ def test_a_variable_that_is_not_set_is_told_with_what_to_do(monkeypatch: pytest.
     withheld = "Bakeoff passes TORCH_WEIGHTS_OF_MINE on to no process, because it may change what is measured"
     assert reason("TORCH_WEIGHTS_OF_MINE").endswith(f"{withheld}: use another name")
     assert "environment variable" not in explain(KeyError("MY_MODEL_DIR"))[1].text
+
+
+def test_the_place_of_a_variable_that_is_not_set_is_the_users_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of `<frozen os>` resolve to a file in the folder that the user stands in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MY_MODEL_DIR", raising=False)
+    file, names = tmp_path / "net.py", dict[str, Any]()
+    exec(compile("import os\ndef factory():\n    return os.environ['MY_MODEL_DIR']\n", str(file), "exec"), names)
+    with pytest.raises(KeyError) as raised:
+        names["factory"]()
+    assert last_frame_below(tmp_path, raised.value, file) == "net.py, line 3, in factory"
 
 
 def test_a_short_message_is_told_whole_and_a_long_one_by_its_first_line() -> None:

@@ -61,7 +61,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
         ),
         (
             [once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")],
-            "no winner yet between onnx and inductor (1.000 ms to 1.030 ms), 2.00x as fast as eager.",
+            "no winner yet between onnx and inductor (1.000 ms to 1.030 ms); onnx is 2.00x as fast as eager.",
         ),
         ([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)], "eager wins at 1.000 ms, 2.00x as fast as onnx."),
         (
@@ -79,7 +79,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
                 *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
                 lived(3.0, "eager"),
             ],
-            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), 3.00x as fast as eager.",
+            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms); onnx is 3.00x as fast as eager.",
         ),
     ],
 )

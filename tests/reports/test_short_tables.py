@@ -91,4 +91,4 @@ def test_no_table_has_more_than_nine_columns(chosen: tuple[str, ...], tmp_path: 
     if not {"metrics", "precisions"} & set(chosen):
         assert len(of_cells) == 9 and "throughput (calls/s)" in of_cells
     if "metrics" in chosen:
-        assert "top1 [95 %]" in of_cells and max(map(len, columns(to_markdown(judgement)))) > 9
+        assert "top1 (change) [95 %]" in of_cells and max(map(len, columns(to_markdown(judgement)))) > 9

@@ -339,11 +339,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 def last_frame_below(folder: Path, error: BaseException, file: Path) -> str:
     """Return the last frame of the traceback in `file` or in other files below `folder`, or nothing.
 
-    What is installed there, or belongs to Bakeoff, does not count.
+    What is installed there, belongs to Bakeoff or lies in no file, such as `<frozen os>`, does not count.
     """
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = Path(frame.f_code.co_filename).resolve()
-        is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE)
+        is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE) or code.name.startswith("<")
         if code == file or (code.is_relative_to(folder) and not is_other):
             return f"{code.relative_to(folder)}, line {line}, in {frame.f_code.co_name}"
     return ""
