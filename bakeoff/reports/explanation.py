@@ -190,7 +190,8 @@ def work_lines(profile: CellProfile) -> list[str]:
     lines += [f"Left to another engine: {each}." for each in work.fallbacks]
     lines += work.facts
     if longest := longest_joined(profile):
-        names = " and ".join(path or THE_MODEL.strip("()") for path in longest.modules)
+        *first, last = (path or THE_MODEL.strip("()") for path in longest.modules)
+        names = f"{', '.join(first)} and {last}"
         lines.append(f"Of what works for several modules, {kernel_name(longest.name)} takes longest, for {names}.")
     if copies := moved(profile):
         each_kind = [f"{name} {counted(runs, 'time')} ({spell_ms(ms)})" for name, (runs, ms) in copies.items()]
