@@ -157,8 +157,8 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         within = "within 5 %" if left <= 0.05 else "not within 5 %"
         more = "more" if residual_ms < 0 else "less"
         line = (
-            f"{profile.label}: rows sum to {percent(left)} % {more} than the call ({within}). Profiling makes a call "
-            f"{ratio(cost)}x as long: rows are shares of the profiled call, times the call without the profiler. "
+            f"{profile.label}: rows sum to {percent(left)} % {more} than the call ({within}). "
+            f"{cost_of_profiling(cost)}: rows are shares of the profiled call, times the call without the profiler. "
             f"Source: {profile.source}, {profile.calls} calls."
         )
         if profile.is_of_artefact:
@@ -180,6 +180,13 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
             "was measured, the module's work was counted too high, or the profiler's time is in other rows."
         )
     return lines
+
+
+def cost_of_profiling(cost: float) -> str:
+    """Say how much longer a profiled call takes. That it takes less time is chance."""
+    return (
+        f"Profiling makes a call {ratio(cost)}x as long" if cost > 1 else "A profiled call takes no longer than another"
+    )
 
 
 def work_lines(profile: CellProfile) -> list[str]:

@@ -101,6 +101,11 @@ def test_without_a_depth_modules_open_where_the_time_goes() -> None:
     assert list(rows(explain(beside(many)))) == ["layers"]
 
 
+def test_a_profiled_call_that_takes_less_time_is_no_finding() -> None:
+    assert shown.cost_of_profiling(14.28) == "Profiling makes a call 14.28x as long"
+    assert shown.cost_of_profiling(0.7) == "Profiled calls take no longer than others"
+
+
 def test_a_residual_beyond_a_twentieth_is_told() -> None:
     loose = profile("loose", part(1.0, "layers.1"))
     assert explain(beside(FUSED)).is_whole and not explain(beside(loose)).is_whole
