@@ -80,10 +80,9 @@ def doubts(contest: ContestJudgement) -> list[str]:
 
 
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
-    """Return the doubts that have this effect on the answer, as sentences. A row tells why its cell has no rank."""
+    """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
     doubts = contest.doubts_by_effect[effect]
-    told_by_rows = (NotRanked, RequirementMissed) if effect is Effect.NONE else ()
-    return [doubt(each) for each in doubts if not isinstance(each, told_by_rows)]
+    return [doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, NotRanked)]
 
 
 def doubt(doubt: Doubt) -> str:
