@@ -184,9 +184,7 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
 
 def cost_of_profiling(cost: float) -> str:
     """Say how much longer a profiled call takes. That it takes less time is chance."""
-    return (
-        f"Profiling makes a call {ratio(cost)}x as long" if cost > 1 else "A profiled call takes no longer than another"
-    )
+    return f"Profiling makes a call {ratio(cost)}x as long" if cost > 1 else "Profiled calls take no longer than others"
 
 
 def work_lines(profile: CellProfile) -> list[str]:
