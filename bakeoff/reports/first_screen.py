@@ -14,6 +14,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import Question, headline_of
 from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
 from bakeoff.records.text import IN_PYTHON, one_line, visible, with_option
@@ -81,6 +82,12 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
+    if (
+        len(best) == len(contests) == 1
+        and best[0][1].cell.configuration == BASELINE
+        and headline_of(contests[0]).winner
+    ):
+        parts.append(f"{best[0][1].label} is your model as it is: there is nothing to export.")
     return " ".join(parts)
 
 

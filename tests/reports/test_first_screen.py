@@ -17,7 +17,7 @@ from bakeoff.reports.page import to_cell, to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.reports.terminal import print_answers
 from tests.judging.test_load import carrying
-from tests.reports.samples import accuracy, cell, constant, failed, judged, ok, once, report, steady
+from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady
 from tests.reports.test_load import records as under_load
 
 
@@ -83,6 +83,13 @@ def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
     screen = first_screen(judged(undecided, command="bakeoff --load server", request={"load": "server"}), "run")
     (command,) = screen.commands["the same with more processes, to decide it"]
     assert command.startswith("bakeoff --load server --processes ")
+
+
+def test_where_eager_wins_there_is_nothing_to_export() -> None:
+    screen = first_screen(judged([lived(1.0, "eager"), lived(2.0, "onnx")]), "results/run")
+    assert screen.whether_to_ship.endswith("eager is your model as it is: there is nothing to export.")
+    tied = first_screen(judged([lived(1.0, "eager"), lived(1.0, "onnx")]), "results/run")
+    assert "as it is" not in tied.whether_to_ship
 
 
 def test_whether_to_ship_tells_what_was_checked_and_of_which_contests_the_winner_may_change() -> None:
