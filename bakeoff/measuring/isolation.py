@@ -41,14 +41,15 @@ OF_LIBRARIES_PREFIXES = (
 
 WITHHELD = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY", "TMPDIR", "TEMP", "TMP", "RANK", "WORLD_SIZE",
-    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "MAX_JOBS", "USE_TORCH", "USE_TF",
+    "USE_FLAX", "USE_JAX",
 })
 WITHHELD_PREFIXES = (
     "TORCH", "PYTORCH_", "TRITON_", "AOTI", "AOT_", "CUDA", "CUDNN", "CUBLAS", "CUTLASS", "CUTE_", "NV", "TRT_",
     "TENSORRT", "ORT_", "ONNX", "OPENVINO", "OV_", "DNNL_", "ONEDNN_", "ATEN_", "XNNPACK", "TF_", "TVM_", "IREE_",
     "XLA_", "JAX_", "TFLITE_", "LITERT", "NUMBA_", "BLIS_", "VECLIB", "TBB_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_",
     "DIFFUSERS_", "ACCELERATE_", "TIMM_", "TOKENIZERS_", "SAFETENSORS_", "XFORMERS_", "FLASH_", "XDG_CACHE",
-    "RAY_", "BAKEOFF_", "PYTHON", "LD_", "DYLD_", "GLIBC_",
+    "RAY_", "BAKEOFF_", "CONDA_", "CMAKE_", "PYTHON", "LD_", "DYLD_", "GLIBC_",
 )
 # fmt: on
 """TF32 overrides, options and caches of compilers, proxies and places in a cluster: they would change what is measured,
