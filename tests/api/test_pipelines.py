@@ -36,7 +36,7 @@ from bakeoff.models.pipeline_parts import replace_parts, replaced
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Record
+from bakeoff.records.schema import Burst, Cell, Record
 from bakeoff.records.store import Store
 from bakeoff.reports.first_screen import first_screen
 from tests.reports.samples import cell, constant, ok, report, steady
@@ -445,6 +445,17 @@ def test_a_pipeline_that_fails_with_the_winners_keeps_the_parts(
     with pytest.raises(UsageError, match=r"whole pipeline was not measured: .*no such size"):
         found.apply(pipeline)
     assert pipeline(torch.ones(1)).item() == 3.0
+
+
+@pytest.mark.parametrize(("call_ns", "samples"), [(20_000, 10), (6_000_000, 1)])
+def test_a_short_pipeline_is_called_several_times_in_a_burst(
+    call_ns: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call after garbage was collected took 0.30 ms of a pipeline that takes 0.02 ms."""
+    monkeypatch.setattr("bakeoff.api.pipelines._timed_ns", lambda pipeline, example: call_ns)
+    bursts: dict[str, list[Burst]] = {}
+    measure_in_turn(Two(), torch.ones(1), {}, bursts, seconds=0.0)
+    assert {len(burst.samples_ns) for each in bursts.values() for burst in each} == {samples}
 
 
 def test_two_names_of_one_module_are_refused() -> None:
