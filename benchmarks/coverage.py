@@ -26,7 +26,7 @@ from bakeoff.judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_
 from bakeoff.judging.estimate import Turn, ratio_over_processes
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.intervals import student_quantile
-from bakeoff.judging.ranking import PROCESSES_OF_BASELINE
+from bakeoff.judging.ranking import is_known_well
 from bakeoff.planning.sampling_plan import MAX_PROCESSES
 from bakeoff.records.schema import Ratio
 
@@ -234,7 +234,7 @@ def _race(random: np.random.Generator, scenario: Scenario, leaves: bool) -> tupl
         decided = {label for label, lead in leads.items() if is_decided(lead)}
         if decided == set(leads):
             break
-        may_leave = decided if process + 1 >= PROCESSES_OF_BASELINE else decided - {"0"}
+        may_leave = {label for label in decided if label != "0" or is_known_well(leads[label])}
         away = {label for label in may_leave if relation(leads[label]) is Relation.FASTER} if leaves else set()
     held = [_holds(contest.ratio("1", str(cell)), RACE[cell]) for cell in (3, 4)]
     beaten = {label for label, lead in leads.items() if relation(lead) is Relation.FASTER}

@@ -68,14 +68,16 @@ def beaten(records: Sequence[Record], requirements: Requirements | None = None) 
     """Return the cells that are surely beaten by one that meets the requirements, by label.
 
     Another one was much faster in every round, or the best one is called faster. The baseline is among them only once
-    the best one is called faster over `PROCESSES_OF_BASELINE`.
+    the speed-up over it is known well.
     """
     ranking = Ranking(records, requirements)
     return _called_slower(ranking) | ranking.beaten_in_rounds
 
 
 PROCESSES_OF_BASELINE = 5
-"""Speed-ups are taken to the baseline. So it takes part at least until this many epochs show that it is slower."""
+"""Speed-ups are taken to the baseline. So it takes part at least until this many epochs show that it is slower,"""
+NARROW_SPEEDUP = 1.1
+"""or until the high end of the speed-up's 95 % interval is less than this many times the low end."""
 
 NEAR_BEST = 1.15
 """Nobody chooses a cell for its energy that takes more than this many times as long as the best one."""
@@ -106,8 +108,15 @@ def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
         )
         for other, lead in ranking.leads()
         if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
-        if other is not ranking.baseline or lead.processes >= PROCESSES_OF_BASELINE
+        if other is not ranking.baseline or is_known_well(lead)
     }
+
+
+def is_known_well(speedup: Ratio) -> bool:
+    """Return True if the baseline need not take part any more, by what is known of the speed-up over it."""
+    interval = speedup.ci95
+    is_narrow = interval is not None and interval.high < NARROW_SPEEDUP * interval.low
+    return is_narrow or speedup.processes >= PROCESSES_OF_BASELINE
 
 
 class Ranking:
