@@ -237,9 +237,10 @@ def name_of(event: Mapping[str, Any]) -> str:
 
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
     """Return a node's event as a span of a call."""
-    owner = owners.get(name_of(event), NOBODY)
+    operator = str(event["args"]["op_name"])
+    owner = owners.get(name_of(event), Owner((), Kind.COPY) if operator in LAYOUT else NOBODY)
     return TracedSpan(
-        name=str(event["args"]["op_name"]),
+        name=operator,
         modules=owner.modules,
         kind=owner.kind,
         begun_us=event["ts"] - begun,

@@ -25,6 +25,9 @@ WELL_EXPLAINED = 0.05
 MOST_EVEN_COST = 2.0
 """A profiled call that takes no more times as long is taken to be longer by the same share in all rows."""
 
+MOST_UNEVEN = 1.25
+"""Otherwise a row is rough if its time is this many times another, depending on what the profiler takes longer for."""
+
 NOTEWORTHY_SHARE = 0.1
 MOST_NAMED = 3
 
@@ -80,7 +83,7 @@ class Row(Frozen):
     mostly: tuple[tuple[str, float], ...] = ()  # the names that take most of it, with their shares of the row
     bound: Bound | None = None  # of one module's row, where its work and the machine's ceilings are known
     against_bound: Bound | None = None  # the same in the other cell
-    is_rough: bool = False  # the profiler's own time may be most of it
+    is_rough: bool = False  # the profiler's own time hides what it is
     against_is_rough: bool = False
 
 
@@ -165,12 +168,18 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
 
 
 def is_rough_in(parts: Sequence[Part] | None, profile: CellProfile | None) -> bool:
-    """Return True if most of a row's time may be the profiler's own, which falls unevenly on the rows of a call."""
+    """Return True if a row's time depends much on how the profiler's own time falls on the rows of a call.
+
+    Rows are scaled alike. If each run of a kernel or an operator takes equally longer instead, times are others.
+    """
     if not parts or not profile or profile.profiled_ms <= MOST_EVEN_COST * profile.call_ms:
         return False
-    profiled_ms = sum(part.ms for part in parts)
-    least_ms = profiled_ms - (profile.profiled_ms - profile.call_ms)
-    return least_ms < min(profiled_ms, profile.call_ms) / 2
+    runs, all_runs = (
+        sum(part.runs for part in some if part.kind in (Kind.COMPUTE, Kind.COPY)) for some in (parts, profile.parts)
+    )
+    added_ms = (profile.profiled_ms - profile.call_ms) * runs / all_runs if all_runs else 0.0
+    by_run = (sum(part.ms for part in parts) - added_ms) / time_of(parts, profile)
+    return not 1 / MOST_UNEVEN <= by_run <= MOST_UNEVEN
 
 
 def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:

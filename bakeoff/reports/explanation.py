@@ -31,7 +31,7 @@ THE_MODEL = "(the model itself)"
 MOST_COPIES = 5
 
 ROUGH = "~"
-"""Stands before a time of which most may be the profiler's own."""
+"""Stands before a time that the profiler's own hides."""
 
 ABOVE_CEILING = 1.1
 """A share of a module's bound from which the ceiling is doubted."""
@@ -171,7 +171,7 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         lines.append(
             f"Most of a profiled call of {labels} is the profiler's own time, and falls unevenly on the rows: those of "
             "many small operators look slower than they are, and others faster. A row with "
-            f"{ROUGH} in the table may be mostly that, so that it has no ratio and no bound."
+            f"{ROUGH} in the table may be wrong by a quarter or more, so that it has no ratio and no bound."
         )
     bounds = [row.bound.share for row in explanation.rows if row.bound and row.bound.share]
     if any(share > ABOVE_CEILING for share in bounds):

@@ -484,6 +484,11 @@ def test_calls_of_onnx_runtime_hold_the_executors_own_time() -> None:
     ]
 
 
+def test_weights_that_onnx_runtime_dequantises_in_each_call_are_casts() -> None:
+    event = {"name": "w_DequantizeLinear_kernel_time", "ts": 1, "dur": 1, "args": {"op_name": "DequantizeLinear"}}
+    assert onnx_profiling.span_of(event, 0, {}).kind is Kind.COPY
+
+
 def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
     nodes = [
         RuntimeNode("linear/aten.linear.default/Add", "FullyConnected", ("linear/x/Add", "gelu/x/Gelu"), ()),

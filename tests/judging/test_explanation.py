@@ -243,29 +243,27 @@ def test_cells_of_the_same_label_are_told_apart_and_say_in_what_they_differ() ->
     assert named_apart(beside(FUSED, EAGER)) == beside(FUSED, EAGER)
 
 
-def test_a_row_that_may_be_the_profilers_own_time_has_no_ratio_and_no_bound() -> None:
-    parts = (part(0.9, "layers.1"), part(0.1, "layers.0"))
-    needs = {"layers.1": Work(flops=10**8, bytes_moved=10**5), "layers.0": Work(flops=10**8, bytes_moved=10**5)}
-    plain = profile("onnx", *parts, profiled_ms=1.0).model_copy(update={"needs": needs})
-    slow = profile("onnx", part(2.7, "layers.1"), part(0.3, "layers.0"), profiled_ms=3.0).model_copy(
-        update={"needs": needs}
-    )
-    slowest = slow.model_copy(update={"profiled_ms": 14.0, "parts": [part(12.6, "layers.1"), part(1.4, "layers.0")]})
+def test_a_row_that_the_profilers_own_time_hides_has_no_ratio_and_no_bound() -> None:
+    needs = {path: Work(flops=10**8, bytes_moved=10**5) for path in ("layers.0", "layers.1")}
 
-    def table(mine: CellProfile) -> dict[str, tuple[bool, float | None, str]]:
+    def table(*parts: Part, profiled_ms: float) -> dict[str, tuple[bool, float | None, str]]:
+        mine = profile("onnx", *parts, profiled_ms=profiled_ms).model_copy(update={"needs": needs})
         cells = [ProfiledCell(mine, record(), CEILINGS), ProfiledCell(EAGER, record("eager"))]
-        return {
-            shown.name_of(row): (row.is_rough, row.ratio, shown.bound_text(row.bound)) for row in explain(cells, 2).rows
-        }
+        rows = explain(cells, 2).rows
+        return {shown.name_of(row): (row.is_rough, row.ratio, shown.bound_text(row.bound)) for row in rows}
 
-    assert table(plain)["layers.0"] == (False, pytest.approx(12), "compute, 100 %")
-    assert table(slow)["layers.0"] == (True, None, "")  # 0.3 of 3.0 ms, of which 2.0 are the profiler's
-    assert table(slow)["layers.1"] == (False, pytest.approx(1.2 / 0.9), "compute, 11 %")
-    assert table(slowest)["layers.1"] == (True, None, "")
-    cells = [ProfiledCell(slow, record(), CEILINGS)]
+    many = Part(name="k", modules=("layers.1",), ms=9.0, runs=99)
+    one = part(1.0, "layers.0")
+    told = table(many, one, profiled_ms=10.0)
+    assert told["layers.0"] == (True, None, "")  # a tenth of the call, or 0.91 ms of it
+    assert told["layers.1"][0]  # 0.9 ms, or 0.09 ms
+    assert not any(rough for rough, _, _ in table(many, part(9.0 / 99, "layers.0"), profiled_ms=9.1).values())
+    quick = {"ms": 0.9}, {"ms": 0.1}
+    parts = [each.model_copy(update=change) for each, change in zip((many, one), quick, strict=True)]
+    assert table(*parts, profiled_ms=1.0)["layers.0"] == (False, pytest.approx(12), "compute, 100 %")
+    cells = [ProfiledCell(profile("onnx", many, one, profiled_ms=10.0), record())]
     text = shown.to_markdown(explain(cells, 2), cells)
-    assert "| layers.0 | \\~0.1000 |" in text and "| layers.1 | 0.9000 |" in text
-    assert "Most of a profiled call of onnx is the profiler's own time" in text
+    assert "| layers.0 | \\~0.1000 |" in text and "Most of a profiled call of onnx is the profiler's own time" in text
 
 
 @pytest.mark.parametrize(
