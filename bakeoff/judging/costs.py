@@ -5,16 +5,17 @@ first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, 
 earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
 starting.
 
-Starting was timed once, in one process and in no round with others: it is known within `TIMED_ONCE_MARGIN`. A cell is
-named as the one that costs least only if that holds for starts longer and shorter by this margin. Break-even takes
-starting as it was timed: its interval is that of the ratio of the steady latencies alone.
+Starting was timed once in a process and in no round with others: it is known within `TIMED_ONCE_MARGIN`, or as widely
+as the warm starts of a cell's processes lie apart. A cell is named as the one that costs least only if that holds for
+starts longer and shorter by this margin. Break-even takes starting as it was timed: its interval is that of the ratio
+of the steady latencies alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Literal
@@ -49,6 +50,7 @@ class Line:
     label: str
     setup_s: float  # building, the first call, and what calls until the build was final took beyond steady ones
     steady_s: float  # each further call
+    start_factor: float = 1 + TIMED_ONCE_MARGIN  # what comes before steady calls may be so many times longer or shorter
 
     def total_s(self, calls: float) -> float:
         """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
@@ -72,7 +74,7 @@ class Line:
 
     def at(self, factor: float, start_factor: float = 1.0) -> Line:
         """Return the same line with its steady latency and its start longer by these factors."""
-        return Line(self.label, self.setup_s * start_factor, self.steady_s * factor)
+        return replace(self, setup_s=self.setup_s * start_factor, steady_s=self.steady_s * factor)
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,10 @@ class Costs:
         nothing is known of its steady latency.
         """
         steady = _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE)
-        ends = _ends(line, best, steady, TIMED_ONCE_MARGIN)
-        longer = 1 + TIMED_ONCE_MARGIN
-        fastest, slowest_best = ends[1] if ends else (line.at(0.0, 1 / longer), best.at(1.0, longer))
+        ends = _ends(line, best, steady, with_starts=True)
+        fastest, slowest_best = (
+            ends[1] if ends else (line.at(0.0, 1 / line.start_factor), best.at(1.0, best.start_factor))
+        )
         return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
 
 
@@ -245,7 +248,15 @@ def line_of(record: Record, start: Start) -> Line | None:
     if record.latency is None or not any(phase.name == FIRST_CALL and phase.seconds for phase in phases):
         return None
     steady_s = record.latency.median_ms / 1e3
-    return Line(record.cell.label, sum(_seconds_beyond_calls(phase, steady_s) for phase in phases), steady_s)
+
+    def setup_s(phases: Sequence[Phase]) -> float:
+        return sum(_seconds_beyond_calls(phase, steady_s) for phase in phases)
+
+    own_s, factor = setup_s(phases), 1 + TIMED_ONCE_MARGIN
+    if start == "warm":
+        all_s = [setup_s(process.phases) for process in record.processes if process.warm]
+        factor = max(factor, *(max(own_s, each) / max(min(own_s, each), 1e-9) for each in all_s))
+    return Line(record.cell.label, own_s, steady_s, factor)
 
 
 def _lines(records: Sequence[Record], start: Start) -> dict[str, Line]:
@@ -269,19 +280,20 @@ def _overtakes(line: Line, current: Line) -> int | None:
 
 
 def _ends(
-    ours: Line, theirs: Line, steady: Ratio, start_margin: float = 0.0
+    ours: Line, theirs: Line, steady: Ratio, with_starts: bool = False
 ) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
     """Return both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
 
     Only the steady latency of `ours` varies, around the cell's median: the paired ratio is free of drift, and says how
     wide the interval is. If the interval cannot contain the differences between processes or between rounds, the margin
-    that a verdict asks for is added. Starting is longer and shorter by `start_margin`.
+    that a verdict asks for is added. `with_starts`, what comes before steady calls is longer and shorter, too.
     """
     if steady.ci95 is None:
         return None
-    slack, longer, shorter = 1 + _unseen(steady), 1 + start_margin, 1 / (1 + start_margin)
-    worst = ours.at(slack * steady.value / steady.ci95.low, longer), theirs.at(1.0, shorter)
-    best = ours.at(steady.value / steady.ci95.high / slack, shorter), theirs.at(1.0, longer)
+    slack = 1 + _unseen(steady)
+    own, other = (ours.start_factor, theirs.start_factor) if with_starts else (1.0, 1.0)
+    worst = ours.at(slack * steady.value / steady.ci95.low, own), theirs.at(1.0, 1 / other)
+    best = ours.at(steady.value / steady.ci95.high / slack, 1 / own), theirs.at(1.0, other)
     return worst, best
 
 

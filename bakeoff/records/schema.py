@@ -587,8 +587,9 @@ class Record(Frozen):
 
     @property
     def warm_start(self) -> Process | None:
-        """Return the first process that started from the caches and the artefact of another one."""
-        return next((process for process in self.processes if process.warm), None)
+        """Return the process whose start was the median of those from the caches and the artefact of another one."""
+        warm = sorted((each for each in self.processes if each.warm), key=lambda each: each.first_answer_s)
+        return warm[(len(warm) - 1) // 2] if warm else None
 
 
 class Standing(Frozen):

@@ -15,9 +15,10 @@ _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
 TITLE = "What a deployment costs over its life"
 
 NOTE = (
-    "The first call is one of the calls counted. Building and the first call were timed once for each start; intervals "
-    "are those of the steady latencies alone. Who wins or costs least over so many calls is named alone only if that "
-    f"holds even had they been {_WITHIN} longer for it and as much shorter for the other."
+    "The first call is one of the calls counted. Building and the first call were timed once in a process, and the "
+    "median warm start is shown; intervals are those of the steady latencies alone. Who wins or costs least over so "
+    f"many calls is named alone only if that holds even had they been {_WITHIN} longer for it and as much shorter for "
+    "the other, or as far off as the warm starts of its processes were."
 )
 
 

@@ -140,6 +140,32 @@ def test_what_was_not_measured_has_no_line() -> None:
     assert line_of(once.model_copy(update={"phases": []}), "cold") is None
 
 
+def with_warm_starts(record: Record, starts_s: Sequence[float]) -> Record:
+    warm = [
+        Process(index=index, warm=True, phases=[Phase(name="first_call", seconds=seconds)])
+        for index, seconds in enumerate(starts_s, 1)
+    ]
+    return record.model_copy(update={"processes": [record.processes[0], *warm]})
+
+
+def test_a_warm_start_is_the_median_one_and_known_as_widely_as_the_others_lie_apart() -> None:
+    eager = with_warm_starts(measured("eager", 1.0), [0.022, 0.0016, 0.002])
+    assert line_of(eager, "warm") == Line("eager", 0.002, pytest.approx(1e-3), pytest.approx(11.0))  # type: ignore[arg-type]
+    alike = with_warm_starts(measured("eager", 1.0), [0.022, 0.021, 0.022])
+    assert line_of(alike, "warm") == Line("eager", 0.022, pytest.approx(1e-3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("starts_s", "rivals"), [((0.02, 0.02), []), ((0.02, 0.001), ["eager"])])
+def test_a_start_that_was_slow_once_makes_no_other_cell_the_cheapest(
+    starts_s: tuple[float, float], rivals: list[str]
+) -> None:
+    eager = with_warm_starts(measured("eager", 1.0), (*starts_s, starts_s[0]))
+    onnx = with_warm_starts(measured("onnx", 1.0), [0.01, 0.01])
+    cheapest = costs_of(eager, onnx).cheapest(1, "warm", ["eager", "onnx"])
+    assert cheapest and cheapest.line.label == "onnx"
+    assert [line.label for line in cheapest.rivals] == rivals
+
+
 def test_cold_and_warm_pay_at_different_calls() -> None:
     onnx = measured("onnx", 1.0, build_s=5.0, warm_build_s=0.5, biases=(0.999, 1.0, 1.001))
     costs = costs_of(measured("eager", 2.0), onnx)
