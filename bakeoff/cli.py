@@ -65,10 +65,13 @@ class RunByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = shlex.join(["bakeoff", *args])  # the command as it was typed, for the record
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            if option := models.option_for(args[0]):
-                raise UsageError(f"'{args[0]}' is a model, not a command: write bakeoff {option}")
-            raise unknown("command", args[0], self.commands, "bakeoff --help")
+        is_run = args[:1] == ["run"]
+        first = next(iter(args[is_run:]), "--")
+        if not first.startswith("-") and (is_run or first not in self.commands):
+            if option := models.option_for(first):
+                raise UsageError(f"'{first}' is a model{'' if is_run else ', not a command'}: write bakeoff {option}")
+            if not is_run:
+                raise unknown("command", first, self.commands, "bakeoff --help")
         if not args or args[0] not in (*self.commands, "--help", "-h", "--version"):
             args = ["run", *args]
         return super().parse_args(ctx, args)

@@ -86,6 +86,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["mesure"], "mesure"),
         (["mine.py"], "'mine.py' is a model, not a command: write bakeoff --model mine.py:factory"),
         (["zoo.py:llama:"], "'zoo.py:llama:' is a model"),
+        (["run", "mine.py"], "'mine.py' is a model: write bakeoff --model mine.py:factory"),
         (["run", "again"], "again"),
         (["resume"], "folder"),
         (["export"], "(bakeoff export --help)"),
