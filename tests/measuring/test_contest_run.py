@@ -770,22 +770,26 @@ def test_a_number_of_processes_that_was_asked_for_is_that_of_every_cell(tmp_path
 
 def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Path) -> None:
     def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
-        return [("null", "null/double")] if len(records[0].processes) < 5 else []
+        return [("null", "null/double")] if max(len(record.processes) for record in records) < 5 else []
 
     run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 6), races=True), undecided=undecided)
-    assert processes_of(run) == [5, 5, 3]
+    assert processes_of(run) == [3, 5, 3]
     assert run.records["null/double"].left is None
     assert [process.index for process in run.records["null/double"].processes] == [0, 3, 4]
 
 
-def test_the_baseline_leaves_once_five_processes_show_that_it_is_slower(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spread", "stays_for"), [(0.001, 3), (0.3, 5)])
+def test_the_baseline_leaves_once_the_speed_up_is_known_well_or_five_processes_show_it(
+    tmp_path: Path, spread: float, stays_for: int
+) -> None:
     def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
         return [("null", "null/double")] if max(len(record.processes) for record in records) < 8 else []
 
-    run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 12), races=True), undecided=undecided)
+    scripts = RUNNERS | {"eager": replace(RUNNERS["eager"], spread=spread)}
+    run = run_contest(tmp_path, scripts, replace(plan_of(3, 12), races=True), undecided=undecided)
     left = run.records["eager"].left
-    assert left is not None and (left.after_process, left.seen_in) == (5, "interval")
-    assert processes_of(run) == [5, 8, 6]
+    assert left is not None and (left.after_process, left.seen_in) == (stays_for, "interval")
+    assert processes_of(run) == [stays_for, 8, 6]
 
 
 def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> None:
