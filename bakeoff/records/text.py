@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Callable
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -42,17 +43,36 @@ def spell_ms(milliseconds: float) -> str:
     return f"{rounded:,.{digits}f} ms"
 
 
+def again(commands: str) -> list[str]:
+    """Return the commands of a run, one on each line, as they can be typed again: none overwrites what the run wrote.
+
+    The folder and the files of its output are left out, and `--json`, which is for programs.
+    """
+    lines = [line for line in visible(commands).splitlines() if line.strip()]
+    for option in ("--out", "--junit", "--summary"):
+        lines = [with_option(line, option) for line in lines]
+    return [_with_words(line, lambda words: [word for word in words if word != "--json"]) for line in lines]
+
+
 def with_option(command: str, option: str, value: str = "") -> str:
     """Return the command of a run with this value of an option, or without the option."""
+
+    def replaced(words: list[str]) -> list[str]:
+        kept = [
+            word
+            for before, word in zip(["", *words], words, strict=False)
+            if option not in (before, word) and not word.startswith(f"{option}=")
+        ]
+        return [*kept, *([option, value] if value else [])]
+
+    return _with_words(command, replaced)
+
+
+def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:
+    """Return a command with changed words. A call in Python stays as it is, and so does what cannot be split."""
     if command.startswith(IN_PYTHON):
         return command
     try:
-        words = shlex.split(command)
+        return shlex.join(change(shlex.split(command)))
     except ValueError:
         return command  # it was cut, or comes from another program
-    kept = [
-        word
-        for before, word in zip(["", *words], words, strict=False)
-        if option not in (before, word) and not word.startswith(f"{option}=")
-    ]
-    return shlex.join([*kept, *([option, value] if value else [])])

@@ -17,7 +17,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import IN_PYTHON, one_line, visible, with_option
+from bakeoff.records.text import IN_PYTHON, again, one_line, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 from bakeoff.reports.words import first, listed
 
@@ -120,7 +120,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
-    again = [with_option(line, "--out") for line in visible(judgement.report.command).splitlines() if line.strip()]
+    as_before = again(judgement.report.command)
     is_open = any(headline_of(each).certainty is Certainty.OPEN for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
@@ -136,14 +136,14 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         if has_kept_models and (not judgement.report.complete or sentences.not_reached(judgement))
         else [],
         "the same with more processes, to decide it": [
-            with_option(line, "--processes", str(2 * most)) for line in again if not line.startswith(IN_PYTHON)
+            with_option(line, "--processes", str(2 * most)) for line in as_before if not line.startswith(IN_PYTHON)
         ]
         if is_open and judgement.report.complete
         else [],
         "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
         if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
         else [],
-        AGAIN: again,
+        AGAIN: as_before,
     }
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}
 

@@ -45,11 +45,12 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
     cut = first_screen(judged(undecided, complete=False), "run")
     assert cut.unfinished and cut.commands["the rest of it"] == ["bakeoff resume run"]
-    whole = first_screen(judged(undecided, command="bakeoff --model conv --out results/x"), "run")
+    command = "bakeoff --model conv --json --junit=j.xml --summary s.md --out results/x"
+    whole = first_screen(judged(undecided, command=command), "run")
     assert "could change the winner" in whole.whether_to_ship
     assert whole.commands == {
         "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
-        "all of it again": ["bakeoff --model conv"],  # the folder of this run is not empty
+        "all of it again": ["bakeoff --model conv"],  # neither into the folder of this run nor over its files
     }
 
 
