@@ -54,13 +54,24 @@ class Bound(Frozen):
     share: float | None  # of the row's time that is the floor; None where other rows hold work of the module, too
 
 
+LATENCY = "latency in ms"
+FAR_OFF = 2.0
+
+
 class Unlike(Frozen):
     """What differs between a cell in the run and in the profile. Then the profile may not explain the run."""
 
     label: str
-    what: str  # "latency in ms", "threads", or the name of a library
+    what: str  # `LATENCY`, "threads", or the name of a library
     in_run: float | str
     in_profile: float | str
+
+    @property
+    def is_far_off(self) -> bool:
+        """Return True for a latency so far from the run's that a ratio to the other cell would say nothing."""
+        if self.what != LATENCY or isinstance(self.in_run, str) or isinstance(self.in_profile, str):
+            return False
+        return max(self.in_run, self.in_profile) >= FAR_OFF * min(self.in_run, self.in_profile)
 
 
 class Differing(Frozen):
@@ -126,12 +137,15 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     mine, other = tables[0], tables[1] if against else {}
+    unlike = tuple(each for cell in cells for each in differences(cell))
+    may_compare = not any(each.is_far_off for each in unlike)
     rows = []
     for modules, kind in keys:
         parts, beside = mine.get((modules, kind)), other.get((modules, kind))
         ms = time_of(parts, profile) if parts else None
         against_ms = time_of(beside, against) if beside and against else None
         is_rough, against_is_rough = is_rough_in(parts, profile), is_rough_in(beside, against)
+        has_ratio = may_compare and not (is_rough or against_is_rough)
         rows.append(
             Row(
                 modules=modules,
@@ -140,7 +154,7 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
                 ms=ms,
                 share=None if ms is None else ms / profile.call_ms,
                 against_ms=against_ms,
-                ratio=against_ms / ms if ms and against_ms and not (is_rough or against_is_rough) else None,
+                ratio=against_ms / ms if ms and against_ms and has_ratio else None,
                 mostly=mostly_of(parts or beside or []),
                 bound=bound_of(modules, None if is_rough else ms, cells[0], mine, opened),
                 against_bound=None
@@ -161,7 +175,7 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         against_call_ms=against.call_ms if against else None,
         against_residual_ms=residual_of(against) if against else None,
         against_profiling_cost=against.profiled_ms / against.call_ms if against else None,
-        unlike=tuple(each for cell in cells for each in differences(cell)),
+        unlike=unlike,
         differing=tuple(differing(cells[0].record.cell, cells[1].record.cell)) if against else (),
         incorrect={cell.profile.label: cell.record.reason for cell in cells if cell.record.status is Status.INCORRECT},
     )
@@ -229,7 +243,7 @@ def differences(cell: ProfiledCell) -> list[Unlike]:
         if record.latency.median_ci95_ms:
             low, high = record.latency.median_ci95_ms.low, record.latency.median_ci95_ms.high
         if not low * (1 - WELL_EXPLAINED) <= profile.median_ms <= high * (1 + WELL_EXPLAINED):
-            pairs.append(("latency in ms", record.latency.median_ms, profile.median_ms))
+            pairs.append((LATENCY, record.latency.median_ms, profile.median_ms))
     threads = record.settings.get("threads")
     if isinstance(threads, int) and profile.threads and threads != profile.threads.allowed:
         pairs.append(("threads", float(threads), float(profile.threads.allowed)))

@@ -88,6 +88,27 @@ class Blame(Frozen):
     sources: list[tuple[str, str]] = Field(default_factory=list)  # of the part that fails alone, with what made each
     script: Script | None = None
 
+    @property
+    def repeated(self) -> list[str]:
+        """Return the parts beyond their limits that neither hold a named place nor are inside of one.
+
+        Of a part and what is inside of it, the part is returned. Where the search is complete, it runs the code of a
+        named place again.
+        """
+        named = [each.name for each in (self.place, *self.others) if each]
+        apart = [
+            each.name
+            for each in self.trials
+            if each.excess > 1 and not any(each.name == other or is_below(other, each.name) for other in named)
+        ]
+        apart = [name for name in dict.fromkeys(apart) if not any(is_below(name, other) for other in named)]
+        return [name for name in apart if not any(is_below(name, other) for other in apart)]
+
+
+def is_below(name: str, above: str) -> bool:
+    """Return True if the part of one name is inside of the other."""
+    return bool(name) and name != above and (not above or name.startswith((f"{above}.", f"{above}:")))
+
 
 EVEN_SHARE = 0.5
 """If one module has less than this share of the sum of all squared local errors, the error has no single place."""

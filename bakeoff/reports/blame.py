@@ -14,6 +14,7 @@ from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
+from bakeoff.reports.words import listed
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
@@ -82,6 +83,10 @@ def further_sentences(blame: Blame) -> str:
         said = [f"Precision is also lost in {spot(other)}: {figures(other)}." for other in blame.others]
     if count := blame.same_failures:
         said.append(f"{counted(count, 'more part')} fail{'s' * (count == 1)} in the same words, and may hide others.")
+    if again := [] if blame.looks_for_failure else blame.repeated:
+        verb = "is beyond its limit" if len(again) == 1 else "are beyond their limits"
+        why = ", and runs the same code" if len(again) == 1 else ", and run the same code"
+        said.append(f"{listed(again)} {verb}, too{why if blame.is_complete else ''}.")
     if not blame.is_complete:
         said.append("The search ended before all parts were tried: there may be more.")
     elif not said:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
 from bakeoff.judging.explanation import (
+    LATENCY,
     NOT_OWNED,
     UNSEEN,
     Bound,
@@ -64,7 +65,7 @@ def warnings(explanation: Explanation) -> list[str]:
         lines.append(f"The two calls differ: {', '.join(pairs)}. A ratio holds that, too.")
     for each in explanation.unlike:
         what, rows_of = each.what, ""
-        if what == "latency in ms":
+        if what == LATENCY:
             call_ms = explanation.call_ms if each.label == explanation.label else explanation.against_call_ms
             what, rows_of = "median latency", f" ({spell_ms(call_ms or 0)} in the fastest quarter of calls, as above)"
         lines.append(
@@ -85,8 +86,10 @@ def headline(explanation: Explanation) -> str:
     said = f"{explanation.label} takes {spell_ms(explanation.call_ms)} a call"
     if explanation.against is None or not explanation.against_call_ms:
         return f"{said}."
-    times = ratio(explanation.against_call_ms / explanation.call_ms)
-    return f"{said}, and {explanation.against} {spell_ms(explanation.against_call_ms)}: {times}x."
+    said += f", and {explanation.against} {spell_ms(explanation.against_call_ms)}"
+    if off := next((each for each in explanation.unlike if each.is_far_off), None):
+        return f"{said} here. No ratio is told, because {off.label} took {_value(off, off.in_run)} in the run."
+    return f"{said}: {ratio(explanation.against_call_ms / explanation.call_ms)}x."
 
 
 def times_table(explanation: Explanation) -> str:

@@ -168,6 +168,8 @@ def test_every_place_that_loses_precision_is_named_once(tmp_path: Path) -> None:
     assert [(each.name, each.line != blame.line) for each in blame.others] == [("aten.to.dtype", True)]
     assert blame.is_complete
     assert "Precision is also lost in aten.to.dtype, operator (test_blame.py, line " in further_sentences(blame)
+    assert blame.repeated == ["blocks.0 (call 2)"]
+    assert "is beyond its limit, too, and runs the same code." in further_sentences(blame)
 
 
 class FailingEager(Eager):

@@ -59,7 +59,7 @@ def beside(*profiles: CellProfile) -> list[ProfiledCell]:
     """Return the profiles as those of onnx, and of eager."""
     labels = ("onnx", "eager")
     return [
-        ProfiledCell(each.model_copy(update={"label": label}), record(label))
+        ProfiledCell(each.model_copy(update={"label": label}), record(label, each.median_ms))
         for each, label in zip(profiles, labels, strict=False)
     ]
 
@@ -200,6 +200,18 @@ def test_calls_that_are_not_as_in_the_run_are_told() -> None:
     assert "fused takes 1.000 ms a call" in text
 
 
+@pytest.mark.parametrize(("run_ms", "has_ratio"), [(2.5, True), (0.1, False)])
+def test_a_cell_that_is_far_from_what_the_run_measured_has_no_ratio(run_ms: float, has_ratio: bool) -> None:
+    cells = [ProfiledCell(FUSED, record()), ProfiledCell(EAGER, record("eager", run_ms))]
+    explanation = explain(cells, 2)
+    assert any(row.ratio for row in explanation.rows) == has_ratio
+    said = shown.headline(explanation)
+    if has_ratio:
+        assert said == "fused takes 1.000 ms a call, and eager 3.000 ms: 3.00x."
+    else:
+        assert said.startswith("fused takes 1.000 ms a call, and eager 3.000 ms here. No ratio is told, because eager ")
+
+
 def test_what_compilers_did_is_told_in_sentences() -> None:
     work = CompilerWork(recompilations=["x.size(0) == 8"], fallbacks=["aten.foo"])
     copy = part(0.2, name="Reorder", kind=Kind.COPY)
@@ -248,7 +260,7 @@ def test_a_row_that_the_profilers_own_time_hides_has_no_ratio_and_no_bound() -> 
 
     def table(*parts: Part, profiled_ms: float) -> dict[str, tuple[bool, float | None, str]]:
         mine = profile("onnx", *parts, profiled_ms=profiled_ms).model_copy(update={"needs": needs})
-        cells = [ProfiledCell(mine, record(), CEILINGS), ProfiledCell(EAGER, record("eager"))]
+        cells = [ProfiledCell(mine, record(), CEILINGS), ProfiledCell(EAGER, record("eager", 3.0))]
         rows = explain(cells, 2).rows
         return {shown.name_of(row): (row.is_rough, row.ratio, shown.bound_text(row.bound)) for row in rows}
 

@@ -25,7 +25,7 @@ from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, copied, 
 from bakeoff.measuring.worker.profiling import announcing
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess
+from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.records.errors import BakeoffError
 
 SEARCH_LIMIT_S = 900.0
@@ -380,7 +380,3 @@ def root_mean_square(tensor: torch.Tensor) -> float:
 
 def are_finite(inputs: Inputs) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in inputs.tensors() if tensor.is_floating_point())
-
-
-def is_below(name: str, above: str) -> bool:
-    return bool(name) and name != above and (not above or name.startswith((f"{above}.", f"{above}:")))
