@@ -290,7 +290,8 @@ class SessionProfiler(Profiler):
         exported = len(nodes_at(self._exported))
         fact = (
             f"ONNX Runtime runs {counted(len(self._owners), 'node')} in place of the exported graph's {exported}. For "
-            f"the work of several modules: {across}. Inserted to quantise, cast or change a layout: {inserted}."
+            f"the work of several modules: {across}. Those that quantise, cast or change a layout and have no module: "
+            f"{inserted}."
         )
         return CompilerWork(facts=[fact] if self._owners else [])
 
