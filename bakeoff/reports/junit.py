@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from xml.etree import ElementTree
 
 from bakeoff.judging.compare import CellChange, Comparison, Outcome
@@ -20,7 +23,7 @@ _WRONG = {Status.INCORRECT, Status.FALLBACK}
 
 _IS_TOLD = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
 
-Case = tuple[ElementTree.Element, Cell]
+Case = tuple[ElementTree.Element, Cell, Record | None]
 
 
 def of_run(judgement: Judgement) -> str:
@@ -30,13 +33,13 @@ def of_run(judgement: Judgement) -> str:
     """
     report = judgement.report
     answers = {contest.contest_id: headline.line(contest) for contest in judgement.contests}
-    return _document(report, [(_case_of(record), record.cell) for record in report.records], answers)
+    return _document(report, [(_case_of(record), record.cell, record) for record in report.records], answers)
 
 
 def of_comparison(compared: Comparison, fail_on: Collection[str]) -> str:
     """Return the cells of two runs. Those that fail the gate are failures, and those that tell nothing are skipped."""
     failing = compared.failing(fail_on)
-    cases = [(_case_of_change(change, change in failing), change.cell) for change in compared.cells]
+    cases = [(_case_of_change(change, change in failing), change.cell, change.new) for change in compared.cells]
     return _document(compared.new, cases)
 
 
@@ -70,7 +73,8 @@ def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element
 def _document(report: Report, cases: Iterable[Case], answers: Mapping[str, str] | None = None) -> str:
     root = ElementTree.Element("testsuites", name="bakeoff")
     suites: dict[str, ElementTree.Element] = {}
-    for case, cell in cases:
+    measured: dict[str, list[Record]] = {}
+    for case, cell, record in cases:
         if cell.contest_id not in suites:
             suites[cell.contest_id] = ElementTree.SubElement(
                 root,
@@ -84,18 +88,38 @@ def _document(report: Report, cases: Iterable[Case], answers: Mapping[str, str] 
                 answer = _text(answers[cell.contest_id])
                 ElementTree.SubElement(properties, "property", name="answer", value=answer)
         suites[cell.contest_id].append(case)
-    for counted in [root, *suites.values()]:
-        _count(counted)
+        measured.setdefault(cell.contest_id, []).extend([record] if record else [])
+    _count(root, report.elapsed_s)
+    for contest_id, suite in suites.items():
+        _count(suite, min(_elapsed_s(measured[contest_id]), report.elapsed_s))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _count(suite: ElementTree.Element) -> None:
+def _elapsed_s(records: Iterable[Record]) -> float:
+    """Return the seconds in which at least one of these cells was measured: those of a contest share its rounds.
+
+    A beginning is known to the second.
+    """
+    spans, longest_s = [], 0.0
+    for record in records:
+        longest_s = max(longest_s, record.elapsed_s)
+        with contextlib.suppress(ValueError):  # an older report, or another program's, does not tell when
+            began_s = datetime.fromisoformat(record.started_at).timestamp()
+            spans.append((began_s, began_s + record.elapsed_s))
+    total_s, until_s = 0.0, -math.inf
+    for began_s, ended_s in sorted(spans):
+        total_s += max(0.0, ended_s - max(began_s, until_s))
+        until_s = max(until_s, ended_s)
+    return max(total_s, longest_s)
+
+
+def _count(suite: ElementTree.Element, elapsed_s: float) -> None:
     """Set the totals of a suite, or of all of them."""
     suite.set("tests", str(len(list(suite.iter("testcase")))))
     for attribute, tag in {"failures": "failure", "errors": "error", "skipped": "skipped"}.items():
         suite.set(attribute, str(len(list(suite.iter(tag)))))
-    suite.set("time", f"{sum(float(case.attrib['time']) for case in suite.iter('testcase')):.3f}")
+    suite.set("time", f"{elapsed_s:.3f}")
 
 
 def _case(cell: Cell, elapsed_s: float) -> ElementTree.Element:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -22,6 +22,9 @@ NONE = "-"
 WIDE = 1.5
 """An interval whose ends are further apart than so many times is told instead of the value between them."""
 
+WIDEST = 1000.0
+"""An interval whose upper end is over so many times the lower one tells only that the value is not known."""
+
 AS_EAGERS = ", as large as eager's own"
 """What stands beside an error that passes for no other reason."""
 
@@ -38,9 +41,21 @@ def milliseconds(value_ms: float | None) -> str:
     return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
 
 
-def milliseconds_interval(interval: Interval | None) -> str:
-    """Return `[0.0170, 0.0181]` with a space that does not break, or nothing."""
-    return f"[{milliseconds(interval.low)},\u00a0{milliseconds(interval.high)}]" if interval else ""
+def is_unknown(interval: Interval) -> bool:
+    """Return True for an interval so wide that its ends tell nothing."""
+    return 0 < interval.low * WIDEST < interval.high
+
+
+def interval(ends: Interval | None, write: Callable[[float], str]) -> str:
+    """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing."""
+    if ends is None:
+        return ""
+    return "[unknown]" if is_unknown(ends) else f"[{write(ends.low)},\u00a0{write(ends.high)}]"
+
+
+def milliseconds_interval(ends: Interval | None) -> str:
+    """Return `[0.0170, 0.0181]`, `[unknown]` or nothing, as `interval` does."""
+    return interval(ends, milliseconds)
 
 
 def median(latency: Latency) -> str:
@@ -55,11 +70,9 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
 
 
-def ratio_interval(interval: Interval | None) -> str:
+def ratio_interval(ends: Interval | None) -> str:
     """Return `[1.80, 1.90]`, or nothing for an interval without width, as of the baseline over itself."""
-    if interval is None or interval.low == interval.high:
-        return ""
-    return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
+    return "" if ends is None or ends.low == ends.high else interval(ends, ratio)
 
 
 def times(of: Ratio) -> str:

@@ -8,6 +8,7 @@ from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
 from bakeoff.records.schema import Interval
+from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 
 T = TypeVar("T")
@@ -23,10 +24,6 @@ class Surface(Flag):
     PAGE = auto()
     SHORT = auto()  # the table of the short report
     ALL = TERMINAL | MARKDOWN | PAGE
-
-
-WIDEST = 1000.0
-"""An interval whose upper end is over so many times the lower one tells only that the value is not known."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +56,7 @@ class Column(Generic[T]):
     def interval_of(self, row: T) -> str:
         """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
         ends = self.interval(row) if self.interval else None
-        if ends is None or ends.low >= ends.high:
-            return ""
-        if 0 < ends.low * WIDEST < ends.high:
-            return "[unknown]"
-        return f"[{self.write(ends.low)},\u00a0{self.write(ends.high)}]"
+        return "" if ends is None or ends.low >= ends.high else number_format.interval(ends, self.write)
 
     def note_of(self, row: T) -> str:
         """Return what stands beside the value, or nothing."""
@@ -81,7 +74,8 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends else (None, None), strict=True)
+            is_told = ends is not None and not number_format.is_unknown(ends)
+            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
         return fields
 
 

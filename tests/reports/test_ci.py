@@ -65,6 +65,19 @@ def test_each_contest_is_a_suite() -> None:
     assert sum(int(suite.attrib["tests"]) for suite in root) == int(root.attrib["tests"])
 
 
+def test_the_time_of_a_suite_is_what_passed_and_not_the_sum_of_cells_that_share_rounds() -> None:
+    def lasted(label: str, began: str, elapsed_s: float, model: str = "conv") -> Record:
+        update = {"started_at": f"2026-11-27T08:00:{began}+00:00", "elapsed_s": elapsed_s}
+        return ok(cell(label, model=model), steady(LEVELS)).model_copy(update=update)
+
+    both = [lasted("eager", "00", 20.0), lasted("onnx", "02", 18.5), lasted("inductor", "05", 5.0)]
+    alone = [lasted("eager", "30", 5.0, "mlp"), lasted("onnx", "40", 4.0, "mlp")]  # it was resumed in between
+    found = report([*both, *alone]).model_copy(update={"elapsed_s": 31.0})
+    for xml in (junit.of_run(judge(found)), junit.of_comparison(compare(found, found), parse_fail_on("broken"))):
+        root = ElementTree.fromstring(xml)
+        assert [root.attrib["time"], *(suite.attrib["time"] for suite in root)] == ["31.000", "20.500", "9.000"]
+
+
 def test_text_that_xml_cannot_hold_is_left_out() -> None:
     found = report([failed(cell("onnx"), Status.CRASH, "\x00\x1b[31mred\x1b[0m \ud800 & <b>")])
     (error,) = ElementTree.fromstring(junit.of_run(judge(found))).iter("error")

@@ -13,10 +13,12 @@ from rich.console import Console
 
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.judging.history import history_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status
+from bakeoff.reports import history, junit
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
@@ -189,6 +191,20 @@ def test_the_csv_holds_unrounded_numbers_and_leaves_empty_what_is_not_known() ->
              "signal", "reason", "contest_id", "cell_id"}  # fmt: skip
     assert {name for name, text in crashed.items() if text} == known
     assert to_csv(judged([])) == "model\n"
+
+
+@pytest.mark.parametrize(("levels_ms", "is_told"), [([0.01, 0.5], False), ([0.02, 0.0201], True)])
+def test_an_interval_that_tells_nothing_is_unknown_in_every_output(levels_ms: list[float], is_told: bool) -> None:
+    judgement = judged([ok(cell(), steady(levels_ms))])
+    row = in_csv(judgement)[0]
+    assert (row["median_ci95_low_ms"] != "", row["median_ci95_high_ms"] != "") == (is_told, is_told)
+    outputs = {
+        "JUnit": junit.of_run(judgement),
+        "history": history.to_markdown(history_of({(history.moment("2026-11-27"), "run"): judgement.report}, [])),
+        "details": to_markdown(judgement),
+    }
+    for name, text in outputs.items():
+        assert ("[unknown]" in text) is not is_told, name
 
 
 def test_the_csv_keeps_the_names_that_people_load() -> None:
