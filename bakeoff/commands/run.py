@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.isolation import require_own_variables
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
 from bakeoff.measuring.session import cells_of, measure, servers_of
@@ -104,10 +106,12 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
 
     In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
-    time budget. Raises UsageError where `folder` holds no run.
+    time budget. Raises UsageError where `folder` holds no run, and where a variable that the model reads has changed.
     """
     store = Store.open(folder)
     request = request_of(store)
+    if not request.cluster:  # whose nodes have variables of their own
+        require_own_variables(store.own_variables(), os.environ)
     contests = plan(request)
     store.forget_not_reached()
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported

@@ -9,6 +9,7 @@ from enum import StrEnum
 from bakeoff.records.schema import Environment, Gpu
 
 UNKNOWN = "unknown"
+NOT_SET = "not set"
 
 
 class Bearing(StrEnum):
@@ -68,6 +69,7 @@ def _facts(environment: Environment) -> _Facts:
         **{name: version for name, version in environment.versions.items() if name not in _BESIDE_THE_CALL},
         **{f"${name}": value for name, value in environment.variables.items()},
     }
+    speed |= {f"${name}": f"set (digest {environment.own_variables[name]})" for name in environment.own_variables_set}
     for gpu in environment.gpus:
         speed |= _gpu_facts(gpu)
     notes = {
@@ -101,4 +103,4 @@ def _known(values: Mapping[str, object], bearing: Bearing) -> _Facts:
 
 
 def _told(facts: _Facts, what: str) -> str:
-    return str(facts[what][1]) if what in facts else UNKNOWN
+    return str(facts[what][1]) if what in facts else NOT_SET if what.startswith("$") else UNKNOWN

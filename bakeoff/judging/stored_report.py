@@ -29,7 +29,7 @@ def report_of(store: Store) -> Report:
         planned=len(planned),
         command=store.command,
         request=request,
-        environment=captured,
+        environment=captured.model_copy(update={"own_variables": store.own_variables()}),
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,

@@ -414,6 +414,7 @@ class ReferenceComputed(Frozen):
     traits: ModelTraits = NO_TRAITS
     memory: Memory | None = None  # the peak of the process
     fingerprint: str = ""  # of the model, if it was asked for
+    named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 

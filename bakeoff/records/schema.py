@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.2.0"
+SCHEMA_VERSION = "3.3.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -657,6 +657,13 @@ class Environment(Frozen):
     git_dirty: bool | None = None
     container: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)  # the allow-listed ones that bear on speed
+    own_variables: dict[str, str] = Field(default_factory=dict)
+    """A digest of each variable that the user's files read, by its name, or "" for one that was not set."""
+
+    @property
+    def own_variables_set(self) -> list[str]:
+        """Return the names of the variables that the user's files read and that were set."""
+        return [name for name, digest in self.own_variables.items() if digest]
 
 
 class Report(Frozen):

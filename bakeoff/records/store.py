@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -271,6 +271,16 @@ class Store:
         """Return what builds of the contest's model are found by, or nothing if it is not known."""
         path = self._of_contest(contest_id, "fingerprint")
         return path.read_text() if path.exists() else ""
+
+    def save_own_variables(self, contest_id: str, digests: Mapping[str, str]) -> None:
+        """Keep digests of the environment variables that the files of the contest's model read, if they read any."""
+        if digests:
+            write_atomically(self._of_contest(contest_id, "variables.json"), json.dumps(digests))
+
+    def own_variables(self) -> dict[str, str]:
+        """Return digests of the environment variables that the models' files read, as far as a reference told them."""
+        files = sorted((self.root / "reference").glob("*.variables.json"))
+        return {name: digest for file in files for name, digest in json.loads(file.read_text()).items()}
 
     def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
         """Keep what was found out about a contest's model, beside the reference."""

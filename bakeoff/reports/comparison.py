@@ -295,8 +295,13 @@ def _spell_regression(cell: CellChange) -> str:
 def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:
     title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
+    own = comparison.base.environment.own_variables | comparison.new.environment.own_variables
+    differing = [each.what for each in comparison.differences if each.what.removeprefix("$") in own]
+    cause = (
+        f"the model's files read {listed(differing)}, which differs" if differing else "the machine or torch changed"
+    )
     return f"{control.label} itself became {direction}", (
-        f", {spell_change(control.change)}, on {outside(title)}: the machine or torch changed. Latencies "
+        f", {spell_change(control.change)}, on {outside(title)}: {outside(cause)}. Latencies "
         f"count only where their ratio to {control.label} says the same.{_calibration(control)}"
     )
 

@@ -34,6 +34,7 @@ class FirstScreen:
     whether_to_ship: str
     about_models: list[str]
     commands: dict[str, list[str]]  # by what they are for
+    variables_to_set: str  # for these commands
     not_tried: str
     why_not: list[str]
 
@@ -51,6 +52,7 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
         whether_to_ship=whether_to_ship(judgement.contests),
         about_models=traits.about_models(judgement.contests),
         commands=commands(judgement, folder),
+        variables_to_set=machine.variables_to_set(judgement.report.environment),
         not_tried=not_tried(judgement),
         why_not=why_not(judgement),
     )

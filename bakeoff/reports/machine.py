@@ -10,6 +10,7 @@ from bakeoff.records.schema import Environment, Gpu, Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
+from bakeoff.reports.words import listed
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
@@ -42,6 +43,15 @@ def what_is_missing(report: Report) -> str:
     if len(report.records) < report.planned:
         return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
     return f"Interrupted: all {report.planned} cells have numbers, and the answers are those so far."
+
+
+def variables_to_set(environment: Environment) -> str:
+    """Say which variables commands that run the model again need, or nothing."""
+    names = environment.own_variables_set
+    if not names:
+        return ""
+    were, them = ("was", "it") if len(names) == 1 else ("were", "them")
+    return f"The model's files read {listed(names)}, which {were} set: set {them} for these commands, too."
 
 
 def name(environment: Environment) -> str:

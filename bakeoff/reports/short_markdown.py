@@ -59,6 +59,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         escape(screen.not_tried),
         items(screen.about_models),
         f"## What to run now\n\n{fenced(chr(10).join(commands), 'sh')}" if commands else "",
+        escape(screen.variables_to_set) if commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
         f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
         _figure([path for path in figures if path.stem != "costs" or any(each.calls for each in contests)]),

@@ -297,6 +297,8 @@ def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER"
             shown = "".join(f"\n  {command}" for command in commands[:COMMANDS_SHOWN])
             more = f"\n  and {rest} more, in report.md" if (rest := len(commands) - COMMANDS_SHOWN) > 0 else ""
             console.print(Text(f"{purpose[0].upper()}{purpose[1:]}:{shown}{more}"), highlight=False, soft_wrap=True)
+    if screen.variables_to_set and screen.commands.keys() - {AGAIN}:
+        console.print(Text(screen.variables_to_set), highlight=False, soft_wrap=True)
 
 
 def _print_winners(judgement: Judgement, console: Console) -> None:

@@ -123,6 +123,7 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
     """Return, by name, where the record's number comes from, each on one line."""
     machine = report.environment
     at_start = [f"{name}={value}" for name, value in machine.variables.items() if name.startswith(READ_AT_START)]
+    own = machine.own_variables_set
     gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
     facts = {
         "Command": record.command,
@@ -134,6 +135,7 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
         "Versions": _pairs({"python": machine.python, **record.versions}),
         "Flags": _pairs({**record.settings, **record.precision_in_force}),
         "Result": _result(record),
+        "Variables": f"the model's files read {', '.join(own)}: set as in the run" if own else "",
         "Start": f"with {' '.join(at_start)}, set before Python starts" if at_start else "",
     }
     return {name: one_line(text) for name, text in facts.items() if text}

@@ -392,3 +392,37 @@ def test_a_device_that_torch_does_not_see_is_refused(devices: list[str], facts: 
 def test_devices_that_torch_sees_are_taken() -> None:
     runs.require_devices(["cpu"], WITHOUT_CUDA)
     runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)
+
+
+READS_VARIABLES = """import os
+import torch
+def factory(batch: int = 2):
+    width = int(os.environ["MY_WIDTH"]) + int(os.environ.get("MY_EXTRA_WIDTH", 0))
+    return torch.nn.Linear(width, 4), torch.randn(batch, width)
+"""
+
+
+def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wide.py").write_text(READS_VARIABLES)
+    monkeypatch.setenv("MY_WIDTH", "48613")
+    folder = tmp_path / "run"
+    report = measure(folder, "eager", models=[f"{tmp_path / 'wide.py'}:factory"], set={})
+    assert report.environment.own_variables_set == ["MY_WIDTH"]
+    assert report.environment.own_variables["MY_EXTRA_WIDTH"] == ""
+    kept = [*folder.glob("reference/*.json"), folder / "environment.json"]
+    assert not any('"48613"' in file.read_text() for file in kept), "a value may be a secret"
+
+    for cell in (folder / "cells").glob("*.json"):
+        cell.unlink()
+    for name, value, told in (
+        ("MY_WIDTH", "128", "MY_WIDTH, which has another value than when the run began: set MY_WIDTH as it was"),
+        ("MY_WIDTH", None, "MY_WIDTH, which is not set and was when the run began: set MY_WIDTH as it was"),
+        ("MY_EXTRA_WIDTH", "1", "MY_EXTRA_WIDTH, which is set and was not when the run began: unset MY_EXTRA_WIDTH"),
+    ):
+        with monkeypatch.context() as changed, pytest.raises(UsageError, match=re.escape(told)):
+            changed.setenv(name, value) if value else changed.delenv(name)
+            runs.resume(folder, Silent())
+    resumed, _ = runs.resume(folder, Silent())
+    assert [record.status for record in resumed.records] == [Status.OK]

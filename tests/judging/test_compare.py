@@ -94,6 +94,16 @@ def test_a_drift_of_the_whole_machine_is_no_regression(seed: int) -> None:
     assert "eager itself became slower" in to_markdown(found)
 
 
+def test_a_variable_that_the_models_files_read_is_blamed_and_not_the_machine() -> None:
+    base = elsewhere(run(0, onnx=0.9), own_variables={"MY_WIDTH": "0a1b", "MY_DEPTH": "2c"})
+    new = elsewhere(run(5, machine=1.08, onnx=0.9), own_variables={"MY_WIDTH": "", "MY_DEPTH": "2c"})
+    text = to_markdown(compare(base, new)).replace("&#36;", "$").replace("\\", "")
+    assert "the model's files read $MY_WIDTH, which differs" in text
+    assert "$MY_WIDTH set (digest 0a1b) → not set" in text
+    assert "the machine or torch changed" not in text
+    assert "MY_DEPTH" not in text
+
+
 def test_a_regression_is_found_on_a_machine_that_became_slower_too() -> None:
     found = compare(run(0, onnx=0.9), run(5, machine=1.08, onnx=0.9 * 1.15))
     assert outcomes(found) == {"onnx": "slower", "eager": "cannot tell"}
@@ -213,7 +223,7 @@ def test_another_machine_is_said_first_and_makes_small_changes_untellable(
         ({"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}}, "torch 2.9.0 → 2.10.0"),
         ({"governor": "powersave"}, "governor unknown → powersave"),
         ({"cuda": "13.0"}, "CUDA 12.8 → 13.0"),
-        ({"variables": {}}, "$OMP\\_NUM\\_THREADS 16 → unknown"),
+        ({"variables": {}}, "$OMP\\_NUM\\_THREADS 16 → not set"),
     ],
 )
 def test_what_else_bears_on_speed_is_said_and_the_verdicts_stand(changed: dict[str, object], said: str) -> None:

@@ -47,7 +47,7 @@ def test_what_a_process_needs_to_work_is_passed_on(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["MY_MODEL_DIR", "DATABASE_PASSWORD", "model_size"])
-def test_a_variable_of_the_users_own_is_passed_on_and_recorded_nowhere(
+def test_a_variable_of_the_users_own_is_passed_on_and_its_value_recorded_nowhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "a value of mine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
         "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
         "all of it again": ["bakeoff --model conv"],  # neither into the folder of this run nor over its files
     }
+
+
+def test_whoever_measures_again_is_told_which_variables_the_models_files_read() -> None:
+    undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+    plain = report(undecided)
+    read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
+    found = judge(plain.model_copy(update={"environment": plain.environment.model_copy(update=read)}))
+    told = "The model's files read MYWIDTH, which was set: set it for these commands, too."
+    stream = io.StringIO()
+    print_answers(found, Console(file=stream, width=200))
+    for text in (stream.getvalue(), to_short_markdown(found, Path("run")), html.unescape(to_page(found))):
+        assert told in text
+        assert "MYDEPTH, " not in text
+    assert first_screen(judge(plain), "run").variables_to_set == ""
 
 
 def test_cells_that_a_budget_left_no_time_for_are_measured_by_resume_and_what_cannot_run_by_nobody() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,6 +103,7 @@ def reference(
     assert isinstance(event, ReferenceComputed)
     store.save_traits(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
+    store.save_own_variables(contest.id, isolation.own_digests(event.named_variables, os.environ))
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

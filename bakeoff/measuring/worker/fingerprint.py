@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
-_QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w*)["']""")
+_QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
+_READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")
 
 
 def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = "") -> str:
@@ -36,8 +37,9 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
     from torch.utils import _pytree as pytree
 
     digest = hashlib.sha256(code_without_file.encode())
-    own = sorted(path for path in user_sources() if path.is_file())
-    code = (*_digests(own), *_variables_named_in(own), *described_variables(), *_structure(module))
+    own = _own_files()
+    variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
+    code = (*_digests(own), *variables, *described_variables(), *_structure(module))
     for text in (*_hardware(), *versions(), *code):
         digest.update(text.encode())
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
@@ -64,10 +66,19 @@ def _digests(own: Sequence[Path]) -> Iterable[str]:
     return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
-def _variables_named_in(own: Sequence[Path]) -> Iterable[str]:
-    """Return the environment variables, with their values, whose names stand between quotes in the user's files."""
-    named = {name for path in own for name in _QUOTED_NAME.findall(path.read_text(encoding="utf-8", errors="replace"))}
-    return (f"{name}={os.environ[name]}\n" for name in sorted(named & os.environ.keys()))
+def named_variables() -> tuple[str, ...]:
+    """Return the environment variables that the user's files name.
+
+    One that is set counts wherever its name stands between quotes, and another one only where it is read.
+    """
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in _own_files()]
+    quoted = {name for text in texts for name in _QUOTED_NAME.findall(text)}
+    read = {name for text in texts for name in _READ_NAME.findall(text)}
+    return tuple(sorted(quoted & os.environ.keys() | read))
+
+
+def _own_files() -> list[Path]:
+    return sorted(path for path in user_sources() if path.is_file())
 
 
 def _hardware() -> Iterable[str]:
