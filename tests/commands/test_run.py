@@ -421,8 +421,9 @@ def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_is_another(
         ("MY_WIDTH", None, "MY_WIDTH, which is not set and was when the run began: set MY_WIDTH as it was"),
         ("MY_EXTRA_WIDTH", "1", "MY_EXTRA_WIDTH, which is set and was not when the run began: unset MY_EXTRA_WIDTH"),
     ):
-        with monkeypatch.context() as changed, pytest.raises(UsageError, match=re.escape(told)):
+        with monkeypatch.context() as changed:
             changed.setenv(name, value) if value else changed.delenv(name)
-            runs.resume(folder, Silent())
+            with pytest.raises(UsageError, match=re.escape(told)):
+                runs.resume(folder, Silent())
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]
