@@ -79,8 +79,8 @@ class RunByDefault(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # typer itself would say nothing about it
-            raise typer.Abort from None
+        except KeyboardInterrupt as interruption:  # typer itself would say nothing about it
+            raise typer.Abort(*interruption.args) from None
 
 
 HELP = f"""{__doc__}
@@ -876,8 +876,8 @@ def main(arguments: list[str] | None = None) -> int:
         return int(app(arguments, prog_name="bakeoff", standalone_mode=False) or 0)
     except BakeoffError as error:
         return _complain(str(error), USAGE_ERROR if isinstance(error, UsageError) else 1, as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", INTERRUPTED, as_json)
+    except (KeyboardInterrupt, typer.Abort) as interruption:
+        return _complain(": ".join(["interrupted", *map(str, interruption.args)]), INTERRUPTED, as_json)
     except OSError as error:
         why = f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume"
         return _complain(why, 1, as_json)

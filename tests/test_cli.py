@@ -436,6 +436,18 @@ def resumed(command_line: CommandLine, folder: Path) -> None:
     assert not (folder / "run" / "builds").exists() and not list((folder / "run" / "unfinished").iterdir())
 
 
+def test_a_run_that_is_interrupted_before_it_measures_says_so_and_that_it_can_be_run_again(
+    monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
+    def interrupted(request: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "launchers_for", interrupted)
+    status, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
+    said = "error: interrupted: nothing was measured yet, and the command can be run again"
+    assert (status, err.splitlines()[-1]) == (130, said) and not list(Path("run").iterdir())
+
+
 def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     blocked: subprocess.Popen[str], tmp_path: Path
 ) -> None:

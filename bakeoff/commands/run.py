@@ -81,8 +81,8 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         assert store is not None
         _measure_starts(store, request, progress, budget_ends_s)
     except KeyboardInterrupt:
-        if store is None or store.environment() is None:  # nothing has begun
-            raise
+        if store is None or store.environment() is None:
+            raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
     return report_of(store), store
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
-from bakeoff.judging.doubts import Doubt, OfRecords
+from bakeoff.judging.doubts import Doubt, OfRecords, RequirementOpen
 from bakeoff.judging.load import LoadDoubt, LoadJudgement
 from bakeoff.records.doubts import FrozenChoices, Growing, Unchecked
 from bakeoff.records.schema import Ratio
@@ -97,8 +98,24 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
 def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
     """Return a doubt that keeps a build from being a sure winner, whatever was asked."""
     kinds = (Unchecked, FrozenChoices, Growing)
-    about = [each for each in contest.doubts if isinstance(each, OfRecords) and label in each.labels]
-    return next((each for each in about if isinstance(each.doubt, kinds)), None)
+    about = [each for each in contest.doubts if isinstance(each, OfRecords | RequirementOpen) and label in each.labels]
+    return next((each for each in about if isinstance(each, RequirementOpen) or isinstance(each.doubt, kinds)), None)
+
+
+def doubts_by_effect(contest: ContestJudgement) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return the doubts by what they do to the answer. Over many calls another build may win than at single ones."""
+    answer, at_single_calls = headline_of(contest), contest.doubts_by_effect
+    of_winner = at_single_calls[Effect.WINNER]
+    moved = [each for each in contest.doubts if each == answer.doubt or open_requirement(each, answer.candidates)]
+    if contest.load or all(each in of_winner for each in moved):
+        return dict(at_single_calls)
+    others = {effect: tuple(each for each in doubts if each not in moved) for effect, doubts in at_single_calls.items()}
+    return others | {Effect.WINNER: tuple(each for each in contest.doubts if each in of_winner or each in moved)}
+
+
+def open_requirement(doubt: Doubt, labels: Collection[str]) -> bool:
+    """Return True for a doubt whether one of these cells meets a requirement."""
+    return isinstance(doubt, RequirementOpen) and not set(labels).isdisjoint(doubt.labels)
 
 
 def _doubt_of_latency(contest: ContestJudgement, label: str) -> Doubt | None:

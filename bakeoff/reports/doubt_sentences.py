@@ -39,6 +39,7 @@ from bakeoff.judging.doubts import (
     Unpaired,
     WithoutInterval,
 )
+from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.records.doubts import (
     AcceptedByMetric,
     BuiltAnew,
@@ -81,7 +82,7 @@ def doubts(contest: ContestJudgement) -> list[str]:
 
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
     """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
-    doubts = contest.doubts_by_effect[effect]
+    doubts = doubts_by_effect(contest)[effect]
     return [doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, NotRanked)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.find_doubts import CANNOT_RUN
-from bakeoff.judging.headline import Question, headline_of
+from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
@@ -103,9 +103,9 @@ def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[Contes
     if len(contests) > 1:
         names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
         return f"; findings could change the winner of {listed(first([names[id(each)] for each in unsure]))}"
-    asked = headline_of(unsure[0]).question
-    count = len(unsure[0].doubts_by_effect[Effect.WINNER]) if asked is Question.LATENCY else 1
-    return f"; {'one finding' if count == 1 else f'{count} findings'} could change the winner"
+    count = 1 if unsure[0].load else len(doubts_by_effect(unsure[0])[Effect.WINNER])
+    what = "more processes" if not count else "one finding" if count == 1 else f"{count} findings"
+    return f"; {what} could change the winner"
 
 
 def _in(contest: ContestJudgement, contests: Sequence[ContestJudgement]) -> str:

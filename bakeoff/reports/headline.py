@@ -8,7 +8,7 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import NotEvaluated
-from bakeoff.judging.headline import Headline, Question, headline_of
+from bakeoff.judging.headline import Headline, Question, headline_of, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import one_line
@@ -85,7 +85,9 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:
-            return "undecided"
+            return f"undecided{_may_miss(contest, asked)}"
+        case Certainty.TIE:
+            return f"tie{_may_miss(contest, asked)}"
         case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
             return f"sure ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
     return asked.certainty.value
@@ -122,6 +124,11 @@ def endings(cells: Sequence[CellJudgement]) -> str:
         ending = "not as required" if cell.unmet or cell.beyond else cell.record.status.value
         counts[ending] = counts.get(ending, 0) + 1
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())
+
+
+def _may_miss(contest: ContestJudgement, asked: Headline) -> str:
+    doubts = (each for each in contest.doubts if open_requirement(each, asked.candidates))
+    return next((f", and {doubt_sentences.brief(each)}" for each in doubts), "")
 
 
 def _brief(asked: Headline) -> str:

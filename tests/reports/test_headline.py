@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Interval, Ratio, Status
-from bakeoff.reports import headline, number_format, sentences, terminal
+from bakeoff.reports import doubt_sentences, headline, number_format, sentences, terminal
+from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from tests.judging import test_generation as generations
 from tests.judging import test_metrics as metrics
 from tests.judging.test_load import carrying
-from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report
+from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report, steady
 
 
 def line(judgement: Judgement) -> str:
@@ -118,6 +121,48 @@ def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_d
     for name, text in outputs.items():
         assert said in re.sub(r"\s+", " ", text), name
     assert answer_of(judgement, tmp_path).contests[0].metrics["onnx"]["top1"].further_samples == 428
+
+
+@pytest.mark.parametrize("calls", [None, 100])
+def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(
+    calls: int | None, tmp_path: Path
+) -> None:
+    few = [0.0, *[1.0] * 7]
+    records = [
+        metrics.measured(label, few, few).model_copy(
+            update={name: getattr(ok(cell(label), steady(levels)), name) for name in ("latency", "processes", "bursts")}
+        )
+        for label, levels in {"onnx": [1.0, 1.05], "eager": [1.03, 1.0]}.items()
+    ]
+    judgement = judged(records, request={"require": "top1>-1%", "calls": calls})
+    assert "undecided, and " in line(judgement) and "onnx may miss top1 > -1%" in line(judgement)
+    listed = len(doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0]))
+    printed = io.StringIO()
+    terminal.print_report(judgement, Console(file=printed, width=200))
+    assert sum(text.startswith("! ") for text in printed.getvalue().splitlines()) == listed == 2
+    for text in (
+        printed.getvalue(),
+        to_short_markdown(judgement, tmp_path),
+        to_markdown(judgement),
+        to_page(judgement),
+    ):
+        assert "2 findings could change the winner" in re.sub(r"\s+", " ", text)
+
+
+def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_answers_a_call_faster() -> None:
+    few = [0.0, *[1.0] * 7]
+    slow_to_build = ok(cell("inductor"), steady([0.5, 0.5]), build_s=60.0)
+    fastest = metrics.measured("inductor", [1.0] * 1000, [1.0] * 1000, ms=0.5)
+    records = [
+        fastest.model_copy(update={"phases": slow_to_build.phases, "processes": slow_to_build.processes}),
+        metrics.measured("onnx", few, few),
+        metrics.measured("eager", few, few, ms=2.0),
+    ]
+    judgement = judged(records, request={"require": "top1>-1%", "calls": 100})
+    assert line(judgement).startswith("onnx, ") and "but " in line(judgement) and "onnx" in line(judgement)
+    (said,) = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
+    assert "may miss what is required" in said
+    assert "one finding could change the winner" in first_screen(judgement, "").whether_to_ship
 
 
 def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends() -> None:
