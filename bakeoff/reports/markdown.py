@@ -268,7 +268,8 @@ def _reproduce(report: Report) -> str:
         f"# {one_line(record.cell.id)}\n{visible(record.command)}" for record in report.records if record.command
     ]
     text = "\n\n".join([*([f"# everything\n{visible(report.command)}"] if report.command else []), *commands])
-    return details("Commands", fenced(text, "sh")) if text else ""
+    to_set = escape(machine.variables_to_set(report.environment))
+    return details("Commands", "\n\n".join(filter(None, [fenced(text, "sh"), to_set]))) if text else ""
 
 
 def _method(report: Report) -> str:

@@ -13,7 +13,7 @@ from bakeoff.records.schema import Record, Status
 from bakeoff.reports import headline
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import escape
+from bakeoff.reports.markdown import escape, to_markdown
 from bakeoff.reports.page import to_cell, to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.reports.terminal import print_answers
@@ -63,7 +63,12 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     told = "The model's files read MYWIDTH, which was set: set it for these commands, too."
     stream = io.StringIO()
     print_answers(found, Console(file=stream, width=200))
-    for text in (stream.getvalue(), to_short_markdown(found, Path("run")), html.unescape(to_page(found))):
+    for text in (
+        stream.getvalue(),
+        to_short_markdown(found, Path("run")),
+        to_markdown(found),
+        html.unescape(to_page(found)),
+    ):
         assert told in text
         assert "MYDEPTH, " not in text
     assert first_screen(judge(plain), "run").variables_to_set == ""
