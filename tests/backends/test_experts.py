@@ -18,7 +18,9 @@ TINY_MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]
                 "num_local_experts": 4, "max_position_embeddings": 32}  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["onnx", "aotinductor", pytest.param("openvino", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("aotinductor", "openvino"))]
+)
 def test_experts_are_computed_by_operators_that_the_engine_has(tmp_path: Path, backend: str) -> None:
     pytest.importorskip("transformers", minversion="5")
     (tmp_path / "config.json").write_text(json.dumps(TINY_MIXTRAL))

@@ -78,7 +78,9 @@ def test_the_extra_for_cpus_keeps_the_torch_that_is_there(wheel: Path) -> None:
     assert "torch" not in seen
 
 
-@pytest.mark.parametrize("command", [["bakeoff"], ["python", "-m", "bakeoff"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["bakeoff"], pytest.param(["python", "-m", "bakeoff"], marks=pytest.mark.slow)], ids=" ".join
+)
 def test_an_installed_bakeoff_gives_a_verdict_in_an_empty_folder(
     command: list[str], installed: Installed, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ BRIEFLY = ("--backends", "eager", "--devices", "cpu", "--processes", "1", "--min
     ("program", "model"),
     [
         (["-m", "bakeoff"], "detect:factory"),
-        ([str(ROOT / "runner.py")], "reports.net:factory"),
+        pytest.param([str(ROOT / "runner.py")], "reports.net:factory", marks=pytest.mark.slow),
     ],
     ids=["module", "module in a package"],
 )
