@@ -75,9 +75,10 @@ def beaten(records: Sequence[Record], requirements: Requirements | None = None) 
 
 
 PROCESSES_OF_BASELINE = 5
-"""Speed-ups are taken to the baseline. So it takes part at least until this many epochs show that it is slower,"""
+"""Speed-ups are taken to the baseline. So it takes part until this many epochs show that it is slower."""
+
 NARROW_SPEEDUP = 1.1
-"""or until the high end of the speed-up's 95 % interval is less than this many times the low end."""
+"""It leaves earlier if the high end of the speed-up's 95 % interval is less than this many times the low end."""
 
 NEAR_BEST = 1.15
 """Nobody chooses a cell for its energy that takes more than this many times as long as the best one."""

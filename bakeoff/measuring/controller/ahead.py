@@ -1,7 +1,7 @@
 """Processes of the next epoch that load beside those of the present one, where a GPU's machine has cores to spare.
 
-Loading needs no quiet, and two processes of a cell load in hardly more time than one. What is timed comes in order: a
-process that has loaded is stopped until its epoch comes.
+Loading needs no quiet, and two processes of a cell load sooner side by side than one after the other. What is timed
+comes in order: a process that has loaded is stopped until its epoch comes.
 """
 
 from __future__ import annotations
