@@ -26,7 +26,6 @@ from bakeoff.judging.estimate import (
     Turn,
     are_enough,
     medians_and_errors,
-    process_medians_ms,
     series_of,
     shared_logs,
 )
@@ -58,7 +57,7 @@ class Fit:
     """
 
     latency_ms: Mapping[str, float]
-    _series: Mapping[str, Series]
+    series: Mapping[str, Series]  # that it was made from
     _epochs: Sequence[_Effects]
 
     def latency_ci95_ms(self, label: str) -> Interval | None:
@@ -69,7 +68,7 @@ class Fit:
         levels = self.process_logs[label]
         if len(levels) > 1:
             return around(self.latency_ms[label], student_half_width(levels))
-        (turns,), (level,) = self._series[label].values(), levels
+        (turns,), (level,) = self.series[label].values(), levels
         interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
         interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
         # the fit may have moved the latency, because of what other cells say of the machine's drift
@@ -101,7 +100,7 @@ class Fit:
         """The logarithm of the median of each process, by label."""
         return {
             label: [float(np.median(_logs(turns))) for turns in series.values()]
-            for label, series in self._series.items()
+            for label, series in self.series.items()
         }
 
     def epoch_logs(self, slow: str, fast: str) -> list[float]:
@@ -110,7 +109,7 @@ class Fit:
 
     def round_logs(self, slow: str, fast: str) -> list[float]:
         """Return the logarithm of slow / fast for every round that the two cells shared."""
-        ours, theirs = self._series[fast], self._series[slow]
+        ours, theirs = self.series[fast], self.series[slow]
         shared = sorted(ours.keys() & theirs.keys())
         return [log for process in shared for log in shared_logs(ours[process], theirs[process])]
 
@@ -133,7 +132,7 @@ class Fit:
         sides = self.process_logs[fast], self.process_logs[slow]
         processes = min(map(len, sides))
         if processes == 1:
-            sides = _all_logs(self._series[fast]), _all_logs(self._series[slow])
+            sides = _all_logs(self.series[fast]), _all_logs(self.series[slow])
         half = welch_half_width(*sides) if min(map(len, sides)) >= FEWEST_UNPAIRED else None
         return Ratio(value=value, ci95=around(value, half), paired=False, processes=processes)
 
@@ -226,7 +225,7 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
         return None
     alone = fit({"": series})
     calls_ms = np.concatenate([np.asarray(burst.samples_ns, dtype=np.float64) for burst in bursts]) / 1e6
-    medians_ms = process_medians_ms(bursts).values()
+    medians_ms = [float(np.median([turn.ms for turn in turns.values()])) for turns in series.values()]
     return Latency(
         calls=len(calls_ms),
         median_ms=alone.latency_ms[""],
@@ -234,10 +233,10 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
         mean_ms=float(calls_ms.mean()),
         std_ms=float(calls_ms.std(ddof=1)) if len(calls_ms) > 1 else 0.0,
         min_ms=float(calls_ms.min()),
-        p90_ms=percentile(calls_ms.tolist(), 0.90),
-        p95_ms=percentile(calls_ms.tolist(), 0.95),
-        p99_ms=percentile(calls_ms.tolist(), 0.99),
-        p999_ms=percentile(calls_ms.tolist(), 0.999),
+        p90_ms=percentile(calls_ms, 0.90),
+        p95_ms=percentile(calls_ms, 0.95),
+        p99_ms=percentile(calls_ms, 0.99),
+        p999_ms=percentile(calls_ms, 0.999),
         processes=len(medians_ms),
         process_spread=max(medians_ms) / min(medians_ms) - 1 if len(medians_ms) > 1 else None,
     )

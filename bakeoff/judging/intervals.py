@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from bakeoff.records.schema import Interval
 
 PERCENTILE_CONFIDENCE = 0.99
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
-def _special() -> ModuleType:
-    """Import scipy.special, which takes half a second, when it is first used."""
+
+def special_functions() -> ModuleType:
+    """Return scipy.special. The first import takes up to half a second."""
     from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
     return special  # type: ignore[no-any-return,unused-ignore]
@@ -30,7 +33,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     """
     n = len(values)
     k = 0
-    while 2 * _special().bdtr(k, n, 0.5) <= 1 - confidence:
+    while 2 * special_functions().bdtr(k, n, 0.5) <= 1 - confidence:
         k += 1
     if k < 1:
         return None
@@ -38,6 +41,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     return Interval(low=float(ordered[k - 1]), high=float(ordered[n - k]))
 
 
+@functools.cache
 def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> int:
     """Return the smallest sample that can hold `quantile`: 64 calls for p90, 130 for p95, 662 for p99, 6,636 for p99.9.
 
@@ -45,18 +49,18 @@ def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> 
     q^n + n·q^(n-1)·(1-q) <= 1 - confidence.
     """
     low, high = 2, 4
-    while _special().bdtr(1, high, 1 - quantile) > 1 - confidence:
+    while special_functions().bdtr(1, high, 1 - quantile) > 1 - confidence:
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
-        if _special().bdtr(1, middle, 1 - quantile) > 1 - confidence:
+        if special_functions().bdtr(1, middle, 1 - quantile) > 1 - confidence:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def percentile(values: Sequence[float], quantile: float) -> float | None:
+def percentile(values: Sequence[float] | Array, quantile: float) -> float | None:
     """Return the empirical quantile, or None if the sample is smaller than `calls_needed`."""
     if len(values) < calls_needed(quantile):
         return None
@@ -65,13 +69,13 @@ def percentile(values: Sequence[float], quantile: float) -> float | None:
 
 def binomial_tail(successes: int, trials: int) -> float:
     """Return how often a fair coin shows heads at most so many times."""
-    return float(_special().bdtr(successes, trials, 0.5)) if trials else 1.0
+    return float(special_functions().bdtr(successes, trials, 0.5)) if trials else 1.0
 
 
 @functools.cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """Return half the width of a two-sided t-interval, in standard errors."""
-    return float(_special().stdtrit(degrees, (1 + confidence) / 2))
+    return float(special_functions().stdtrit(degrees, (1 + confidence) / 2))
 
 
 def student_half_width(logs: Sequence[float]) -> float | None:
@@ -146,9 +150,9 @@ def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
     within = sum(float(np.var(group)) * len(group) for group in groups) / (number - groups_number)
     if within == 0:
         return 1.0 if between == 0 else 0.0
-    return float(_special().fdtrc(groups_number - 1, number - groups_number, between / within))
+    return float(special_functions().fdtrc(groups_number - 1, number - groups_number, between / within))
 
 
 def student_tail(half_widths: float, degrees: int) -> float:
     """Return the two-sided p-value of a distance from the middle, in half widths of the 95 % t-interval."""
-    return float(2 * _special().stdtr(degrees, -half_widths * student_quantile(0.95, degrees)))
+    return float(2 * special_functions().stdtr(degrees, -half_widths * student_quantile(0.95, degrees)))

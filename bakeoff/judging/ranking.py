@@ -9,7 +9,7 @@ from functools import cached_property
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
-from bakeoff.judging.estimate import Series, Turn, series_of
+from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.precisions import places_of, sharing_first_place
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
@@ -177,7 +177,7 @@ class Ranking:
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:
         """The cells that a ranked one was much faster than in every round, by label."""
-        series = {record.cell.label: series_of(record.bursts) for record in self.measured}
+        series = {record.cell.label: self.fit.series.get(record.cell.label, {}) for record in self.measured}
         return beaten_in_every_round(series, [record.cell.label for record in self.ranked], self.baseline_label)
 
     def undecided(self) -> list[tuple[Record, Ratio]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bakeoff import backends, models
+from bakeoff.judging.intervals import special_functions
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -101,6 +102,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
         )
         launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
     launchers.prepare(servers_of(request))
+    special_functions()  # imported while servers import torch, and not between two rounds
     launchers.await_serving(1)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:

@@ -718,8 +718,7 @@ class CellRun:
         )
 
     def _around(self, finished: Finished) -> list[AroundCall]:
-        index = self._alive().summary().index
-        return [each.model_copy(update={"process": index}) for each in finished.around]
+        return [each.model_copy(update={"process": self._alive().epoch}) for each in finished.around]
 
     def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from bakeoff.judging.estimate import burst_medians_ms, steadiest
+from bakeoff.judging.estimate import steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
@@ -112,7 +111,7 @@ class ContestRun:
         """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
         records = {cell_run: cell_run.record() for cell_run in self._cells}
         too_large = []
-        for cell_run in sorted(records, key=lambda each: statistics.median(burst_medians_ms(each.bursts))):
+        for cell_run in sorted(records, key=lambda each: each.median_ms):
             record = records[cell_run]
             try:
                 name = self._run.artifacts.keep(record.cell.id, cell_run.artifact) if self._run.artifacts else ""

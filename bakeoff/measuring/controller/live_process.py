@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bakeoff.judging.fit import summarise
+from bakeoff.judging.estimate import series_of
+from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import Ready
@@ -37,12 +38,12 @@ class LiveProcess:
         return phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases
 
     def summary(self) -> Process:
-        latency = summarise(self.bursts)
+        median_ms = fit({"": series_of(self.bursts)}).latency_ms.get("")
         return Process(
             index=self.epoch,
             warm=self.is_warm and not self.first_build,
             build=self.build,
             phases=self.all_phases,
-            calls=latency.calls if latency else 0,
-            median_ms=latency.median_ms if latency else None,
+            calls=sum(len(burst.samples_ns) for burst in self.bursts),
+            median_ms=median_ms,
         )
