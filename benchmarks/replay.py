@@ -7,17 +7,19 @@
 `benchmarks/equals.npz` holds 1,320 trials in which the second copy was equal, and 80 in which it was slower by itself
 (docs/method.md says how they were made, docs/evidence.md where their raw data is). Of every round it keeps the median
 latency of both copies, to 0.02 %, and whether something disturbed them. A replay asks after every process, from the
-third on, whether the contest is decided, as a run does. It cannot ask for more processes than a trial had: trials that
-were stored after three processes often stay undecided when a slowdown is planted in them. Near a threshold a replay may
-differ from what the trial itself said, because it knows a burst by its stored quantiles only.
+third on, whether the contest is decided, as a run does, and leaves out the rounds that a run would not take today. It
+cannot ask for more processes than a trial had: trials that were stored after three processes often stay undecided when
+a slowdown is planted in them. Near a threshold a replay may differ from what the trial itself said, because it knows a
+burst by its stored quantiles only.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bakeoff.judging.decision import FEWEST_PROCESSES, Relation, is_decided, relation
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit
+from bakeoff.judging.gaps import gap, is_clear
+from bakeoff.measuring.controller.rounds import MAX_ERROR_AT_HALF
+from bakeoff.planning.sampling_plan import MIN_ROUNDS_PER_EPOCH
 from bakeoff.records.schema import Ratio
 
 STORED = Path(__file__).with_name("equals.npz")
@@ -87,13 +92,28 @@ def replay(trial: StoredTrial, planted: float = 1.0) -> Outcome:
         for process, turns in trial.again.items()
     }
     processes = sorted(trial.first)
+    first = dict(trial.first)
+    for process in processes:
+        first[process], again[process] = as_taken_today(first[process], again[process])
     for count in range(min(FEWEST_PROCESSES, len(processes)), len(processes) + 1):
         seen = processes[:count]
-        found = fit({"first": {one: trial.first[one] for one in seen}, "again": {one: again[one] for one in seen}})
+        found = fit({"first": {one: first[one] for one in seen}, "again": {one: again[one] for one in seen}})
         ratio = found.ratio("first", "again")
         if is_decided(ratio):
             break
     return Outcome(ratio, relation(ratio), is_decided(ratio))
+
+
+Turns = Mapping[tuple[int, int], Turn]
+
+
+def as_taken_today(first: Turns, again: Turns) -> tuple[Turns, Turns]:
+    """Return the rounds of two processes of an epoch, without those that today's rules would not have taken."""
+    half = MIN_ROUNDS_PER_EPOCH // 2
+    halves = [{key: turn for key, turn in turns.items() if key[1] < half} for turns in (first, again)]
+    fast, slow = sorted(halves, key=lambda turns: statistics.median(turn.ms for turn in turns.values()))
+    known = gap(fast, slow)
+    return (halves[0], halves[1]) if known and is_clear(known, MAX_ERROR_AT_HALF) else (first, again)
 
 
 def stored_trials(path: Path = STORED) -> Iterator[StoredTrial]:

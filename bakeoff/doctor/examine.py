@@ -162,7 +162,9 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
         cell_run.await_step()
         cell_run.begin_build()
         cell_run.await_step()
-        accuracy = cell_run.warm_up().accuracy
+        cell_run.begin_warm_up()
+        cell_run.await_step()
+        accuracy = cell_run.accuracy
     except CellEnded as ended:
         record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL

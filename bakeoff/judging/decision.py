@@ -97,6 +97,12 @@ def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
     return not ratio.paired or _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
 
 
+def fewest_processes(ratio: Ratio) -> int:
+    """Return with how many processes this ratio can be decided at the earliest."""
+    is_narrow = 1 + TIE_MARGIN <= max(ratio.value, 1 / ratio.value) < 1 + NARROW_LEAD
+    return FEWEST_FOR_NARROW_LEAD if is_narrow else FEWEST_PROCESSES
+
+
 def _is_faster(ratio: Ratio, narrow: float) -> bool:
     if ratio.ci95 is None:
         return False

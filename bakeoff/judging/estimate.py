@@ -36,8 +36,8 @@ deviation (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, J
 MAX_STANDARD_ERROR = 0.0125
 """If the standard error of a ratio is at most this, more rounds add little: equal processes differ by 0 to 1.4 %."""
 
-MAX_STANDARD_ERROR_SHARE = 1 / 8
-"""If the standard error is at most this share of a difference, three processes can show the difference."""
+LEAST_ERROR = 0.0025
+"""The standard error of a log ratio of one process counts as this at least: a few rounds may agree by chance."""
 
 
 def burst_ms(burst: Burst) -> float:
@@ -129,32 +129,6 @@ def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
     return sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
 
 
-def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
-    """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
-
-    The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
-    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
-    What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
-    the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
-
-    Looking after each round stops a little early, at errors about a fifth larger than these.
-    """
-    turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
-    filled = [place for place, each in enumerate(turns) if each]
-    if not filled or (bridge is not None and not turns[bridge]):
-        return set()
-    against = fastest(cells) if bridge is None else bridge
-    found = set()
-    for other in filled:
-        logs = shared_logs(turns[against], turns[other])
-        if other == against or not logs:
-            continue
-        (middle,), (error,) = medians_and_errors(np.array([logs]))
-        if error > max(MAX_STANDARD_ERROR, 0.0 if bridge is not None else abs(middle) * MAX_STANDARD_ERROR_SHARE):
-            found |= {against, other}
-    return found
-
-
 def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
     """Return the place of the cell with the smallest standard error over its bursts, in logarithms.
 
@@ -182,7 +156,7 @@ def fastest(cells: Sequence[Sequence[Burst]]) -> int:
 
 def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
     """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
-    shared, calm = _common_rounds(fast, slow)
+    shared, calm = common_rounds(fast, slow)
     used = calm if are_enough(len(calm), len(shared)) else shared
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
 
@@ -197,11 +171,11 @@ def undisturbed(series: Series) -> Series:
 
 def compares_disturbed_rounds(series: Series, other: Series) -> bool:
     """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
-    rounds = [_common_rounds(series[process], other[process]) for process in series.keys() & other.keys()]
+    rounds = [common_rounds(series[process], other[process]) for process in series.keys() & other.keys()]
     return any(len(calm) < len(shared) and not are_enough(len(calm), len(shared)) for shared, calm in rounds)
 
 
-def _common_rounds(
+def common_rounds(
     one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the rounds that both have, and those of them that were undisturbed for both."""

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from bakeoff.judging.estimate import (
+    LEAST_ERROR,
     Series,
     Turn,
     are_enough,
@@ -41,9 +42,6 @@ from bakeoff.records.schema import Burst, Interval, Latency, Ratio, Record, Repo
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-
-LEAST_ERROR = 0.0025
-"""The standard error of a pair's log ratio counts as this at least: a few rounds may agree by chance."""
 
 FEWEST_UNPAIRED = 3
 """Without common rounds, fewer values on either side say too little about their spread."""

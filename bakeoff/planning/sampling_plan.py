@@ -49,6 +49,14 @@ class SamplingPlan:
     builds: int = 1
     energy_of_all: bool = False
 
+    @property
+    def rounds_may_end_early(self) -> bool:
+        """Return True where a cell whose gap to the fastest is clear needs only half of the rounds.
+
+        That is not so where a single gap does not decide, where builds are compared, and for required percentiles.
+        """
+        return self.races and self.builds == 1 and not self.wanted_calls
+
     @classmethod
     def lasting(
         cls,
@@ -58,19 +66,21 @@ class SamplingPlan:
         max_processes: int = MAX_PROCESSES,
         builds: int = 1,
     ) -> SamplingPlan:
-        """Return a plan that samples each cell for at least `seconds` over all its processes, and 100 calls over three.
+        """Return a plan that samples each cell for `seconds` over all its processes, and for 100 calls over three.
 
+        One or two processes take their share of what three would take.
         `--processes` applies to every cell. Without it, clear losers stop early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
         races, processes = processes is None, processes or processes_for(builds)
-        rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds / processes / MAX_BURST_S))
+        seconds_of_process = seconds / max(processes, MIN_PROCESSES)
+        rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds_of_process / MAX_BURST_S))
         return cls(
             processes=processes,
             # who asks for fewer than an interval needs has asked not to be sure
             most_processes=max(processes, max_processes) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
-            burst_s=seconds / processes / rounds,
+            burst_s=seconds_of_process / rounds,
             burst_calls=math.ceil(MIN_CALLS_PER_CELL / max(processes, MIN_PROCESSES) / rounds),
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(MAX_WARM_UP_S, seconds / 2),

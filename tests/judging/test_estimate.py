@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from bakeoff.judging.estimate import (
     ERROR_PER_DEVIATION,
     burst_ms,
-    imprecise,
     interval_at,
     ratio_over_processes,
     steadiest,
     undisturbed_rounds,
 )
 from bakeoff.judging.fit import speedup
+from bakeoff.judging.gaps import imprecise, unclear
 from bakeoff.judging.intervals import calls_needed, median_interval, percentile
 from bakeoff.records.schema import Burst
 from tests.reports.samples import bursts, constant, under
@@ -95,6 +95,23 @@ def test_without_a_round_in_common_no_further_one_tells_more() -> None:
     assert not imprecise([])
     assert not imprecise([constant([1.0, 1.0])])
     assert not imprecise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])
+
+
+def test_a_gap_is_clear_once_its_error_is_a_small_share_of_it() -> None:
+    even = constant([1.0] * 6)
+    cells = [even, noisy(1.1, 6, 0.002), noisy(1.1, 6, 0.2), noisy(3.0, 6, 0.06)]
+    assert unclear(cells) == {0, 2}
+    assert unclear(cells, most_error=0.001) == {0, 2, 3}, "an error as small as a few rounds can have is enough"
+    assert unclear(cells[:2]) == set()
+    assert unclear([even]) == {0}, "alone there is no gap"
+    assert unclear([even, noisy(1.003, 6, 0.02)]) == {0, 1}, "a small gap needs all rounds"
+
+
+def test_a_narrow_gap_is_not_clear_in_disturbed_rounds_and_a_wide_one_is() -> None:
+    calm, loud = under(constant([1.0] * 4), wait_share=0.0), under(constant([1.0] * 2, first_round=4), wait_share=0.5)
+    for ratio, is_open in ((1.1, True), (2.0, False)):
+        slow = under(constant([ratio] * 6), wait_share=0.0)
+        assert bool(unclear([[*calm, *loud], slow])) == is_open
 
 
 @pytest.mark.parametrize(("rounds", "off"), [(12, 0.10), (48, 0.05)])

@@ -13,12 +13,13 @@ from bakeoff.measuring.controller.rounds import (
     RepeatDisturbedRounds,
     RoundsSoFar,
     core_of_round,
+    expected_epochs,
     next_epoch,
     order_of_round,
     round_rules,
 )
 from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from bakeoff.records.schema import Burst, Conditions
+from bakeoff.records.schema import Burst, Conditions, Ratio
 
 
 def bursts(level_ms: float, spread: float, rounds: int = 12, disturbed: int = 0) -> list[Burst]:
@@ -55,9 +56,60 @@ def test_disturbed_rounds_are_made_up_for_by_as_many_again_at_most(done: int, di
 
 
 def test_disturbed_rounds_are_repeated_by_those_that_lack_them_beside_the_fastest() -> None:
-    seen = RoundsSoFar(12, [bursts(2.0, 0.001), bursts(1.0, 0.001), bursts(3.0, 0.001, 12, 4)[::-1]])
+    seen = RoundsSoFar(12, [bursts(1.2, 0.001), bursts(1.0, 0.001), bursts(1.1, 0.001, 12, 4)[::-1]])
     assert RepeatDisturbedRounds(12).takers(seen) == {1, 2}
     assert RepeatDisturbedRounds(12).takers(replace(seen, bridge=0)) == {0, 2}
+
+
+def test_disturbed_rounds_of_a_cell_that_is_far_behind_are_not_repeated() -> None:
+    seen = RoundsSoFar(12, [bursts(1.0, 0.001), bursts(3.0, 0.001, 12, 4)[::-1]])
+    assert not RepeatDisturbedRounds(12).takers(seen)
+
+
+HALF = [bursts(1.0, 0.001, 6), bursts(1.01, 0.02, 6), bursts(1.1, 0.001, 6), bursts(3.0, 0.01, 6)]
+
+
+def test_the_second_half_of_the_rounds_is_for_cells_whose_gap_is_not_clear() -> None:
+    rule = PlannedRounds(12, may_end_early=True)
+    assert rule.takers(RoundsSoFar(5, HALF)) == {0, 1, 2, 3}
+    assert rule.takers(RoundsSoFar(6, HALF)) == {0, 1}
+    assert rule.takers(RoundsSoFar(11, [HALF[2], *HALF[1:]])) == {0, 1}, "the question is asked once"
+    assert not PlannedRounds(12, may_end_early=True).takers(RoundsSoFar(6, [HALF[0], HALF[2]]))
+    assert PlannedRounds(12).takers(RoundsSoFar(6, HALF)) == {0, 1, 2, 3}
+
+
+def test_a_cell_with_few_calls_takes_all_rounds_and_so_do_groups() -> None:
+    clear = RoundsSoFar(6, [HALF[0], HALF[2]])
+    assert PlannedRounds(12, calls=1, may_end_early=True).takers(clear) == {0, 1}
+    assert PlannedRounds(12, may_end_early=True).takers(replace(clear, bridge=0)) == {0, 1}
+
+
+def test_all_rounds_are_taken_where_one_gap_does_not_decide() -> None:
+    assert SamplingPlan.lasting(1.5).rounds_may_end_early
+    for plan in (
+        SamplingPlan.lasting(1.5, 3),
+        SamplingPlan.lasting(1.5, wanted_calls=600),
+        SamplingPlan.lasting(1.5, builds=2),
+    ):
+        assert not plan.rounds_may_end_early
+
+
+@pytest.mark.parametrize(
+    ("done", "leads", "expected"),
+    [
+        (0, [], 3),
+        (1, [1.5, 2.0], 3),
+        (1, [1.1, 2.0], 5),
+        (1, [1.001], 3),
+        (3, [1.001], 5),
+        (4, [1.001], 5),
+        (5, [1.1], 7),
+    ],
+)
+def test_a_narrow_lead_is_expected_to_take_five_processes(done: int, leads: list[float], expected: int) -> None:
+    ratios = [Ratio(value=value, ci95=None, paired=True) for value in leads]
+    assert expected_epochs(SamplingPlan.lasting(1.5), done, ratios) == expected
+    assert expected_epochs(SamplingPlan.lasting(1.5, max_processes=3), done, ratios) == 3
 
 
 def test_rounds_that_differ_much_are_refined_and_rounds_that_agree_are_not() -> None:

@@ -1,6 +1,6 @@
-"""Processes of the next epoch that load beside those of the present one, where a GPU's machine has cores to spare.
+"""Processes of later epochs that load beside those of the present one, where a GPU's machine has cores to spare.
 
-Loading needs no quiet, and two processes of a cell load sooner side by side than one after the other. What is timed
+Loading needs no quiet, and several processes of a cell load sooner side by side than one after the other. What is timed
 comes in order: a process that has loaded is stopped until its epoch comes.
 """
 
@@ -15,29 +15,39 @@ from bakeoff.records.schema import Phase
 LIMIT_S = 60.0
 """One that takes longer is given up, and its cell starts in its own epoch as usual."""
 
+MOST_AHEAD = 2
+"""So many processes of a cell are loaded for later epochs at most, since each holds memory."""
 
-def loads_next(epoch: int, plan: SamplingPlan) -> bool:
-    """Return True if the epoch after this one is to load beside it. Both follow the first one, and come in pairs."""
-    following = epoch + 1
-    if plan.builds > 1 or following >= plan.most_processes:
-        return False
-    if following < plan.processes:
-        return epoch % 2 == 1
-    return epoch >= plan.processes and (epoch - plan.processes) % 2 == 0
+
+def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
+    """Return the epochs whose processes may load beside this one, if `expected` epochs are to come in all."""
+    if plan.builds > 1:
+        return range(0)
+    return range(epoch + 1, min(epoch + 1 + MOST_AHEAD, expected, plan.most_processes))
 
 
 class AheadProcess:
-    """A process that starts from what its cell has built. It loads, calls the model and checks it, and stops there."""
+    """A process that starts from what its cell has built. It loads, calls the model and checks it, and stops there.
 
-    def __init__(self, live: LiveProcess, begun_s: float) -> None:
+    One that `builds_alone` stops before it builds.
+    """
+
+    def __init__(self, live: LiveProcess, begun_s: float, builds_alone: bool) -> None:
         self.live = live
         self.is_built = False
-        self.has_failed = False
+        self._is_loaded = False
+        self._has_failed = False
         self._begun_s = begun_s
+        self._builds_alone = builds_alone
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True once it has come as far as it may before its epoch."""
+        return self.is_built or (self._builds_alone and self._is_loaded)
 
     @property
     def is_loading(self) -> bool:
-        return not (self.is_built or self.has_failed)
+        return not (self.is_ready or self._has_failed)
 
     def poll(self, now_s: float) -> None:
         """Take what it has said, and do not wait. A failure is told by the process that its epoch starts instead."""
@@ -56,19 +66,22 @@ class AheadProcess:
         elif isinstance(event, PhaseEnded):
             live.phases.append(Phase(name=event.name, seconds=event.seconds))
         elif isinstance(event, ReadyToBuild):
-            live.worker.send(Build())
+            self._is_loaded = True
+            if not self._builds_alone:
+                live.worker.send(Build())
         elif isinstance(event, Built):
             live.built_s += event.seconds
-            live.waited_s = now_s - self._begun_s
-            live.worker.pause()
             self.is_built = True
         elif isinstance(event, Failed):
             self._give_up()
+        if self.is_ready:
+            live.waited_s = now_s - self._begun_s
+            live.worker.pause()
 
     def end(self) -> None:
         if not self.live.worker.is_over:
             self.live.worker.end()
 
     def _give_up(self) -> None:
-        self.has_failed = True
+        self._has_failed = True
         self.end()

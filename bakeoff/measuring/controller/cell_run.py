@@ -102,7 +102,7 @@ TRACE_LIMIT_S = 60.0
 Steps = Generator[type[Event], Any, None]
 """Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
 
-Awaited = TypeVar("Awaited", Packaged, ReadyToBuild, Built, Ready, BurstTaken, TrafficWindow, Finished)
+Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, Finished)
 
 
 class CellEnded(Exception):
@@ -147,11 +147,11 @@ class MetricsSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, `begin_build`, `warm_up`, bursts, `begin_finish` and `finish`.
+    """One cell. In each epoch come `launch`, `begin_build`, `begin_warm_up`, bursts, `begin_finish` and `finish`.
 
     At the end comes `record`.
 
-    `launch` and `begin_build` do not wait: `poll` says when the process has loaded, and when it has built. Each of them
+    `launch`, `begin_build` and `begin_warm_up` do not wait: `poll` says when the process has done that. Each of them
     raises CellEnded where the cell comes to its end instead.
     """
 
@@ -161,7 +161,7 @@ class CellRun:
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
-        self.ahead: AheadProcess | None = None  # of a later epoch
+        self.ahead: dict[int, AheadProcess] = {}  # of later epochs
         self._setup = setup
         self._now_s = setup.machine.now_s
         self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
@@ -290,23 +290,25 @@ class CellRun:
         job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
         build = self._next_build
         worker = self._start_worker(job, self._folder_of(build), launcher, is_further=True)
-        self.ahead = AheadProcess(LiveProcess(self.cell, epoch, build, True, worker), self._now_s())
+        live = LiveProcess(self.cell, epoch, build, True, worker)
+        self.ahead[epoch] = AheadProcess(live, self._now_s(), self.builds_alone)
 
-    def take_ahead(self, launcher: Launcher, epoch: int) -> bool:
-        """Go on with the process that was launched ahead for this epoch, if it is built. Return False otherwise."""
-        ahead = self.ahead
-        if ahead is None or not ahead.is_built or ahead.live.epoch != epoch:
-            self.drop_ahead()
-            return False
-        self._live, self._launcher, self._ends_s, self.ahead = ahead.live, launcher, math.inf, None
+    def take_ahead(self, launcher: Launcher, epoch: int) -> AheadProcess | None:
+        """Go on with the process that was launched ahead for this epoch, if it is ready for it."""
+        ahead = self.ahead.pop(epoch, None)
+        if ahead is None or not ahead.is_ready:
+            if ahead is not None:
+                ahead.end()
+            return None
+        self._live, self._launcher, self._ends_s = ahead.live, launcher, math.inf
         self._budget_s -= ahead.live.waited_s
-        return True
+        return ahead
 
     def drop_ahead(self) -> None:
-        """End the process of a later epoch, if there is one: that epoch will not come, or lacks its memory."""
-        if self.ahead is not None:
-            self.ahead.end()
-            self.ahead = None
+        """End the processes of later epochs: these will not come, or lack memory."""
+        for ahead in self.ahead.values():
+            ahead.end()
+        self.ahead.clear()
 
     def begin_build(self) -> None:
         """Have the cell built and checked in its process, which has loaded, and do not wait for it."""
@@ -327,7 +329,7 @@ class CellRun:
         return self._alive().worker
 
     def poll(self) -> bool:
-        """Take what the process has said, and do not wait. Return True once it has loaded, or built."""
+        """Take what the process has said, and do not wait. Return True once it has loaded, built, or warmed up."""
         live, start = self._alive(), self._starting
         assert start is not None, "the cell is being started"
         with self._ending_as_record(live, math.inf):
@@ -353,7 +355,7 @@ class CellRun:
         return self._starting.deadline_s
 
     def await_step(self) -> None:
-        """Wait until the process has loaded, or built."""
+        """Wait until the process has loaded, built, or warmed up."""
         while not self.poll():
             self._setup.machine.wait([self.worker], TICK_S)
             self._setup.progress.tick()
@@ -380,13 +382,16 @@ class CellRun:
         if not live.is_warm:
             self._builds.done(live.build, self._build_of(live))
 
-    def warm_up(self) -> Ready:
-        """Have the cell warmed up, which has been built. Return what its process tells of itself."""
+    def begin_warm_up(self) -> None:
+        """Have the cell warmed up, which has been built, and do not wait for it. Its process then tells of itself."""
         live = self._alive()
         live.worker.send(BeginWarmUp())
-        ready = self._await(live, Ready)
+        self._begin(self._warming_up(live))
+
+    def _warming_up(self, live: LiveProcess) -> Steps:
+        ready = yield Ready
         self._ends_s = math.inf
-        live.ready, self.peak_memory = ready, ready.memory
+        self.peak_memory = ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
         live.ready = ready.model_copy(update={"placement": placement_of_both(ready.placement, live.first_build)})
@@ -397,7 +402,11 @@ class CellRun:
                 self._setup.store.keep_build(made)
         if self.cached_at and not ready.accuracy.passed:
             raise CellEnded(self._record(Status.INCORRECT, wrong_outputs(ready.accuracy)))
-        return live.ready
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How right its process was before the first burst."""
+        return self._ready().accuracy
 
     def _build_of(self, live: LiveProcess) -> FirstBuild:
         """Return what is to be known of a build that its process has made."""
@@ -421,6 +430,7 @@ class CellRun:
         self._failed_build = BuiltAnew(reason=record.reason)
         self._so_far = self.load = None
         self.leave()
+        self.drop_ahead()
         self._builds.spoil()
         self._builds.leave(self.cell.label, keeps_build=False)
         self._builds = self._own_folder()
@@ -575,7 +585,7 @@ class CellRun:
             return Metrics(failure=evaluates_too_long(setup.limit_s, min(left_s, 0.0)))
         try:
             deadline_s = begun_s + min(setup.limit_s, left_s)
-            while not isinstance(event := self._receive(live.worker, deadline_s, may_tick=True), Evaluated):
+            while not isinstance(event := self._receive(live.worker, deadline_s), Evaluated):
                 self._is_awaited(live, event, Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
@@ -768,7 +778,7 @@ class CellRun:
         try:
             with self._ending_as_record(live, limit_s):
                 while True:
-                    event = self._receive(live.worker, deadline_s, may_tick=kind is Ready)
+                    event = live.worker.receive(deadline_s)
                     if self._is_awaited(live, event, kind):
                         assert isinstance(event, kind)
                         return event
@@ -825,16 +835,15 @@ class CellRun:
         self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()
 
-    def _receive(self, worker: Worker, deadline_s: float, may_tick: bool) -> Event:
-        """Return the next event. While a cell is built, elapsed times on the screen move on meanwhile."""
-        while may_tick:
+    def _receive(self, worker: Worker, deadline_s: float) -> Event:
+        """Return the next event. Elapsed times on the screen move on meanwhile."""
+        while True:
             try:
                 return worker.receive(min(deadline_s, self._now_s() + TICK_S))
             except DeadlinePassed:
                 if self._now_s() >= deadline_s:
                     raise
                 self._setup.progress.tick()
-        return worker.receive(deadline_s)
 
     def _record(self, status: Status, failure: Failure | None, **fields: Any) -> Record:
         """Return a record with what the cell has come to, its live process included."""

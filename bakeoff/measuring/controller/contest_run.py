@@ -15,6 +15,7 @@ from bakeoff.measuring.controller.rounds import (
     Pairs,
     RoundsSoFar,
     core_of_round,
+    expected_epochs,
     next_epoch,
     order_of_round,
     racing,
@@ -98,7 +99,8 @@ class ContestRun:
         while cells := self._for_another_epoch(self._epochs_done):
             # alternate the order, so that no backend profits from starting first
             in_reverse = self._epochs_done % 2 == 1 and self._held_all
-            epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells))
+            expected = expected_epochs(self._run.sampling, self._epochs_done, self._run.leads(self._records()))
+            epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
             self._run_epoch(epoch)
             self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
             for stand_in, _ in self._stand_ins:
@@ -106,6 +108,9 @@ class ContestRun:
             self._stand_ins = []
             self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
             self._keep()
+
+    def _records(self) -> list[Record]:
+        return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
 
     def _conclude_all(self) -> None:
         """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
@@ -312,7 +317,7 @@ class ContestRun:
 
     def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
         on_gpu = self._machine.gpu_processes(self._device)
-        ahead = sum(cell_run.ahead is not None for cell_run in self._cells)
+        ahead = sum(len(cell_run.ahead) for cell_run in self._cells)
         return Conditions(
             calibration_ms=self._machine.calibrate_ms(),
             core=core_of_round(group, number, self._machine.usable_cores()),

@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from bakeoff.judging.estimate import fastest, imprecise, undisturbed_rounds
+from bakeoff.judging.decision import fewest_processes
+from bakeoff.judging.estimate import fastest, undisturbed_rounds
+from bakeoff.judging.gaps import MIN_CALM_SHARE, imprecise, unclear
 from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from bakeoff.records.schema import Burst, LeftEarly
+from bakeoff.records.schema import Burst, LeftEarly, Ratio
 
 Pairs = Sequence[tuple[str, str]]
 
 Cell = TypeVar("Cell")
 
-MIN_UNDISTURBED_SHARE = 0.75
-"""Minimum share of undisturbed rounds; below it, rounds are repeated."""
+MAX_ERROR_AT_HALF = 0.025
+"""A cell that ends after half of the planned rounds has a gap to the fastest whose standard error is at most this."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,40 @@ class RoundRule(Protocol):
         """Return the places of the cells for which one more round is worth its time."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlannedRounds:
+    """All cells take half of the rounds. The other half is for those whose gap to the fastest is not clear by then.
+
+    A cell needs as many calls as all planned rounds have at least. With `may_end_early` False, every cell takes all
+    rounds, and so it is in groups, where ratios between two groups have the errors of both. An object is for one group
+    of cells in one epoch.
+    """
+
     rounds: int
+    calls: int = 0  # of a burst, at least
+    may_end_early: bool = False
+    _goes_on: dict[int, set[int]] = field(default_factory=dict)  # by the number of cells alive
 
     def takers(self, seen: RoundsSoFar) -> set[int]:
-        return set(range(len(seen.bursts))) if seen.done < self.rounds else set()
+        everyone = set(range(len(seen.bursts)))
+        half = self.rounds // 2
+        if seen.done >= self.rounds:
+            return set()
+        if not self.may_end_early or seen.done < half or seen.bridge is not None:
+            return everyone
+        if len(everyone) not in self._goes_on:
+            first_half = [_before(half, bursts) for bursts in seen.bursts]
+            short = {place for place, bursts in enumerate(first_half) if _calls(bursts) < self.calls * self.rounds}
+            self._goes_on[len(everyone)] = short | unclear(first_half, MAX_ERROR_AT_HALF)
+        return self._goes_on[len(everyone)]
 
 
 @dataclass(frozen=True)
 class RepeatDisturbedRounds:
     """Rounds that were disturbed are made up for, by as many again as were planned at most.
 
-    They are for the cells that lack undisturbed ones, and for the one that ratios are taken to.
+    They are for the cells that lack undisturbed ones and whose gap to the fastest is not clear, and for the one that
+    ratios are taken to.
     """
 
     planned: int
@@ -59,8 +82,10 @@ class RepeatDisturbedRounds:
     def takers(self, seen: RoundsSoFar) -> set[int]:
         if not self.planned <= seen.done < 2 * self.planned or not any(seen.bursts):
             return set()
-        enough = MIN_UNDISTURBED_SHARE * self.planned
+        enough = MIN_CALM_SHARE * self.planned
         lacking = {place for place, bursts in enumerate(seen.bursts) if undisturbed_rounds(bursts) < enough}
+        if lacking and seen.bridge is None:
+            lacking &= unclear(seen.bursts)
         return lacking | {fastest(seen.bursts) if seen.bridge is None else seen.bridge} if lacking else set()
 
 
@@ -85,13 +110,18 @@ class RefineImpreciseRounds:
         return self._imprecise[key]
 
 
+def _calls(bursts: Sequence[Burst]) -> int:
+    return sum(len(burst.samples_ns) for burst in bursts)
+
+
 def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:
     return [burst for burst in bursts if burst.round < round_number]
 
 
 def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
     """Return the rules of an epoch. It goes on while one of them finds a cell that another round is for."""
-    rules = (PlannedRounds(plan.rounds), RepeatDisturbedRounds(plan.rounds))
+    planned = PlannedRounds(plan.rounds, plan.burst_calls, plan.rounds_may_end_early)
+    rules = (planned, RepeatDisturbedRounds(plan.rounds))
     may_save_processes = plan.most_processes > plan.processes
     return (*rules, RefineImpreciseRounds(plan.rounds)) if may_save_processes else rules
 
@@ -120,6 +150,17 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
     if not has_budget:
         return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
     return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: more of each")
+
+
+def expected_epochs(plan: SamplingPlan, done: int, leads: Sequence[Ratio]) -> int:
+    """Return how many epochs are likely to come in all, when `done` of them show these leads of the best cell.
+
+    A contest that needs one more process of each cell than was expected mostly needs a second one.
+    """
+    expected = max(plan.processes, *map(fewest_processes, leads), 0)
+    if done >= expected:
+        expected = done + 2 - (done - expected) % 2
+    return min(expected, plan.most_processes)
 
 
 def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.ranking import NOTHING, undecided
+from bakeoff.judging.ranking import NOTHING, Ranking, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
@@ -21,7 +21,7 @@ from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import Step, TimePlan
 from bakeoff.records.artifacts import Artifacts
-from bakeoff.records.schema import Record, Status
+from bakeoff.records.schema import Ratio, Record, Status
 from bakeoff.records.store import Store
 
 NO_TIME = "--budget left no time to build it"
@@ -57,6 +57,10 @@ class RunContext:
     def undecided_pairs(self, records: Sequence[Record]) -> Pairs:
         """Return the pairs of labels for which more processes are worth their time, by the records so far."""
         return self.undecided(records) if self.undecided else undecided(records, self.requirements)
+
+    def leads(self, records: Sequence[Record]) -> list[Ratio]:
+        """Return the lead of the best cell over each other one that may win, by the records so far."""
+        return [lead for _, lead in Ranking(records, self.requirements).leads()] if records else []
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""

@@ -3,8 +3,8 @@
 - A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise.
-- Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady.
-- Where a GPU's machine has cores and memory to spare, the next epoch's processes load beside those of this one.
+- Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
+  cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bakeoff.measuring.controller.ahead import AheadProcess, loads_next
+from bakeoff.measuring.controller.ahead import AheadProcess, epochs_ahead
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.environment import SPARE_CORES
 from bakeoff.measuring.controller.run_context import RunContext
@@ -26,7 +26,11 @@ MEMORY_RESERVE = 1.3
 """A cell starts beside others only if memory is free for so many times what it and all that are starting need."""
 
 UNKNOWN_MEMORY = 3
-"""Where several cells of unknown size load at once, each counts as so many times the largest known one."""
+"""Where several cells of unknown size load at once, each counts as so many times the largest known one. The reference
+counts as what it would have taken in the type of the cells."""
+
+BYTES_OF_REFERENCE = 8
+"""A number of the reference in float64 takes so many bytes."""
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Epoch:
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
     is_full: bool = False  # memory holds no more cells beside those that are alive
     holds_all: bool = True  # memory has held all cells at once so far
+    expected: int = 1  # so many epochs are to come in all, by what is known
 
     @property
     def has_more_groups(self) -> bool:
@@ -55,6 +60,7 @@ class Stage(Enum):
     LOADED = "loaded"  # waits until it may build
     BUILDING = "building"
     BUILT = "built"  # stopped, and waits until it may warm up
+    WARMING_UP = "warming up"
 
 
 @dataclass
@@ -65,6 +71,7 @@ class Starting:
     launched_s: float
     stage: Stage = Stage.LOADING
     loading_s: float = 0.0
+    warm_up_begun_s: float = 0.0
 
 
 class GroupStart:
@@ -87,25 +94,20 @@ class GroupStart:
         self._machine = run.machine
         self._known_size = known_size
         self._end_if_late, self._conclude_or_retry = end_if_late, conclude_or_retry
-        self._are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
         self._starting: list[Starting] = []
         self._group: list[CellRun] = []
         self._side_by_side: set[str] = set()
-        may_load_next = self._are_warm and self._shares_cores and not run.time_plan.has_budget
-        self._loads_next = may_load_next and loads_next(epoch.number, run.sampling)
+        self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling)
 
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
         self._epoch.is_full = False
-        while self._starting or (self._epoch.waiting and not self._epoch.is_full):
+        while self._starting or self._loading_ahead or (self._epoch.waiting and not self._epoch.is_full):
             self._launch_waiting()
             self._launch_ahead()
             self._begin_builds()
-            if self._at(Stage.BUILDING) or self._loading_ahead:
-                self._await_event()
-            elif self._at(Stage.BUILT) and (self._are_warm or not self._at(Stage.LOADING)):
-                self._warm_up(self._at(Stage.BUILT))
-            elif self._at(Stage.LOADING):
+            self._begin_warm_up()
+            if self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
                 self._await_event()
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell_run.cell)
@@ -115,6 +117,16 @@ class GroupStart:
                 f"{', '.join(built)} were built side by side: alone, each of them may build a little faster"
             )
         return self._group
+
+    @property
+    def _are_warm(self) -> bool:
+        """Return True where nothing is left to be built that no earlier process has built."""
+        return all(each.starts_warm for each in (*self._epoch.waiting, *(each.cell_run for each in self._starting)))
+
+    @property
+    def _loads_beside(self) -> bool:
+        """Return True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
+        return self._are_warm and self._shares_cores
 
     def _at(self, *stages: Stage) -> list[Starting]:
         return [each for each in self._starting if each.stage in stages]
@@ -131,7 +143,7 @@ class GroupStart:
         Where cells build alone, as many load together as may, and then nothing loads beside a build that is timed.
         """
         goes_on_beside = self._are_warm or (self._shares_cores and not self._builds_alone_now)
-        if self._starting and not goes_on_beside:
+        if self._starting and (not goes_on_beside or self._is_quiet_for_warm_up):
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
             alive, following = self._alive(), next((each for each in self._epoch.waiting if each.may_launch), None)
@@ -145,8 +157,9 @@ class GroupStart:
                 continue
             number = self._epoch.number
             launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(number)
-            if following.take_ahead(launcher, number):
-                self._starting.append(Starting(following, self._machine.now_s(), Stage.BUILT))
+            if ahead := following.take_ahead(launcher, number):
+                stage = Stage.BUILT if ahead.is_built else Stage.LOADED
+                self._starting.append(Starting(following, self._machine.now_s(), stage))
                 continue
             labels = [other.cell.label for other in alive]
             ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
@@ -155,39 +168,45 @@ class GroupStart:
             self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
 
     def _launch_ahead(self) -> None:
-        """Launch the next epoch's processes of the cells that are starting, while cores and memory are there for them.
+        """Launch processes of the next epochs, the next one's first, while cores and memory are there for them.
 
         Not with a budget, because that may leave the next epoch no time.
         """
-        if self._epoch.waiting or not (self._loads_next and self._epoch.holds_all):
+        has_time = not self._run.time_plan.has_budget
+        if self._epoch.waiting or not (self._epoch.holds_all and has_time and self._loads_beside):
             return
         cores = len(self._machine.usable_cores())
-        for cell_run in [each.cell_run for each in self._starting]:
-            busy = len(self._at(Stage.LOADING, Stage.LOADED, Stage.BUILDING)) + len(self._loading_ahead)
-            if cell_run.ahead is None and not cell_run.builds_alone and busy < cores:
-                number, launchers = self._epoch.number + 1, self._run.launchers
-                try:
-                    launcher = launchers.of_environment(cell_run.cell.environment).of_epoch(number)
-                except BakeoffError:  # the next epoch says so, if it comes
-                    self._loads_next = False
-                    return
-                if not self._fits(self._alive(), cell_run):
-                    self._loads_next = False
-                    return
-                cell_run.launch_ahead(launcher, number)
+        alive = self._alive()
+        ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
+        for epoch, cell_run in [(epoch, cell_run) for epoch in self._ahead for cell_run in ready]:
+            if epoch in cell_run.ahead:
+                continue
+            if self._busy + len(self._loading_ahead) >= cores or not self._fits(alive, cell_run):
+                return
+            try:
+                launcher = self._run.launchers.of_environment(cell_run.cell.environment).of_epoch(epoch)
+            except BakeoffError:  # that epoch says so, if it comes
+                self._ahead = range(0)
+                return
+            cell_run.launch_ahead(launcher, epoch)
 
     @property
     def _loading_ahead(self) -> list[AheadProcess]:
-        ahead = [each.cell_run.ahead for each in self._starting]
-        return [each for each in ahead if each is not None and each.is_loading]
+        return [each for cell_run in self._alive() for each in cell_run.ahead.values() if each.is_loading]
+
+    @property
+    def _busy(self) -> int:
+        """The number of processes that load, build or warm up."""
+        return len(self._at(Stage.LOADING, Stage.LOADED, Stage.BUILDING, Stage.WARMING_UP))
 
     def _has_core(self) -> bool:
         """Return True where one more process may load. Without a known size, the first cell comes alone."""
-        busy = [Stage.LOADING, Stage.LOADED, Stage.BUILDING, *(() if self._shares_cores else (Stage.BUILT,))]
+        busy = self._busy + (0 if self._shares_cores else len(self._at(Stage.BUILT)))
         knows_size = self._are_warm or self._group or self._epoch.staying or self._known_size
         cores = len(self._machine.usable_cores())
-        at_once = max(1, min(cores, max(2, cores // 2))) if self._run.interleaved and knows_size else 1
-        return len(self._at(*busy)) < at_once
+        most = cores if self._loads_beside else max(2, cores // 2)
+        at_once = max(1, min(cores, most)) if self._run.interleaved and knows_size else 1
+        return busy < at_once
 
     def _fits(self, alive: Sequence[CellRun], following: CellRun) -> bool:
         """Return True when there is room for one more cell, and for those that are still starting.
@@ -195,15 +214,17 @@ class GroupStart:
         Each is taken to be as large as it was itself, or as the largest one known where it has not been ready yet.
         """
         known = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
-        known += [self._known_size] if self._known_size else []
+        bytes_of_number = 2 if following.cell.precision.is_16_bit else 4
 
-        def needed_bytes(kind: Callable[[Memory], int | None]) -> int:
+        def needed_bytes(kind: Callable[[Memory], int | None]) -> float:
             coming = [following.peak_memory, *(each.cell_run.peak_memory for each in self._starting)]
             coming += [following.peak_memory] * len(self._loading_ahead)  # one by one they were as large at most
-            unknown_bytes = max((kind(peak) or 0 for peak in known), default=0)
+            unknown_bytes: float = max((kind(peak) or 0 for peak in known), default=0)
+            reference_bytes: float = (kind(self._known_size) or 0) if self._known_size else 0
             if coming.count(None) > 1:
                 unknown_bytes *= UNKNOWN_MEMORY
-            return sum((kind(peak) or 0) if peak else unknown_bytes for peak in coming)
+                reference_bytes *= UNKNOWN_MEMORY * bytes_of_number / BYTES_OF_REFERENCE
+            return sum((kind(peak) or 0) if peak else max(unknown_bytes, reference_bytes) for peak in coming)
 
         host_bytes = needed_bytes(lambda peak: peak.peak_resident_bytes)
         device_bytes = needed_bytes(lambda peak: peak.peak_device_bytes)
@@ -225,11 +246,18 @@ class GroupStart:
     def _builds_alone_now(self) -> bool:
         return any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
 
+    @property
+    def _is_quiet_for_warm_up(self) -> bool:
+        """Return True while a cell warms up that nothing may load or build beside."""
+        return bool(self._at(Stage.WARMING_UP)) and not self._loads_beside
+
     def _may_build(self, cell_run: CellRun) -> bool:
         building = self._at(Stage.BUILDING)
+        if self._is_quiet_for_warm_up:
+            return False
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
-        is_quiet = not (building or self._at(Stage.BUILT))
+        is_quiet = not (building or self._loading_ahead or self._at(Stage.BUILT, Stage.WARMING_UP))
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
 
     def _begin_builds(self) -> None:
@@ -248,7 +276,7 @@ class GroupStart:
 
     def _await_event(self) -> None:
         """Wait until a process that loads or builds says something, or a moment has passed."""
-        going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING), self._loading_ahead
+        going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP), self._loading_ahead
         now_s = self._machine.now_s()
         left_s = min((each.cell_run.start_ends_s - now_s for each in going_on), default=TICK_S)
         workers = [*(each.cell_run.worker for each in going_on), *(each.live.worker for each in ahead)]
@@ -268,23 +296,37 @@ class GroupStart:
         if starting.stage is Stage.LOADING:
             starting.stage = Stage.LOADED
             starting.loading_s = self._machine.now_s() - starting.launched_s
-        else:
+        elif starting.stage is Stage.BUILDING:
             starting.stage = Stage.BUILT
             self._pause(starting.cell_run)
+        else:
+            self._end_warm_up(starting)
 
     # --- warming up
 
-    def _warm_up(self, built: Sequence[Starting]) -> None:
-        """Warm these cells up in turn, while no other cell builds."""
-        for starting in built:
-            cell_run, begun_s = starting.cell_run, self._machine.now_s()
-            if self._run.interleaved:
-                cell_run.resume()
-            if self._try(starting, cell_run.warm_up):
-                self._pause(cell_run)
-                self._starting.remove(starting)
-                self._group.append(cell_run)
-                self._note_start(cell_run, starting.loading_s + cell_run.built_s + self._machine.now_s() - begun_s)
+    def _begin_warm_up(self) -> None:
+        """Have one cell warm up, after what may not go on beside it."""
+        built = self._at(Stage.BUILT)
+        if not built or self._at(Stage.WARMING_UP):
+            return
+        if self._builds_alone_now if self._loads_beside else self._at(Stage.BUILDING):
+            return
+        if self._at(Stage.LOADING) and not self._are_warm:
+            return
+        starting = built[0]
+        starting.warm_up_begun_s = self._machine.now_s()
+        if self._run.interleaved:
+            starting.cell_run.resume()
+        if self._try(starting, starting.cell_run.begin_warm_up):
+            starting.stage = Stage.WARMING_UP
+
+    def _end_warm_up(self, starting: Starting) -> None:
+        cell_run = starting.cell_run
+        self._pause(cell_run)
+        self._starting.remove(starting)
+        self._group.append(cell_run)
+        warm_up_s = self._machine.now_s() - starting.warm_up_begun_s
+        self._note_start(cell_run, starting.loading_s + cell_run.built_s + warm_up_s)
 
     def _note_start(self, cell_run: CellRun, seconds: float) -> None:
         step = Step.START if cell_run.has_started_warm else Step.BUILD

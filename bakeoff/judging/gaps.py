@@ -1,0 +1,105 @@
+"""How cells compare by the rounds of one process, while an epoch goes on: which of them need further rounds.
+
+What processes differ by comes on top, and no number of rounds shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bakeoff.judging.decision import NARROW_LEAD
+from bakeoff.judging.estimate import (
+    LEAST_ERROR,
+    MAX_STANDARD_ERROR,
+    Turn,
+    common_rounds,
+    fastest,
+    medians_and_errors,
+    series_of,
+    shared_logs,
+)
+from bakeoff.records.schema import Burst
+
+MAX_STANDARD_ERROR_SHARE = 1 / 8
+"""If the standard error is at most this share of a difference, three processes can show the difference."""
+
+MIN_CALM_SHARE = 0.75
+"""Minimum share of undisturbed rounds; below it, rounds are repeated."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How the latency of a cell compares with that of another one, by the rounds of one process that they shared."""
+
+    log: float
+    error: float  # the standard error of `log`
+    is_calm: bool  # most of the rounds were undisturbed for both
+
+
+def gap(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> Gap | None:
+    """Return the logarithm of slow / fast, or None if the two shared no round."""
+    logs = shared_logs(fast, slow)
+    if not logs:
+        return None
+    shared, calm = common_rounds(fast, slow)
+    (middle,), (error,) = medians_and_errors(np.array([logs]))
+    return Gap(float(middle), float(error), len(calm) >= MIN_CALM_SHARE * len(shared))
+
+
+def _gaps(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> tuple[int, dict[int, Gap | None]] | None:
+    """Return the place of the fastest cell, or of the `bridge`, and the gap of each other cell with bursts to it.
+
+    Return None while that one has no bursts.
+    """
+    turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
+    if not (any(turns) if bridge is None else turns[bridge]):
+        return None
+    against = fastest(cells) if bridge is None else bridge
+    return against, {place: gap(turns[against], each) for place, each in enumerate(turns) if each and place != against}
+
+
+def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
+    """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
+
+    The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
+    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
+    What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
+    the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
+
+    Looking after each round stops a little early, at errors about a fifth larger than these.
+    """
+    if (known := _gaps(cells, bridge)) is None:
+        return set()
+    against, gaps = known
+    share = MAX_STANDARD_ERROR_SHARE if bridge is None else 0.0
+    wide = {
+        place for place, each in gaps.items() if each and each.error > max(MAX_STANDARD_ERROR, abs(each.log) * share)
+    }
+    return {against, *wide} if wide else set()
+
+
+def unclear(cells: Sequence[Sequence[Burst]], most_error: float = math.inf) -> set[int]:
+    """Return the places of the cells whose gap to the fastest is not clear yet, and that of the fastest with them.
+
+    Each cell has bursts of one process. See `is_clear`. A cell alone is never clear.
+    """
+    if (known := _gaps(cells)) is None:
+        return set()
+    against, gaps = known
+    open_ones = {place for place, each in gaps.items() if each is None or not is_clear(each, most_error)}
+    return {against, *open_ones} if open_ones or not gaps else set()
+
+
+def is_clear(seen: Gap, most_error: float = math.inf) -> bool:
+    """Return True if more rounds of this process would add little to what is known of the gap.
+
+    Its standard error is at most an eighth of it and `most_error`, or no larger than `LEAST_ERROR`. Unless the gap is
+    a wide lead, most rounds were undisturbed.
+    """
+    is_wide = abs(seen.log) >= math.log1p(NARROW_LEAD)
+    error = max(LEAST_ERROR, min(abs(seen.log) * MAX_STANDARD_ERROR_SHARE, most_error))
+    return seen.error <= error and (is_wide or seen.is_calm)
