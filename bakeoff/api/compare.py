@@ -109,8 +109,8 @@ def compare(
         dynamic: Ranges of sizes that one build serves: `{"seq": "16:512"}`.
         seed: Seed of a factory's weights, and of inputs that are drawn.
         time_limit: Seconds that each cell may take.
-        min_time: Seconds that each cell is sampled over three processes or more. One or two take their share, and a cell
-            whose place is clear after half of its rounds ends there.
+        min_time: Seconds that each cell is sampled in three processes or more. One or two take their share, and a cell
+            that is clearly behind takes half of it.
         processes: Fresh processes of each cell, at least.
         builds: Times that each cell is built anew.
         schedule: `"interleaved"` or `"sequential"`.

@@ -148,7 +148,7 @@ class Request(Frozen):
         float, Option(("--time-limit",), "Seconds that each cell may take", in_record_command=True)
     ] = Field(default=600.0, gt=0, allow_inf_nan=False)
     min_time_s: Annotated[
-        float, Option(("--min-time",), "Seconds that each cell is sampled, over three processes", in_record_command=True)
+        float, Option(("--min-time",), "Seconds that each cell is sampled in three processes", in_record_command=True)
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
