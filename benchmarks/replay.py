@@ -40,6 +40,9 @@ LOG_STEP = 2e-4
 """The stored logarithms are multiples of this."""
 
 
+Turns = Mapping[tuple[int, int], Turn]
+
+
 @dataclass(frozen=True)
 class StoredTrial:
     """One contest of two copies. `source` names the machine, model, device, mode and neighbour of its set."""
@@ -87,12 +90,12 @@ def row(name: str, outcomes: list[Outcome]) -> str:
 
 def replay(trial: StoredTrial, planted: float = 1.0) -> Outcome:
     """Decide the trial as a run would, with the second copy's latencies multiplied by `planted`."""
-    again = {
+    again: dict[int, Turns] = {
         process: {key: Turn(turn.ms * planted, turn.disturbed) for key, turn in turns.items()}
         for process, turns in trial.again.items()
     }
     processes = sorted(trial.first)
-    first = dict(trial.first)
+    first: dict[int, Turns] = dict(trial.first)
     for process in processes:
         first[process], again[process] = as_taken_today(first[process], again[process])
     for count in range(min(FEWEST_PROCESSES, len(processes)), len(processes) + 1):
@@ -102,9 +105,6 @@ def replay(trial: StoredTrial, planted: float = 1.0) -> Outcome:
         if is_decided(ratio):
             break
     return Outcome(ratio, relation(ratio), is_decided(ratio))
-
-
-Turns = Mapping[tuple[int, int], Turn]
 
 
 def as_taken_today(first: Turns, again: Turns) -> tuple[Turns, Turns]:
