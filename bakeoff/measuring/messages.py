@@ -259,6 +259,24 @@ class TakeLoad(Frozen):
     answers_nothing: bool = False  # answering takes no time, which shows what the generator can do
 
 
+THROUGHPUT_BLOCKS = 3
+"""The throughput of a cell that somebody may choose is the median of so many blocks. Others have a single one."""
+
+
+class MeasureFurther(Frozen):
+    """Measure what bursts do not tell, after all of them. It is answered by `FurtherMeasured`."""
+
+    kind: Literal["measure_further"] = "measure_further"
+    with_device_time: bool = False  # and the time of stages
+    throughput_blocks: int = 0
+    with_energy: bool = False
+    with_around: bool = False  # the stages around the model
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.with_device_time or self.throughput_blocks or self.with_energy or self.with_around)
+
+
 class Finish(Frozen):
     """Check once more, and end. It is answered by `Finished`.
 
@@ -266,21 +284,16 @@ class Finish(Frozen):
     """
 
     kind: Literal["finish"] = "finish"
-    in_full: bool  # measure device time and stages, too
-    with_throughput: bool = False
-    with_energy: bool = False
     with_trace: bool = False  # of the kernels on a GPU
     with_metrics: bool = False  # of the user's own
-    with_around: bool = False  # the stages around the model
 
     @property
     def only_checks(self) -> bool:
-        """Return True if nothing is timed, so that others may run meanwhile."""
-        timed = (self.in_full, self.with_throughput, self.with_energy, self.with_trace, self.with_around)
-        return not (any(timed) or self.with_metrics)
+        """Return True if others may check meanwhile."""
+        return not (self.with_trace or self.with_metrics)
 
 
-Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
+Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | MeasureFurther | Finish, Field(discriminator="kind")]
 
 
 # --- events: what a worker tells
@@ -350,6 +363,15 @@ class TrafficWindow(Frozen):
     reason: str = ""  # why there is no window: the cell cannot serve with these settings
 
 
+class FurtherMeasured(Frozen):
+    kind: Literal["further_measured"] = "further_measured"
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    energy: Energy | None = None
+    stages: list[Stage] = Field(default_factory=list)
+    around: list[AroundCall] = Field(default_factory=list)
+
+
 class Finished(Frozen):
     """The cell was checked once more, and this worker is done."""
 
@@ -358,11 +380,6 @@ class Finished(Frozen):
     placement: Placement | None
     memory: Memory
     recompilations: int  # since it was ready
-    throughput: Throughput | None = None
-    device_time: DeviceTime | None = None
-    energy: Energy | None = None
-    stages: list[Stage] = Field(default_factory=list)
-    around: list[AroundCall] = Field(default_factory=list)
 
 
 class Evaluated(Frozen):
@@ -469,6 +486,7 @@ Event = Annotated[
     | Ready
     | BurstTaken
     | TrafficWindow
+    | FurtherMeasured
     | Finished
     | Evaluated
     | KernelsTraced

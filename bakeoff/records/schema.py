@@ -300,7 +300,7 @@ class Throughput(Frozen):
     calls_per_s: float  # of the median block
     blocks: int
     block_s: Seconds
-    range_per_s: Interval | None = None  # the slowest and the fastest block
+    range_per_s: Interval | None = None  # the slowest and the fastest of several blocks
 
     def is_far_below(self, latency_ms: float) -> bool:
         """Return True if calls back to back took over twice as long as single ones, which other load explains."""

@@ -122,7 +122,8 @@ def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Pat
 
     scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.05)}
     run = run_contest(tmp_path, scripts, plan_of(3, 20), device=Device("cuda"), cores=16, undecided=undecided)
-    assert run.most("finishes", "finished") == {0: 1, 1: 3, 2: 3, 3: 3, 4: 1}, "further processes only check"
+    assert run.most("finishes", "finished") == {0: 3, 1: 3, 2: 3, 3: 3, 4: 1}, "the last ones trace kernels"
+    assert {epoch for epoch, what, _ in run.steps if what == "measures"} == {0, 4}, "further processes only check"
     energies = {label: record.energy is not None for label, record in run.records.items()}
     assert energies["null"] and not energies["null/double"], "five processes show that it is slower"
 
@@ -139,9 +140,34 @@ def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_al
     scripts = {label: Script(level_ms=level) for label, level in levels.items()}
     run = run_contest(tmp_path, scripts, plan_of(3), device=Device("cuda"), cores=16)
     assert {len(record.processes) for record in run.records.values()} == {3}
-    assert run.most("finishes", "finished") == {0: 1, 1: 5, 2: 3}, "in full, nothing but checks, energy of two"
+    assert run.most("finishes", "finished") == {0: 5, 1: 5, 2: 3}, "all, all, and those without a trace"
     on_cpu = run_contest(tmp_path / "cpu", scripts, plan_of(3), cores=16)
     assert on_cpu.most("finishes", "finished") == {0: 1, 1: 1, 2: 1}, "each check takes all cores"
+    steps_on_cpu = [(epoch, what) for epoch, what, _ in on_cpu.steps]
+    begins = steps_on_cpu.index((1, "launched"))
+    assert (0, "ended") in steps_on_cpu[:begins] and (0, "ended") not in steps_on_cpu[begins:], (
+        "all are gone before the next epoch"
+    )
+    for each in (run, on_cpu):
+        assert each.most("measures", "furthermeasured") == {0: 1, 1: 0, 2: 1}
+        for epoch in (0, 2):
+            steps = [what for number, what, _ in each.steps if number == epoch]
+            last_measured = max(place for place, what in enumerate(steps) if what == "furthermeasured")
+            assert last_measured < min(map(steps.index, ("finishes", "ended"))), "nothing else goes on beside it"
+
+
+def test_only_cells_that_may_be_chosen_have_several_blocks_of_throughput(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.3)}
+    records = run_contest(tmp_path, scripts, plan_of(3)).records
+    blocks = {label: record.throughput.blocks for label, record in records.items() if record.throughput}
+    assert blocks == {"eager": 3, "null": 3, "null/double": 1}
+
+
+def test_a_cell_that_dies_when_it_is_measured_further_ends_so_and_the_others_go_on(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "further"): SEGFAULT})}
+    records = run_contest(tmp_path, scripts, plan_of(3)).records
+    assert {label: record.status for label, record in records.items()} == {"eager": Status.OK, "null": Status.CRASH}
+    assert records["null"].died_in == "finish"
 
 
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])

@@ -28,7 +28,9 @@ from bakeoff.measuring.messages import (
     Failed,
     Finish,
     Finished,
+    FurtherMeasured,
     MeasureCell,
+    MeasureFurther,
     PhaseBegun,
     PhaseEnded,
     ProbeTorch,
@@ -118,10 +120,12 @@ def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, refer
     samples = until(worker, BurstTaken).samples_ns
     assert len(samples) >= 3
     assert all(1e6 <= sample < 20e6 for sample in samples)
-    worker.send(Finish(in_full=True, with_throughput=True))
-    throughput = until(worker, Finished).throughput
+    worker.send(MeasureFurther(with_device_time=True, throughput_blocks=1))
+    throughput = until(worker, FurtherMeasured).throughput
     assert throughput is not None
     assert 0 < throughput.calls_per_s < 1300  # a call takes a millisecond, or longer on a busy machine
+    worker.send(Finish())
+    assert until(worker, Finished).accuracy_after.passed
     assert worker.end() in (0, -9)  # it leaves by itself, or is helped
 
 

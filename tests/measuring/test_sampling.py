@@ -331,6 +331,9 @@ def test_throughput_is_calls_over_time(time: FakeTime) -> None:
     assert throughput.calls_per_s == pytest.approx(500.0)
     assert throughput.block_s == pytest.approx(0.1)
     assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
+    single = sampling.throughput(Scripted(time, lambda call: 2.0), SETS, clock_of(time), blocks=1)
+    assert (single.blocks, single.range_per_s) == (1, None)
+    assert single.calls_per_s == pytest.approx(500.0)
 
 
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")

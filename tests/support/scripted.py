@@ -32,8 +32,10 @@ from bakeoff.measuring.messages import (
     Failed,
     Finish,
     Finished,
+    FurtherMeasured,
     KernelsTraced,
     MeasureCeilings,
+    MeasureFurther,
     PackageCell,
     Packaged,
     PhaseBegun,
@@ -110,8 +112,8 @@ class Script:
     built_bytes: int = 0  # what its backend builds
     phases: tuple[str, ...] = ("load",)  # of building, where it is not built ahead of time
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish", "evaluate" or
-    "trace"."""
+    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "further", "finish",
+    "evaluate" or "trace"."""
     evaluate_s: float = 1.0
     slower_after_s: float = math.inf  # longer windows of load answer 5 % less
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
@@ -229,6 +231,13 @@ class ScriptedWorker:
             taken_under_load = TrafficWindow(window=window.model_copy(update=late))
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
+        elif isinstance(command, MeasureFurther):
+            self._on_step("measures")
+            measured = FurtherMeasured(
+                throughput=self._throughput(command.throughput_blocks) if command.throughput_blocks else None,
+                energy=ENERGY if command.with_energy else None,
+            )
+            self._say("further", PhaseBegun(name="finish"), measured)
         elif isinstance(command, Finish):
             self._on_step("finishes")
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
@@ -237,8 +246,6 @@ class ScriptedWorker:
                 placement=None,
                 memory=Memory(),
                 recompilations=self._script.recompilations,
-                throughput=self._throughput() if command.with_throughput else None,
-                energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
             if command.with_metrics:
@@ -246,9 +253,9 @@ class ScriptedWorker:
             if command.with_trace:
                 self._say("trace", KernelsTraced(times=KERNELS))
 
-    def _throughput(self) -> Throughput:
+    def _throughput(self, blocks: int) -> Throughput:
         rate = self._script.calls_per_s.get(self._number, 1e3 / self._script.level_ms)
-        return Throughput(calls_per_s=rate, blocks=3, block_s=0.1)
+        return Throughput(calls_per_s=rate, blocks=blocks, block_s=0.1)
 
     def receive(self, deadline_s: float) -> object:
         event = self._events[0]
@@ -264,7 +271,7 @@ class ScriptedWorker:
         if isinstance(event, PhaseBegun) and event.name == "evaluate":
             self._on_step("evaluates")
             self._passing(self._script.evaluate_s)
-        if isinstance(event, ReadyToBuild | Built | Ready | Finished):
+        if isinstance(event, ReadyToBuild | Built | Ready | FurtherMeasured | Finished):
             self._on_step("loaded" if isinstance(event, ReadyToBuild) else type(event).__name__.lower())
         return event
 
@@ -278,6 +285,7 @@ class ScriptedWorker:
         assert not self.is_over
 
     def end(self) -> int:
+        self._on_step("ended")
         self.is_over = True
         return -9
 

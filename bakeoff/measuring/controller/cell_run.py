@@ -41,6 +41,7 @@ from bakeoff.measuring.controller.load_run import CellUnderLoad
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import (
+    THROUGHPUT_BLOCKS,
     BeginWarmUp,
     Build,
     Built,
@@ -51,8 +52,10 @@ from bakeoff.measuring.messages import (
     Failed,
     Finish,
     Finished,
+    FurtherMeasured,
     KernelsTraced,
     MeasureCell,
+    MeasureFurther,
     MeasurePackagedCell,
     PackageCell,
     Packaged,
@@ -102,7 +105,7 @@ TRACE_LIMIT_S = 60.0
 Steps = Generator[type[Event], Any, None]
 """Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
 
-Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, Finished)
+Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, FurtherMeasured, Finished)
 
 
 class CellEnded(Exception):
@@ -147,7 +150,8 @@ class MetricsSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, `begin_build`, `begin_warm_up`, bursts, `begin_finish` and `finish`.
+    """One cell. In each epoch come `launch`, `begin_build`, `begin_warm_up`, bursts, `measure_further`, `begin_finish`
+    and `finish`.
 
     At the end comes `record`.
 
@@ -498,28 +502,39 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def last_step(
-        self, has_time: bool, may_be_chosen: bool, with_energy: bool, evaluate_ends_s: float = math.inf
-    ) -> Finish:
-        """Return what its process does last. It always checks its answers once more.
+    def further_wanted(self, has_time: bool, may_be_chosen: bool, with_energy: bool) -> MeasureFurther:
+        """Return what its process measures after its bursts.
 
         Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
-        What takes seconds is for a cell that `may_be_chosen`: energy and the trace of kernels in the process that is
-        `with_energy`, the stages around the model in each, and a throughput again that its latency contradicts.
-        The user's own metric is computed last, in the first process, until `evaluate_ends_s`.
+        What takes longer is for a cell that `may_be_chosen`: energy in the process that is `with_energy`, the stages
+        around the model in each, several blocks of throughput, and again one that its latency contradicts.
         """
         wants_more, is_first = has_time and not self._setup.sampling.latency_only, not self._processes
         for_choice = wants_more and may_be_chosen
-        with_energy &= for_choice and (self._so_far is None or self._so_far.energy is None)
         is_doubted = self._so_far is not None and _doubts_throughput(self._so_far)
-        return Finish(
-            in_full=wants_more and is_first,
-            with_throughput=(wants_more and is_first) or (for_choice and is_doubted),
-            with_energy=with_energy,
-            with_trace=with_energy and self.cell.device.is_cuda,
-            with_metrics=is_first and self.is_evaluated and self._now_s() < evaluate_ends_s,
+        blocks = THROUGHPUT_BLOCKS if may_be_chosen else 1
+        return MeasureFurther(
+            with_device_time=wants_more and is_first,
+            throughput_blocks=blocks if (wants_more and is_first) or (for_choice and is_doubted) else 0,
+            with_energy=with_energy and for_choice and (self._so_far is None or self._so_far.energy is None),
             with_around=may_be_chosen and self._ready().has_around,
+        )
+
+    def measure_further(self, wanted: MeasureFurther) -> None:
+        live = self._alive()
+        live.worker.send(wanted)
+        live.further = self._await(live, FurtherMeasured)
+
+    def last_step(self, has_energy: bool, evaluate_ends_s: float = math.inf) -> Finish:
+        """Return what its process does last. It always checks its answers once more.
+
+        A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
+        first process, until `evaluate_ends_s`.
+        """
+        return Finish(
+            with_trace=has_energy and self.cell.device.is_cuda,
+            with_metrics=not self._processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
         )
 
     def begin_finish(self, last: Finish) -> None:
@@ -619,7 +634,7 @@ class CellRun:
         if known is None:
             failure = None if checked.passed else wrong_outputs(checked)
             status = Status.INCORRECT if failure else Status.OK
-            record = self._record(status, failure, doubts=self._first_doubts(live.ready))
+            record = self._record(status, failure, doubts=self._first_doubts(live.ready), **self._measured_further)
         else:
             changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
             record = known.model_copy(update=changed | self._failed_check(known, checked))
@@ -699,11 +714,8 @@ class CellRun:
             doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory, self._builds.made.get(self._alive().build)),
             placement=placement,
-            throughput=finished.throughput,
-            device_time=finished.device_time,
-            energy=finished.energy,
-            stages=finished.stages,
-            around=self._around(finished),
+            **self._measured_further,
+            around=self._around(),
             recompiled=ready.recompiled,
         )
 
@@ -719,16 +731,23 @@ class CellRun:
             update={
                 "processes": [*so_far.processes, live.summary()],
                 "bursts": self.bursts,
-                "throughput": finished.throughput or so_far.throughput,
-                "energy": finished.energy or so_far.energy,
-                "around": [*so_far.around, *self._around(finished)],
+                "throughput": live.further.throughput or so_far.throughput,
+                "energy": live.further.energy or so_far.energy,
+                "around": [*so_far.around, *self._around()],
                 "doubts": [*so_far.doubts, *new],
                 **self._failed_check(so_far, ready.accuracy, finished.accuracy_after),
             }
         )
 
-    def _around(self, finished: Finished) -> list[AroundCall]:
-        return [each.model_copy(update={"process": self._alive().epoch}) for each in finished.around]
+    @property
+    def _measured_further(self) -> dict[str, Any]:
+        """What the first process alone measures after its bursts, as fields of its record."""
+        further = self._alive().further
+        return {name: getattr(further, name) for name in ("throughput", "device_time", "energy", "stages")}
+
+    def _around(self) -> list[AroundCall]:
+        live = self._alive()
+        return [each.model_copy(update={"process": live.epoch}) for each in live.further.around]
 
     def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""

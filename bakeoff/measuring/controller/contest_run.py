@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from bakeoff.judging.estimate import steadiest
@@ -325,32 +325,26 @@ class ContestRun:
         )
 
     def _let_go(self, epoch: Epoch, cells: Sequence[CellRun]) -> None:
-        """End these processes. What measures something last does so alone, and after that others check together.
+        """Measure these processes further, one alone after the other, and then end them.
 
-        Only cells that somebody may choose are measured in ways that take seconds. That is decided once for all.
+        So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together.
         """
-        records = [record for each in self._cells if (record := each.so_far())]
-        if self._run.sampling.energy_of_all:
-            chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
-            with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
-        else:
-            chosen = contenders(records, self._run.requirements)
-            with_energy = not self._goes_on_after(epoch, records)
-
-        def last_step(cell_run: CellRun, others: Collection[CellRun]) -> Finish:
-            ends_s = self._time_plan.contest_ends_s
-            has_time = self._machine.now_s() + self._seconds_of(Step.FINISH, [cell_run, *others]) <= ends_s
-            return cell_run.last_step(has_time, cell_run.cell.label in chosen, with_energy, ends_s)
-
+        has_energy, seconds = self._measure_further(epoch, cells)
+        cells = [cell_run for cell_run in cells if cell_run in seconds]
+        ends_s = self._time_plan.contest_ends_s
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
             cells = sorted(cells, key=lambda cell_run: cell_run.median_ms)
-        leaving = deque(sorted(cells, key=lambda each: last_step(each, ()).only_checks))
+
+        def last_step(cell_run: CellRun) -> Finish:
+            return cell_run.last_step(cell_run in has_energy, ends_s)
+
+        leaving = deque(sorted(cells, key=lambda each: last_step(each).only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
             going: list[tuple[CellRun, Finish]] = []
             while leaving and (not going or len(going) < at_once):
-                last = last_step(leaving[0], [*epoch.staying, *leaving])
+                last = last_step(leaving[0])
                 if going and not (last.only_checks and going[0][1].only_checks):
                     break
                 going.append((leaving.popleft(), last))
@@ -360,9 +354,39 @@ class ContestRun:
             others = [cell_run for cell_run, _ in going]
             for cell_run, last in going:
                 others.remove(cell_run)
-                self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving])
-            for cell_run, _ in going:
-                cell_run.await_end()
+                self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving], seconds[cell_run])
+        for cell_run in cells:
+            cell_run.await_end()
+
+    def _measure_further(
+        self, epoch: Epoch, cells: Sequence[CellRun]
+    ) -> tuple[Collection[CellRun], Mapping[CellRun, float]]:
+        """Measure what bursts do not tell. Return the cells whose energy was measured, and each survivor's seconds.
+
+        Only cells that somebody may choose are measured in ways that take long. That is decided once for all.
+        """
+        records = [record for each in self._cells if (record := each.so_far())]
+        if self._run.sampling.energy_of_all:
+            chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
+            with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
+        else:
+            chosen = contenders(records, self._run.requirements)
+            with_energy = not self._goes_on_after(epoch, records)
+
+        has_energy: list[CellRun] = []
+        seconds: dict[CellRun, float] = {}
+        alive = [*epoch.staying, *cells]
+        for place, cell_run in enumerate(cells):
+            begun_s = self._machine.now_s()
+            needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
+            has_time = begun_s + needed_s <= self._time_plan.contest_ends_s
+            wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
+            if not wanted.is_empty:
+                self._visit(epoch, alive, cell_run, partial(cell_run.measure_further, wanted))
+            if cell_run in alive:
+                seconds[cell_run] = self._machine.now_s() - begun_s
+                has_energy += [cell_run] if wanted.with_energy else []
+        return has_energy, seconds
 
     def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
         """Return True if another epoch is to follow this one, by the records so far."""
@@ -370,8 +394,13 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
         return self._decision(done, [each for each in self._cells if not each.left], open_pairs).is_wanted
 
-    def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun]) -> None:
-        """Wait for the cell's last step, and let its process go while `others` are alive."""
+    def _finish(
+        self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun], further_s: float
+    ) -> None:
+        """Wait for the cell's last step, and let its process go while `others` are alive.
+
+        What was measured of it after the bursts has taken `further_s`.
+        """
         begun_s = self._machine.now_s()
         try:
             cell_run.finish(last, self._time_plan.contest_ends_s)
@@ -382,12 +411,14 @@ class ContestRun:
         record = cell_run.record()
         if epoch.number == 0:
             evaluate_s = record.metrics.seconds if record.metrics else 0.0
-            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
+            self._step_done(Step.FINISH, cell_run, further_s + self._machine.now_s() - begun_s - evaluate_s)
             if cell_run.is_evaluated:
                 self._step_done(Step.EVALUATE, cell_run, evaluate_s)
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
-        elif not self._is_built_anew(cell_run, record):
+            return
+        cell_run.await_end()  # the folder of its build is to go
+        if not self._is_built_anew(cell_run, record):
             self._conclude(cell_run, record)
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:

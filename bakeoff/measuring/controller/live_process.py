@@ -8,7 +8,7 @@ from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.worker_process import Worker
-from bakeoff.measuring.messages import Ready
+from bakeoff.measuring.messages import FurtherMeasured, Ready
 from bakeoff.records.schema import Burst, Cell, Phase, Process
 from bakeoff.records.store import FirstBuild
 
@@ -29,6 +29,7 @@ class LiveProcess:
     phases: list[Phase] = field(default_factory=list)
     ready: Ready | None = None
     bursts: list[Burst] = field(default_factory=list)
+    further: FurtherMeasured = field(default_factory=FurtherMeasured)
     waited_s: float = 0.0
 
     @property

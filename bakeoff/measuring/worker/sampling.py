@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bakeoff.backends.base import Compiled
+from bakeoff.measuring.messages import THROUGHPUT_BLOCKS
 from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
@@ -50,7 +51,6 @@ MIN_DEVICE_CALLS, MAX_DEVICE_CALLS = 10, 100
 STAGES_S = 0.5
 MIN_STAGES_CALLS = 20
 
-THROUGHPUT_BLOCKS = 3
 THROUGHPUT_BLOCK_S = 0.1
 
 QUIET_LIMIT_S = 2.0
@@ -201,6 +201,7 @@ def throughput(
     clock: Clock,
     core: int | None = None,
     usual_ms: float | None = None,
+    blocks: int = THROUGHPUT_BLOCKS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Throughput:
     """Return the rate of calls back to back. If it is far below that of calls of `usual_ms`, measure once again.
@@ -208,7 +209,7 @@ def throughput(
     Before that it waits until calls take as long as usual, up to `QUIET_LIMIT_S`. The higher rate counts, since other
     load only takes from it.
     """
-    found = _throughput(compiled, sets, clock, core)
+    found = _throughput(compiled, sets, clock, core, blocks)
     if usual_ms is None or not found.is_far_below(usual_ms):
         return found
     end_ns = clock.now_ns() + int(QUIET_LIMIT_S * 1e9)
@@ -216,10 +217,10 @@ def throughput(
         sleep(QUIET_STEP_S)
         if statistics.median(burst(compiled, sets, clock, REWARM_S, 1)) / 1e6 <= usual_ms * QUIET_WITHIN:
             break
-    return max(found, _throughput(compiled, sets, clock, core), key=lambda each: each.calls_per_s)
+    return max(found, _throughput(compiled, sets, clock, core, blocks), key=lambda each: each.calls_per_s)
 
 
-def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None) -> Throughput:
+def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None, wanted: int) -> Throughput:
     """Call back to back in blocks of at least 100 ms with one synchronisation each. Return the median block's rate.
 
     Threads begin as for a burst. Inputs are bound once for each block, so binding is not part of it. A block ends by
@@ -233,7 +234,7 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
         with clock.timed() as first_call_s:
             compiled.run()
         max_calls = 1 + int(2 * THROUGHPUT_BLOCK_S / max(1e-9, first_call_s[0]))
-        while len(blocks) < THROUGHPUT_BLOCKS:
+        while len(blocks) < wanted:
             compiled.bind(sets[len(blocks) % len(sets)])
             clock.synchronise()
             calls = 0
@@ -249,7 +250,7 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
                 continue
             blocks.append((calls / block_s, block_s))
     calls_per_s, block_s = statistics.median_low(blocks)
-    range_per_s = Interval(low=min(blocks)[0], high=max(blocks)[0])
+    range_per_s = Interval(low=min(blocks)[0], high=max(blocks)[0]) if wanted > 1 else None
     return Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s, range_per_s=range_per_s)
 
 

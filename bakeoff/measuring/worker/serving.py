@@ -12,7 +12,9 @@ from bakeoff.measuring.messages import (
     Evaluated,
     Finish,
     Finished,
+    FurtherMeasured,
     KernelsTraced,
+    MeasureFurther,
     Ready,
     TakeBurst,
     TakeLoad,
@@ -24,7 +26,7 @@ from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
-from bakeoff.records.schema import DECODE, DeviceTime, Energy, Generated, Stage, Throughput
+from bakeoff.records.schema import DECODE, Generated, Memory, Placement
 
 
 def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
@@ -75,15 +77,25 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     messages.send(connection, ready)
     compilations = compiled.compilations()
     watch = conditions.Watch(worker.cell.device)
-    server, before_load = LoadServer(worker, every, reference), None
+    server = LoadServer(worker, every, reference)
+    own: tuple[Memory, Placement | None] | None = None  # before builds for load, and what checking takes
     core: int | None = None
     medians_ms: list[float] = []  # of the bursts
-    while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
-        if isinstance(command, TakeLoad):
-            before_load = before_load or (worker.memory(), compiled.placement())
+    while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad | MeasureFurther):
+        if not isinstance(command, TakeBurst):
             already = compiled.compilations()
-            messages.send(connection, server.take(command))
-            compilations += compiled.compilations() - already  # those are of other builds
+            if isinstance(command, TakeLoad):
+                own = own or (worker.memory(), compiled.placement())
+                messages.send(connection, server.take(command))
+            else:
+                server.close()
+                with phases.announced("finish"):
+                    usual_ms = statistics.median(medians_ms) if medians_ms else None
+                    measured = _measured(command, worker, compiled, sets, core, usual_ms)
+                    device_memory.sample()
+                own = own or (worker.memory(), compiled.placement())
+                messages.send(connection, measured)
+            compilations += compiled.compilations() - already  # they disturbed no burst
             continue
         compiled.restore()
         worker.calls.begin()
@@ -93,45 +105,42 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
-    last = command if isinstance(command, Finish) else Finish(in_full=False)
-    throughput: Throughput | None = None
-    device_time: DeviceTime | None = None
-    used: Energy | None = None
-    stages: list[Stage] = []
+    last = command if isinstance(command, Finish) else Finish()
     with phases.announced("finish"):
         server.close()
         recompilations = compiled.compilations() - compilations
-        if last.in_full:
-            device_time = sampling.device_time(compiled, sets, clock)
-            stages = sampling.stages(compiled, sets, clock)
-        if last.with_throughput:
-            usual_ms = statistics.median(medians_ms) if medians_ms else None
-            throughput = sampling.throughput(compiled, sets, clock, core, usual_ms)
-        if last.with_energy:
-            counter = energy.counter_for(worker.cell.device)
-            used = energy.measure(compiled, sets, clock, counter)
-        device_memory.sample()
+        if own is None:
+            device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
-    # builds for load are none of the cell's own
-    memory_now, placement = before_load or (worker.memory(), compiled.placement())
-    finished = Finished(
-        accuracy_after=after,
-        placement=placement,
-        memory=memory_now,
-        recompilations=recompilations,
-        throughput=throughput,
-        device_time=device_time,
-        energy=used,
-        stages=stages,
-        around=worker.around.measure(clock) if worker.around and last.with_around else [],
-    )
+    memory_now, placement = own or (worker.memory(), compiled.placement())
+    finished = Finished(accuracy_after=after, placement=placement, memory=memory_now, recompilations=recompilations)
     messages.send(connection, finished)
     if last.with_metrics:
         with phases.announced("evaluate"):
             messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if last.with_trace:
         messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
+
+
+def _measured(
+    order: MeasureFurther,
+    worker: WorkerContext,
+    compiled: Compiled,
+    sets: tuple[Inputs, ...],
+    core: int | None,
+    usual_ms: float | None,
+) -> FurtherMeasured:
+    """Measure what is asked for. The bursts have begun on `core`, and calls took `usual_ms` in them."""
+    clock, blocks = worker.clock, order.throughput_blocks
+    counter = energy.counter_for(worker.cell.device) if order.with_energy else None
+    return FurtherMeasured(
+        device_time=sampling.device_time(compiled, sets, clock) if order.with_device_time else None,
+        stages=sampling.stages(compiled, sets, clock) if order.with_device_time else [],
+        throughput=sampling.throughput(compiled, sets, clock, core, usual_ms, blocks) if blocks else None,
+        energy=energy.measure(compiled, sets, clock, counter) if counter else None,
+        around=worker.around.measure(clock) if worker.around and order.with_around else [],
+    )
 
 
 class Stream(Wrapped):
