@@ -382,8 +382,6 @@ class Backend(ABC):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
     imported once for all cells, in processes that cells are forked from: they must not start threads."""
-    keeps_choices: ClassVar[bool] = False
-    """True if a process that starts from what another one has built tries out no kernels again."""
     writes_cxx: ClassVar[bool] = False
     """True if `build` compiles C++, for which the machine needs a compiler."""
     traps: ClassVar[tuple[Trap, ...]] = ()
@@ -430,6 +428,10 @@ class Backend(ABC):
         """Does building try out on the device which kernels are fastest? Then nothing else may use it meanwhile. The
         default is True, which is safe."""
         return True
+
+    def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
+        """Return True if a process that starts from what another one has built there tries out no kernels again."""
+        return False
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
@@ -509,7 +511,8 @@ class AheadOfTime(Backend):
     `workspace`, which has imported torch and has never seen the module. So it measures what a deployment gets.
     """
 
-    keeps_choices = True
+    def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
+        return True
 
     def available_to_load(self, device: Device) -> Availability:
         """Can this machine load on `device` what another process has packaged?"""

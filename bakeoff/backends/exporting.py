@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,22 @@ def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
         if any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
     ]
+
+
+def convolves(path: Path) -> bool:
+    """Return True if the model in a file has a convolution."""
+    import onnx
+
+    def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            yield node
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from nodes_of(graph.node)
+
+    model = onnx.load(path, load_external_data=False)
+    nodes = (node for part in (model.graph, *model.functions) for node in nodes_of(part.node))
+    return any("Conv" in node.op_type for node in nodes)
 
 
 def use_exportable_experts(module: torch.nn.Module) -> Settings:

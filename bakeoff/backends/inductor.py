@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bakeoff.backends import cuda_graph, memory_format, quantising, surgical
@@ -108,7 +109,6 @@ class Inductor(Backend):
     usual_build_s = 16.0
     colour = "#e69f00"
     writes_cxx = True
-    keeps_choices = True
     quantises = True
     writes_caches = True
     modes = (
@@ -173,6 +173,9 @@ class Inductor(Backend):
         import torch
 
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
+
+    def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
+        return True
 
     def times_kernels(self, cell: Cell) -> bool:
         return cell.mode in DESCENTS or "max-autotune" in str(self.mode(cell.mode).options.get("mode"))

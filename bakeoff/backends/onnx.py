@@ -32,7 +32,14 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.eager import torch_available
-from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, model_at, use_exportable_experts
+from bakeoff.backends.exporting import (
+    OnnxModel,
+    convolves,
+    export_onnx,
+    exported_before,
+    model_at,
+    use_exportable_experts,
+)
 from bakeoff.backends.loaded.onnx import CAPTURING_CALLS, ELEMENTS
 from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, template
@@ -61,6 +68,9 @@ PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino"
 PROFILED_CALLS = 5
 
 ONE_FOR_ALL = "one for all"
+
+NO_CONVOLUTIONS = "no-convolutions"
+"""A file of this name lies beside an exported model that has none."""
 """The value of the knob `sessions` with which instances share a session and its threads."""
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -181,6 +191,10 @@ class Onnx(Backend):
         # a session has one stream
         return replace(runtime, libraries=libraries, imports=imports, cpp=None, threads=Threads.TURNS)
 
+    def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
+        """The CUDA provider tries out nothing but convolutions."""
+        return _provider(cell) == "cuda" and (workspace / NO_CONVOLUTIONS).exists()
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import onnxruntime
 
@@ -210,6 +224,8 @@ class Onnx(Backend):
                     )
                 elif cell.precision.is_weight_only:
                     weight_only.onnx_weights(exported, cell.precision, self.mode(cell.mode).options)
+            if not convolves(exported.path):
+                (context.workspace / NO_CONVOLUTIONS).touch()
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH

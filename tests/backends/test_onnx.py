@@ -247,6 +247,21 @@ def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_
     assert sum(node.op_type == "Attention" for node in graph.node) == operators
 
 
+@pytest.mark.parametrize(
+    ("model", "sizes", "keeps"),
+    [
+        ("mlp", {"batch": 1, "features": 4, "hidden": 4}, True),
+        ("conv", {"batch": 1, "size": 8, "channels": 3, "width": 4, "classes": 2}, False),
+    ],
+)
+def test_only_convolutions_are_tried_out_again(model: str, sizes: dict[str, int], keeps: bool, tmp_path: Path) -> None:
+    cell = Cell(model=model, dimensions=sizes, backend="onnx")
+    with built(cell, tmp_path):
+        on_gpu = cell.model_copy(update={"device": Device("cuda")})
+        assert backends.create("onnx").keeps_choices(on_gpu, tmp_path) == keeps
+        assert not backends.create("onnx").keeps_choices(on_gpu, tmp_path / "nothing built")
+
+
 def test_providers_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> None:
     onnx = backends.create("onnx")
     assert {mode.name for mode in onnx.modes if mode.caveat} == {"tensorrt-ep", "tensorrt-rtx", "int8-products"}

@@ -241,8 +241,11 @@ class CellRun:
     @property
     def builds_alone(self) -> bool:
         """Return True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
-        finds_choices = self.starts_warm and self._backend.keeps_choices
-        return not self.cell.device.is_cuda or (self._backend.times_kernels(self.cell) and not finds_choices)
+        if not self.cell.device.is_cuda:
+            return True
+        built = self._folder_of(self._next_build) / "artifact"
+        finds_choices = self.starts_warm and self._backend.keeps_choices(self.cell, built)
+        return self._backend.times_kernels(self.cell) and not finds_choices
 
     @property
     def has_started_warm(self) -> bool:
