@@ -22,23 +22,28 @@ _MEDDLING = {"__import__", "environ", "exec", "importlib", "putenv", "setattr", 
 
 
 def imported_by(tree: ast.Module) -> tuple[str, ...]:
-    """Return the modules of big libraries that a parsed file imports, at its top or in a function.
+    """Return what a parsed file imports of big libraries, at its top or in a function, as dotted names.
 
+    These are the module of each library, and what the file takes from it: transformers imports a model's own module
+    when the model is first asked for.
     There are none if the file may change what such an import does: if it imports other modules than these libraries'
     and Python's, names what steers imports, or sets an attribute of what it imports.
     """
     nodes = list(ast.walk(tree))
+    names: list[tuple[str, str]] = []  # that the file imports from modules, with these
     modules: dict[str, str] = {}  # that the file imports or imports from, by the names in the file
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             source = "." * node.level + (node.module or "")
             modules |= {alias.asname or alias.name: source for alias in node.names}
+            names += [(alias.name, source) for alias in node.names]
         elif isinstance(node, ast.Import):
             modules |= {(alias.asname or alias.name).partition(".")[0]: alias.name for alias in node.names}
     libraries = {module.partition(".")[0] for module in modules.values()}
     if libraries - _HARMLESS or any(_meddles(node, modules) for node in nodes):
         return ()
-    return tuple(module for library, module in MODULES.items() if library in libraries)
+    taken = {f"{source}.{name}" for name, source in names if name != "*" and source.partition(".")[0] in MODULES}
+    return (*(module for library, module in MODULES.items() if library in libraries), *sorted(taken))
 
 
 def _meddles(node: ast.AST, imported: Collection[str]) -> bool:

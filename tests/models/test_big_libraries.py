@@ -14,9 +14,13 @@ FACTORY = "def factory():\n    return None\n"
 @pytest.mark.parametrize(
     ("source", "modules"),
     [
-        ("import torch\nfrom transformers import BertModel", ("transformers.modeling_utils",)),
+        ("import torch\nfrom transformers import BertModel", ("transformers.modeling_utils", "transformers.BertModel")),
         ("import numpy as np\nimport timm.models\nimport torchvision as tv", ("timm", "torchvision")),
-        ("def factory():\n    from diffusers import UNet2DModel", ("diffusers.models.modeling_utils",)),
+        (
+            "def factory():\n    from diffusers import UNet2DModel",
+            ("diffusers.models.modeling_utils", "diffusers.UNet2DModel"),
+        ),
+        ("from torchvision.ops import *", ("torchvision",)),
         ("import torch\nclass Net:\n    def __init__(self):\n        self.torch = torch", ()),
         ("import timm\nclass Net:\n    def __init__(self):\n        self.timm = timm", ("timm",)),
         ("import mine\nimport timm", ()),

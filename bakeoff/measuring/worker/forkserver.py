@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import os
+import pkgutil
 import select
 import shutil
 import signal
@@ -256,12 +256,15 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _imported(modules: Sequence[str]) -> list[str]:
-    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong."""
+    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong.
+
+    A dotted name may also be that of something in a module, which a library imports when it is first asked for.
+    """
     found = []
     for name in modules:
         # a library may raise anything to say that something is missing
         with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
+            pkgutil.resolve_name(name)
             found.append(name)
     return found
 
