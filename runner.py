@@ -3,7 +3,7 @@
 
 import sys
 
-from bakeoff.cli import main
+from bakeoff.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

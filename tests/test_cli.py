@@ -374,6 +374,7 @@ def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         wait_until((tmp_path / "blocked").exists, 120)
         assert list((tmp_path / "temp").iterdir()), "its temporary folder is elsewhere"
         assert len(processes_of(tmp_path)) >= 3, "server, cell and grandchild are not found"
+        assert len(psutil.Process(process.pid).children()) == 2, "the run has not taken the server that started early"
         yield process
     finally:
         process.kill()

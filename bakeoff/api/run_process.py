@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from bakeoff.commands import run as runs
-from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.server_start import command_of
 from bakeoff.models.base import LIVE_MODEL
 from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
@@ -35,7 +35,12 @@ from bakeoff.shipping.export import keep_programs
 MAX_LEAVE_S = 30.0
 """The process may take this long to end its workers after an interruption."""
 
-START = "from bakeoff.api.run_process import main; main()"
+START = """
+from bakeoff.measuring.controller.server_start import early_server
+with early_server():
+    from bakeoff.api.run_process import main
+    main()
+"""
 
 
 @dataclass(frozen=True)

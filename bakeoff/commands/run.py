@@ -21,10 +21,10 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.isolation import require_own_variables
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
 from bakeoff.measuring.session import cells_of, measure, servers_of
+from bakeoff.measuring.variables import require_own_variables
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request

@@ -13,9 +13,10 @@ from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
 from bakeoff.measuring.controller.groundwork import Headers
-from bakeoff.measuring.controller.launcher import CAN_FORK, FURTHER_SERVERS_AT_ONCE, Launchers
+from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.controller.server_start import CAN_FORK
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import Contest, PlannedCell, refusal

@@ -18,7 +18,7 @@ import jinja2
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.backends.standalone import ScriptPart
-from bakeoff.measuring.isolation import READ_AT_START
+from bakeoff.measuring.variables import READ_AT_START
 from bakeoff.models.base import INPUT_SETS
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown

@@ -12,6 +12,7 @@ import pytest
 
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.environment import capture
+from bakeoff.measuring.variables import variables_of_libraries
 from bakeoff.measuring.worker.compiler_checks import tools
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -53,7 +54,7 @@ def test_a_variable_of_the_users_own_is_passed_on_and_its_value_recorded_nowhere
     monkeypatch.setenv(name, "a value of mine")
     assert isolation.child_environment(os.environ, tmp_path, "mark")[name] == "a value of mine"
     assert "a value of mine" not in capture(None).model_dump_json()
-    assert name not in isolation.variables_of_libraries(os.environ), "builds of other values can be used again"
+    assert name not in variables_of_libraries(os.environ), "builds of other values can be used again"
 
 
 def test_weights_that_torch_hub_has_downloaded_are_found(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bakeoff.commands.environments import with_interpreters
-from bakeoff.measuring import isolation, malloc
+from bakeoff.measuring import malloc
+from bakeoff.measuring.variables import allowed_variables
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Malloc, Request
 from bakeoff.records.errors import UsageError
@@ -33,7 +34,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def at_start() -> dict[str, str]:
     """Return what decides the allocator of processes that are started now."""
-    variables = isolation.allowed_variables(os.environ)
+    variables = allowed_variables(os.environ)
     return {name: value for name, value in variables.items() if name.startswith(("LD_PRELOAD", "MALLOC_"))}
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
+from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries
 from bakeoff.measuring.versions import all_versions
 from bakeoff.records.device import Device
 from bakeoff.records.package import checkout
@@ -59,8 +59,8 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
         container=container(),
         variables={
             name: value
-            for name, value in isolation.variables_of_libraries(os.environ).items()
-            if (name.startswith(isolation.OF_LIBRARIES_PREFIXES) and not name.startswith("LC_"))
+            for name, value in variables_of_libraries(os.environ).items()
+            if (name.startswith(OF_LIBRARIES_PREFIXES) and not name.startswith("LC_"))
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
         },
     )

@@ -31,6 +31,7 @@ from bakeoff.measuring.messages import (
     PrecompileHeaders,
     ReferenceComputed,
 )
+from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
@@ -103,7 +104,7 @@ def reference(
     assert isinstance(event, ReferenceComputed)
     store.save_traits(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
-    store.save_own_variables(contest.id, isolation.own_digests(event.named_variables, os.environ))
+    store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +18,19 @@ from typing import Self
 
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.controller.server_process import CannotPreload, ForkServer
+from bakeoff.measuring.controller.server_start import (
+    CAN_FORK,
+    command_of,
+    discard_early,
+    new_folder,
+    take_or_start,
+)
 from bakeoff.measuring.controller.worker_process import Started, Worker
 from bakeoff.measuring.messages import Assignment, Event, Job
 from bakeoff.measuring.server_messages import Serving
+from bakeoff.measuring.variables import allowed_variables
 from bakeoff.planning.request import StartMethod
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.package import import_statement
 
 MAX_PRELOAD_S = 120.0
 """A fork server may take this long to import what it was asked to."""
@@ -42,8 +47,6 @@ MOST_FURTHER_SERVERS = 6
 MOST_BRANCHES = 5
 """Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
 
-CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
-
 
 class Launcher(ABC):
     """Starts workers. It is a context manager: leaving it ends all of them and removes their folders."""
@@ -52,11 +55,10 @@ class Launcher(ABC):
     is_per_epoch: bool
     """Each epoch needs a launcher of its own."""
 
-    def __init__(self, temporary: Path | None = None) -> None:
-        """A folder that is given for temporary files stays when it is left."""
-        self._keeps_temporary = temporary is not None
-        # resolved: a socket or a compiler that sees the path through a link would take it for another
-        self.temporary = temporary or Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+    def __init__(self, temporary: Path | None = None, keeps_temporary: bool = False) -> None:
+        """`temporary` is a folder for temporary files, by default a new one."""
+        self.temporary = temporary or new_folder()
+        self._keeps_temporary = keeps_temporary
         self._workers: list[Worker] = []
 
     def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
@@ -155,11 +157,11 @@ class Launchers:
         """`pythons` are the interpreters of named environments, each of which has fork servers of its own."""
         self._start_method: StartMethod = start_method
         self._new_launcher = new_launcher or create_launcher
+        self._launchers = [self._new_launcher(start_method)]  # the first one: a server may have been started for it
         self._others = {
             name: Launchers(start_method, partial(create_launcher, python=python))
             for name, python in (pythons or {}).items()
         }
-        self._launchers = [self._new_launcher(start_method)]
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
         self._for_cuda = False
@@ -291,6 +293,7 @@ def create_launcher(start_method: StartMethod, python: str = sys.executable) -> 
     Raises BakeoffError where `forkserver` cannot.
     """
     if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
+        discard_early()
         return SpawnLauncher(python)
     if not CAN_FORK:
         raise BakeoffError(f"--start-method forkserver needs Linux, and this is {sys.platform}: use spawn")
@@ -309,29 +312,16 @@ class ForkLauncher(Launcher):
         max_preload_s: float = MAX_PRELOAD_S,
         max_close_s: float = MAX_CLOSE_S,
     ) -> None:
-        super().__init__()
+        self._started = take_or_start(python or command_of(sys.executable))
+        super().__init__(self._started.temporary)
         self._max_close_s = max_close_s
-        control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(python or command_of(sys.executable)),
-                    "from bakeoff.measuring.worker.forkserver import main; main()",
-                    str(theirs.fileno()),
-                    str(self.temporary),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=isolation.allowed_variables(os.environ),
-                start_new_session=True,
-            )
-        self._server = ForkServer(control, Serving, max_preload_s, self._how_it_ended)
+        self._server = ForkServer(self._started.control, Serving, max_preload_s, self._how_it_ended)
         self._branch: BranchLauncher | None = None
 
     @property
     def pid(self) -> int:
         """The process id of the server."""
-        return self._process.pid
+        return self._started.process.pid
 
     @property
     def note(self) -> str:
@@ -378,19 +368,13 @@ class ForkLauncher(Launcher):
         return self._server.fork(assignment, theirs)
 
     def _how_it_ended(self) -> str:
-        return (
-            f"the fork server ended (status {self._process.wait()}): its last words are above; try --start-method spawn"
-        )
+        status = self._started.process.wait()
+        return f"the fork server ended (status {status}): its last words are above; try --start-method spawn"
 
     def _close(self) -> None:
         if self._branch is not None:
             self._branch.__exit__()
-        self._server.close()
-        try:
-            self._process.wait(self._max_close_s)
-        except subprocess.TimeoutExpired:  # it is stuck in an import, and does not hear
-            self._process.kill()
-            self._process.wait()
+        self._started.end(self._max_close_s)
 
 
 class BranchLauncher(Launcher):
@@ -403,7 +387,7 @@ class BranchLauncher(Launcher):
     is_per_epoch = True
 
     def __init__(self, branch: ForkServer, server: ForkServer, temporary: Path) -> None:
-        super().__init__(temporary)
+        super().__init__(temporary, keeps_temporary=True)
         self._branch = branch
         self._server = server
         self._has_failed = False
@@ -463,7 +447,7 @@ class SpawnLauncher(Launcher):
             subprocess.Popen[bytes],
             [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
-            env={**isolation.allowed_variables(os.environ), isolation.MARK: assignment.mark},
+            env={**allowed_variables(os.environ), isolation.MARK: assignment.mark},
         )
         if sys.platform == "win32":
             os.set_handle_inheritable(theirs.fileno(), True)
@@ -478,8 +462,3 @@ class SpawnLauncher(Launcher):
             return process.returncode
 
         return process.pid, status_within
-
-
-def command_of(python: str) -> list[str]:
-    """Return the command of an interpreter that has imported this package, and finds nothing in the current folder."""
-    return [python, "-P", "-c", f"{import_statement()}; exec(sys.argv.pop(1))"]

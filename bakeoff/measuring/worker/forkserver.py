@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import pkgutil
 import select
@@ -44,7 +45,7 @@ from bakeoff.measuring.server_messages import (
     receive_order,
 )
 from bakeoff.measuring.worker import main as worker
-from bakeoff.measuring.worker.sampling import freeze_garbage
+from bakeoff.measuring.worker.sampling import freeze_garbage, no_garbage_collection
 
 DRIVER = "libcuda.so.1"
 NOT_INITIALIZED = 3
@@ -62,6 +63,7 @@ def main() -> None:
     import torch  # noqa: F401 - this process exists to import it
 
     freeze_garbage()  # or a collection in a worker would touch, and so copy, the pages shared with this process
+    gc.enable()  # it was off while torch was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     server = Server(control, temporary)
@@ -106,7 +108,7 @@ class Server:
 
         A fork has none of its parent's threads, and whatever they held stays locked in it.
         """
-        with _as_a_worker(self._temporary / "preload", order.for_cuda):
+        with _as_a_worker(self._temporary / "preload", order.for_cuda), no_garbage_collection():
             imported = _imported(order.modules)
         if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False

@@ -19,8 +19,9 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
 from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
 from bakeoff.backends.vector_instructions import trust_vector_instructions
-from bakeoff.measuring import isolation, messages
+from bakeoff.measuring import messages
 from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
+from bakeoff.measuring.variables import is_withheld
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.around import AroundModel
@@ -310,7 +311,7 @@ _READS_ENVIRON = type(os.environ).__getitem__.__code__
 
 def _about_variable(name: str) -> str:
     """Say why a process of a cell does not see an environment variable, and what to do."""
-    if isolation.is_withheld(name):
+    if is_withheld(name):
         return f"Bakeoff passes {name} on to no process, because it may change what is measured: use another name"
     return f"the environment variable {name} is not set: set it before you start bakeoff"
 

@@ -1,0 +1,131 @@
+"""The start of a fork server's process. A command's first one starts before the command line is imported.
+
+`import torch` takes longer than everything that comes before a run, so it begins first. This file imports no other
+library, and little of Bakeoff.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bakeoff.measuring.variables import allowed_variables
+from bakeoff.records.package import import_statement
+
+CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
+
+SERVE = "import gc; gc.disable(); from bakeoff.measuring.worker.forkserver import main; main()"
+"""Collecting garbage while torch is imported would take a tenth of the time, and finds none."""
+
+NEEDED = ("torch", "pydantic", "psutil")
+"""Without one of these a fork server could only die. The command line says in one line which is missing."""
+
+MEASURING = ("run", "resume")
+NOT_FORKING = frozenset({"-h", "--help", "--version", "--dry-run", "spawn", "--start-method=spawn"})
+"""Words of a command line that measures nothing, or does it without a fork server."""
+
+
+def command_of(python: str) -> list[str]:
+    """Return the command of an interpreter that has imported this package, and finds nothing in the current folder."""
+    return [python, "-P", "-c", f"{import_statement()}; exec(sys.argv.pop(1))"]
+
+
+def new_folder() -> Path:
+    """Make a folder for temporary files."""
+    # resolved: a socket or a compiler that sees the path through a link would take it for another
+    return Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+
+
+@dataclass(frozen=True)
+class StartedServer:
+    """The process of a fork server, with what it was started with."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    temporary: Path  # the launcher's folder, which the server removes when it outlives the controller
+    control: socket.socket
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, command: Sequence[str]) -> Self:
+        """Start a server that the interpreter of `command` runs. It gets those variables that a worker may see."""
+        temporary, variables = new_folder(), allowed_variables(os.environ)
+        control, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*command, SERVE, str(theirs.fileno()), str(temporary)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=variables,
+                start_new_session=True,
+            )
+        return cls(command, variables, temporary, control, process)
+
+    def end(self, max_close_s: float) -> None:
+        """Close its socket, and kill it if it has not left after so many seconds. Its folder stays."""
+        self.control.close()
+        try:
+            self.process.wait(max_close_s)
+        except subprocess.TimeoutExpired:  # it is in an import, and does not hear
+            self.process.kill()
+            self.process.wait()
+
+    def discard(self) -> None:
+        """End a server that was never given an order."""
+        self.end(max_close_s=0.0)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+_early: list[StartedServer] = []
+"""The server that waits for the first launcher, if there is one."""
+
+
+def will_fork(arguments: Sequence[str]) -> bool:
+    """Return True if a command line with these arguments most likely measures, with forked workers.
+
+    A wrong guess costs a second or two of a core, and nothing else.
+    """
+    names_command = bool(arguments) and not arguments[0].startswith("-")
+    measures = arguments[0] in MEASURING if names_command else bool(arguments)
+    return measures and NOT_FORKING.isdisjoint(arguments) and "--malloc" not in arguments
+
+
+@contextlib.contextmanager
+def early_server(is_wanted: bool = True) -> Iterator[None]:
+    """Start a fork server for the first launcher that is made in the block. Nothing is left of it after the block."""
+    if is_wanted and CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
+        _early.append(StartedServer.start(command_of(sys.executable)))
+    try:
+        yield
+    finally:
+        discard_early()
+
+
+def discard_early() -> None:
+    """End the server that waits for the first launcher, if there is one."""
+    while _early:
+        _early.pop().discard()
+
+
+def take_or_start(command: Sequence[str]) -> StartedServer:
+    """Return the server that was started early, if it was started as it would be now, or start one.
+
+    An allocator, for example, is chosen by variables that are read when a process starts.
+    """
+    early = _early.pop() if _early else None
+    if early is None:
+        return StartedServer.start(command)
+    if early.command == command and early.variables == allowed_variables(os.environ):
+        return early
+    early.discard()
+    return StartedServer.start(command)

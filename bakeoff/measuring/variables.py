@@ -1,0 +1,84 @@
+"""Which of a user's environment variables reach a worker. No other library is imported here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from bakeoff.records.errors import UsageError
+
+READ_AT_START = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_")
+"""What the C library reads when a process starts: names, or how they begin."""
+
+# fmt: off
+OF_LIBRARIES = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "VIRTUAL_ENV", "PYTHONPATH",
+    "PYTHONHOME", "PYTHONHASHSEED", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH",
+    "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDNN_HOME", "CUDNN_PATH",
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "GLIBC_TUNABLES", "SYSTEMROOT",
+    "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME",
+})
+OF_LIBRARIES_PREFIXES = (
+    "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
+)
+"""What libraries may read of a user's variables. It decides whether a build can be used again."""
+
+WITHHELD = frozenset({
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY", "TMPDIR", "TEMP", "TMP", "RANK", "WORLD_SIZE",
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "MAX_JOBS", "USE_TORCH", "USE_TF",
+    "USE_FLAX", "USE_JAX",
+})
+WITHHELD_PREFIXES = (
+    "TORCH", "PYTORCH_", "TRITON_", "AOTI", "AOT_", "CUDA", "CUDNN", "CUBLAS", "CUTLASS", "CUTE_", "NV", "TRT_",
+    "TENSORRT", "ORT_", "ONNX", "OPENVINO", "OV_", "DNNL_", "ONEDNN_", "ATEN_", "XNNPACK", "TF_", "TVM_", "IREE_",
+    "XLA_", "JAX_", "TFLITE_", "LITERT", "NUMBA_", "BLIS_", "VECLIB", "TBB_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_",
+    "DIFFUSERS_", "ACCELERATE_", "TIMM_", "TOKENIZERS_", "SAFETENSORS_", "XFORMERS_", "FLASH_", "XDG_CACHE",
+    "RAY_", "BAKEOFF_", "CONDA_", "CMAKE_", "PYTHON", "LD_", "DYLD_", "GLIBC_",
+)
+# fmt: on
+"""TF32 overrides, options and caches of compilers, proxies and places in a cluster: they would change what is measured,
+or let two runs of one command differ."""
+
+
+def allowed_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `given` that a worker may see: the user's own, and those of libraries that are known."""
+    return {name: value for name, value in given.items() if not is_withheld(name)}
+
+
+def is_withheld(name: str) -> bool:
+    """Return True for a variable that no worker sees, because it would change what is measured."""
+    is_of_a_library = name.upper() in WITHHELD or name.upper().startswith(WITHHELD_PREFIXES)
+    return is_of_a_library and not _is_known(name)
+
+
+def variables_of_libraries(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `given` that libraries in a worker read, without the user's own."""
+    return {name: value for name, value in given.items() if _is_known(name)}
+
+
+def own_digests(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return a digest of each of these variables that is a user's own, or "" for one that is not in `given`.
+
+    Values may be secrets, so that they are written nowhere.
+    """
+    own = [name for name in names if not is_withheld(name) and not _is_known(name)]
+    return {name: hashlib.sha256(given[name].encode()).hexdigest()[:16] if name in given else "" for name in own}
+
+
+def require_own_variables(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise UsageError if a variable of the user's own is not as it was recorded: the model may be another one."""
+    for name, digest in own_digests(recorded, given).items():
+        if digest == recorded[name]:
+            continue
+        remedy = f"set {name} as it was" if recorded[name] else f"unset {name}"
+        now = ("has another value than" if recorded[name] else "is set and was not") if digest else "is not set and was"
+        raise UsageError(
+            f"the model's files read the environment variable {name}, which {now} when the run began: "
+            f"{remedy}, or begin a new run"
+        )
+
+
+def _is_known(name: str) -> bool:
+    return name in OF_LIBRARIES or name.startswith(OF_LIBRARIES_PREFIXES)
