@@ -89,6 +89,28 @@ def test_options_are_compared_by_what_can_be_answered_at_most(
     assert all("times as many a second as the best settings" in one.reason for one in of_one if one.value is None)
 
 
+def test_probes_of_a_quick_model_last_no_longer_than_a_window_once_its_requests_are_known() -> None:
+    cell = CELL.model_copy(update={"dimensions": {"batch": 1}})
+    queue = Queue(lambda settings: 100.0 * settings.instances)  # single calls promise 500 a second of each instance
+    load = queue.under(cell=cell).find_settings(seed=1)
+    probes = [order for order in queue.orders if order.scenario is Scenario.OFFLINE]
+    assert len(probes) > 5 and len(load.tried) > 3
+    promised = [500.0 * order.settings.instances / (4 // order.settings.threads) for order in probes]
+    shares = [order.rate / rate for order, rate in zip(probes, promised, strict=True)]
+    assert shares[0] == 1.0, "nothing is known yet"
+    answered = [100.0 * order.settings.instances / rate for order, rate in zip(probes, promised, strict=True)]
+    for place in range(1, len(probes)):
+        assert shares[place] == pytest.approx(min(1.0, 1.25 * max(answered[:place])))
+
+
+def test_a_probe_that_was_just_taken_is_not_taken_again() -> None:
+    queue = Queue(lambda settings: 500.0 if settings.instances == 1 else 100.0)
+    load = queue.under().find_settings(seed=1)
+    (batches,) = [one for one in load.tried if one.settings.batch == 2]
+    probes = [order.settings.batch for order in queue.orders if order.scenario is Scenario.OFFLINE]
+    assert "1.00 times as many" in batches.reason and probes[-6:] == [2, 1, 1, 2, 2, 1]
+
+
 @dataclass
 class NoisyQueue(Queue):
     """A queue whose capacity differs from window to window, by a deviation of 15 %."""

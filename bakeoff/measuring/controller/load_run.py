@@ -55,8 +55,11 @@ WORTH = 1.05
 LEAST_NOISE = 0.01
 """The smallest noise that is assumed."""
 
-PROBES = 3
-"""Number of times that two settings with the same instances are probed in turn."""
+PROBED_IN_TURN = (0, 0, 1, 1, 0)
+"""Two settings with the same instances are probed three times each. The second one was probed just before."""
+
+PROBE_MARGIN = 1.25
+"""A probe queues so many times as many requests as the quickest one so far has answered in the length of a window."""
 
 NO_TIME_FOR_SETTINGS = "no time was left to try further settings"
 
@@ -94,6 +97,7 @@ class CellUnderLoad:
         self._threads = threads
         self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
         self._served_s = 0.0
+        self._answered_shares: list[float] = []  # of what single calls promise, in each probe
 
     def find_settings(
         self,
@@ -215,14 +219,23 @@ class CellUnderLoad:
         )
 
     def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
-        """Measure the capacity of these settings with all requests queued. No request is shed."""
-        rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
-        order = self._order(settings, rate, seed, SEARCH_SHARE)
-        return self._served(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+        """Measure the capacity of these settings with all requests queued. No request is shed.
+
+        Single calls promise a rate. Requests of quick models take far longer than their calls, which the first probe
+        shows, so that later ones do not last several times as long as a window.
+        """
+        promised = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
+        share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
+        order = self._order(settings, share * promised, seed, SEARCH_SHARE)
+        taken = self._served(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+        if taken.window and not taken.window.failed:
+            self._answered_shares.append(taken.window.rate / promised)
+        return taken
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
         """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
 
+        `capacity` is what a probe of `other` with this seed has just shown.
         Options and batches must raise what the same instances answer at most, which is measured in a fraction of the
         time that such a rate takes. What only makes single answers faster is missed.
         """
@@ -232,14 +245,13 @@ class CellUnderLoad:
             return f"answers {capacity:.4g} requests/s at most"
         if not other.have_instances_of(best.settings):
             return ""
-        rates: tuple[list[float], list[float]] = ([], [])
-        for number in range(PROBES):
-            for place in (0, 1) if number % 2 else (1, 0):
-                taken = self._probe((best.settings, other)[place], seed + number)
-                if taken.window is None or taken.window.failed:
-                    why = failures_of(taken.window) if taken.window else taken.reason
-                    return why if place == 1 else ""
-                rates[place].append(taken.window.rate)
+        rates: tuple[list[float], list[float]] = ([], [capacity])
+        for place in PROBED_IN_TURN:
+            taken = self._probe((best.settings, other)[place], seed + len(rates[place]))
+            if taken.window is None or taken.window.failed:
+                why = failures_of(taken.window) if taken.window else taken.reason
+                return why if place == 1 else ""
+            rates[place].append(taken.window.rate)
         lead = statistics.median(rates[1]) / statistics.median(rates[0])
         if lead > WORTH:
             return ""
