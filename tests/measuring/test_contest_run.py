@@ -186,6 +186,16 @@ def test_with_cores_to_spare_processes_load_before_their_epoch(
     assert run.left_alive == 0
 
 
+def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in ("eager", "onnx")}, plan_of(3), cores=16, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    steps = [(epoch, what) for epoch, what, label in run.steps if label == "onnx"]
+    for epoch in (1, 2):
+        places = [steps.index(step) for step in ((epoch, "loaded"), (0, "burst"), (epoch, "builds"))]
+        assert places == sorted(places)
+    assert run.most("builds", "ready", at="builds")[1] == 1, "alone"
+
+
 def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): SEGFAULT})}
     run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)

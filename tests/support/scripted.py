@@ -149,6 +149,7 @@ class ScriptedWorker:
         self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_step: Callable[[str], None]
     ) -> None:
         self.is_over = False
+        self._is_stopped = False
         self._on_step = on_step
         on_step("launched")
         self._script, self._number, self._job, self._machine = script, number, job, machine
@@ -206,6 +207,7 @@ class ScriptedWorker:
         self._events.extend(events)
 
     def send(self, command: object) -> None:
+        assert not self._is_stopped, "a stopped process hears nothing"
         if isinstance(command, Build):
             self._passing(self._script.seconds_per_start)
             self._on_step("builds")
@@ -277,9 +279,11 @@ class ScriptedWorker:
 
     def pause(self) -> None:
         assert not self.is_over
+        self._is_stopped = True
 
     def resume(self) -> None:
         assert not self.is_over
+        self._is_stopped = False
 
     def kill(self) -> None:
         assert not self.is_over

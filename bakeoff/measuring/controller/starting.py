@@ -269,7 +269,10 @@ class GroupStart:
                 continue  # other builds need not wait for the headers
             if self._end_if_late(cell_run, self._alive(besides=cell_run)):
                 self._starting.remove(starting)  # what was built before it has taken the time
-            elif self._try(starting, cell_run.begin_build):
+                continue
+            if self._run.interleaved:
+                cell_run.resume()  # one that was launched ahead is stopped
+            if self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING
                 if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
                     self._side_by_side |= {each.cell_run.cell.label for each in building}
