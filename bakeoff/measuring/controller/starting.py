@@ -63,6 +63,9 @@ class Stage(Enum):
     WARMING_UP = "warming up"
 
 
+BEFORE_WARM_UP = (Stage.LOADING, Stage.LOADED, Stage.BUILDING)
+
+
 @dataclass
 class Starting:
     """A cell on its way from its launch until it is warm."""
@@ -173,8 +176,10 @@ class GroupStart:
         Not with a budget, because that may leave the next epoch no time.
         """
         has_time = not self._run.time_plan.has_budget
-        if self._epoch.waiting or not (self._epoch.holds_all and has_time and self._loads_beside):
+        if not (self._epoch.holds_all and has_time and self._loads_beside):
             return
+        if self._epoch.waiting or any(not each.cell_run.builds_alone for each in self._at(*BEFORE_WARM_UP)):
+            return  # what this epoch waits for comes first
         cores = len(self._machine.usable_cores())
         alive = self._alive()
         ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
@@ -197,7 +202,7 @@ class GroupStart:
     @property
     def _busy(self) -> int:
         """The number of processes that load, build or warm up."""
-        return len(self._at(Stage.LOADING, Stage.LOADED, Stage.BUILDING, Stage.WARMING_UP))
+        return len(self._at(*BEFORE_WARM_UP, Stage.WARMING_UP))
 
     def _has_core(self) -> bool:
         """Return True where one more process may load. Without a known size, the first cell comes alone."""
