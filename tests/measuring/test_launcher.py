@@ -83,9 +83,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(launcher: Launcher, mode: str, reference: Path, folder: Path) -> Worker:
+def start(launcher: Launcher, mode: str, reference: Path, folder: Path, is_first: bool = True) -> Worker:
     cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
-    job = MeasureCell(cell=cell, reference=reference, sampling=SAMPLING, shared_folder=folder / "shared")
+    shared_folder = folder / "shared"
+    job = MeasureCell(cell=cell, reference=reference, sampling=SAMPLING, shared_folder=shared_folder, is_first=is_first)
     worker = launcher.start(job, folder / "worker.log")
     worker.send(Build())
     worker.send(BeginWarmUp())
@@ -127,6 +128,17 @@ def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, refer
     worker.send(Finish())
     assert until(worker, Finished).accuracy_after.passed
     assert worker.end() in (0, -9)  # it leaves by itself, or is helped
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_process_tells_where_it_ran(
+    launcher: Launcher, reference: Path, tmp_path: Path, is_first: bool
+) -> None:
+    worker = start(launcher, "fallback", reference, tmp_path, is_first)
+    assert (until(worker, Ready).placement is not None) == is_first
+    worker.send(Finish())
+    assert (until(worker, Finished).placement is not None) == is_first
+    worker.end()
 
 
 def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:

@@ -57,12 +57,17 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         sampling.freeze_garbage()
         warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, worker.job.is_first)
     device_memory.sample()
+
+    def placement() -> Placement | None:
+        """Return where the build runs. Only the first process of a build tells that, as some ask a second session."""
+        return compiled.placement() if worker.job.is_first or plan.builds > 1 else None
+
     ready = Ready(
         accuracy=right,
         generated=generated,
         settle=settle,
         warm_up=warm_up,
-        placement=compiled.placement(),
+        placement=placement(),
         memory=worker.memory(),
         precision_in_force={**precision.in_force(), **compiled.precision()},
         settings={"threads": worker.threads, **worker.counted(), **compiled.settings()},
@@ -85,7 +90,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         if not isinstance(command, TakeBurst):
             already = compiled.compilations()
             if isinstance(command, TakeLoad):
-                own = own or (worker.memory(), compiled.placement())
+                own = own or (worker.memory(), placement())
                 messages.send(connection, server.take(command))
             else:
                 server.close()
@@ -93,7 +98,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
                     usual_ms = statistics.median(medians_ms) if medians_ms else None
                     measured = _measured(command, worker, compiled, sets, core, usual_ms)
                     device_memory.sample()
-                own = own or (worker.memory(), compiled.placement())
+                own = own or (worker.memory(), placement())
                 messages.send(connection, measured)
             compilations += compiled.compilations() - already  # they disturbed no burst
             continue
@@ -113,8 +118,8 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
             device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
-    memory_now, placement = own or (worker.memory(), compiled.placement())
-    finished = Finished(accuracy_after=after, placement=placement, memory=memory_now, recompilations=recompilations)
+    memory_now, placement_now = own or (worker.memory(), placement())
+    finished = Finished(accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations)
     messages.send(connection, finished)
     if last.with_metrics:
         with phases.announced("evaluate"):
