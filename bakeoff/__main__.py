@@ -2,12 +2,12 @@
 
 import sys
 
-from bakeoff.measuring.controller.server_start import early_server, will_fork
+from bakeoff.measuring.controller.server_start import early_servers, servers_for
 
 
 def main() -> int:
-    """Start a fork server if the command will most likely need one. Then import the command line, and carry out."""
-    with early_server(will_fork(sys.argv[1:])):
+    """Start the fork servers that the command most likely needs. Then import the command line, and carry out."""
+    with early_servers(servers_for(sys.argv[1:])):
         from bakeoff import cli
 
         return cli.main()

@@ -440,7 +440,7 @@ def resumed(command_line: CommandLine, folder: Path) -> None:
 def test_a_run_that_is_interrupted_before_it_measures_says_so_and_that_it_can_be_run_again(
     monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> None:
-    def interrupted(request: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "launchers_for", interrupted)

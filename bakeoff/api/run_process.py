@@ -36,8 +36,8 @@ MAX_LEAVE_S = 30.0
 """The process may take this long to end its workers after an interruption."""
 
 START = """
-from bakeoff.measuring.controller.server_start import early_server
-with early_server():
+from bakeoff.measuring.controller.server_start import early_servers, usual_servers
+with early_servers(usual_servers()):
     from bakeoff.api.run_process import main
     main()
 """

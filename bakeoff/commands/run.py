@@ -21,9 +21,9 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
-from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
-from bakeoff.measuring.session import cells_of, measure, servers_of
+from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
+from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of
 from bakeoff.measuring.variables import require_own_variables
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
@@ -58,16 +58,13 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         return _run_on_cluster(request, folder, command, progress)
     store: Store | None = None
     try:
-        with launchers_for(request) as launchers:
-            if not is_pool(request.devices):
-                launchers.prepare(servers_of(request))
-            facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        with launchers_for(request, _servers_here(request)) as launchers:
+            facts, captured = describe_machine(launchers, request)
             request = on_this_machine(request, facts)
             contests = with_open_axes(plan(request), launchers.first)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             planned = [cell.id for cell in cells_of(contests)]
             if not is_pool(request.devices):
-                captured = environment.capture(facts, facts_of_environments(launchers, request))
                 store = Store.create(folder or _default_folder(request), request, planned, command)
                 store.save_environment(captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
@@ -84,6 +81,11 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         if store is None or store.environment() is None:
             raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
     return report_of(store), store
+
+
+def _servers_here(request: Request) -> int:
+    """Return how many fork servers this process needs. The places of a pool have their own."""
+    return 1 if is_pool(request.devices) else servers_of(request)
 
 
 def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
@@ -126,14 +128,11 @@ def _measure_rest(store: Store, request: Request, contests: list[Contest], progr
         with Cluster(request.cluster) as cluster:
             cluster.measure(request, _with_open_axes(request), store, progress)
         return
-    with launchers_for(request) as launchers:
-        if not is_pool(request.devices):
-            launchers.prepare(servers_of(request))
-        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+    with launchers_for(request, _servers_here(request)) as launchers:
+        facts, captured = describe_machine(launchers, request)
         require_devices(request.devices, facts)
         contests = with_open_axes(contests, launchers.first)
         if not is_pool(request.devices):
-            captured = environment.capture(facts, facts_of_environments(launchers, request))
             _go_on_in(captured, contests, store)
             measure(launchers, contests, request, store, progress)
             return

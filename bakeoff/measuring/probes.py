@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
+from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
 from bakeoff.planning.request import Request
@@ -19,8 +20,8 @@ Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured)
 
 
 @contextlib.contextmanager
-def launchers_for(request: Request) -> Iterator[Launchers]:
-    """Yield the launchers of a run, whose workers use its allocator.
+def launchers_for(request: Request, epochs: int = 1) -> Iterator[Launchers]:
+    """Yield the launchers of a run, prepared for so many epochs, whose workers use its allocator.
 
     Raises UsageError for an environment without an interpreter, and for an allocator that is not here.
     """
@@ -28,6 +29,8 @@ def launchers_for(request: Request) -> Iterator[Launchers]:
         if shutil.which(python) is None:
             raise UsageError(f"--env {name}={python}: there is no such interpreter")
     with malloc.in_force(request.malloc), Launchers(request.start_method, pythons=request.env) as launchers:
+        launchers.prepare(epochs)
+        discard_early()
         yield launchers
 
 
@@ -42,11 +45,16 @@ def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, T
     return facts
 
 
-def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
-    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
+def ask(launcher: Launcher, job: Job, answer: type[Answer], meanwhile: Callable[[], object] = lambda: None) -> Answer:
+    """Start a worker for a short job, call `meanwhile` while it works, and return its answer.
+
+    Raises BakeoffError, with the reason, without an answer.
+    """
     log = launcher.temporary / f"{job.kind}.log"
     try:
-        event = launcher.ask(job, log, PROBE_LIMIT_S)
+        worker = launcher.start(job, log)
+        meanwhile()
+        event = worker.answer(PROBE_LIMIT_S)
     except (WorkerEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from bakeoff import backends, models
 from bakeoff.judging.intervals import special_functions
+from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -18,14 +19,27 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts
+from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Environment
 from bakeoff.records.store import Store
+
+
+def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts, Environment]:
+    """Return what torch sees of this machine, and the description of the machine.
+
+    Raises UsageError for a named environment that cannot run a worker.
+    """
+    captured = environment.capture()  # while servers import torch
+    # the library is imported now, and not between two rounds
+    facts = ask(launchers.first, ProbeTorch(), TorchFacts, meanwhile=special_functions)
+    return facts, environment.with_torch(captured, facts, facts_of_environments(launchers, request))
 
 
 def sampling_of(request: Request) -> SamplingPlan:
@@ -103,7 +117,6 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
         )
         launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
     launchers.prepare(servers_of(request))
-    special_functions()  # imported while servers import torch, and not between two rounds
     launchers.await_serving(1)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:

@@ -292,7 +292,7 @@ def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> 
 
 def hardware() -> str:
     """Return the hardware of this machine in words, such that machines with the same words are comparable."""
-    node = environment.capture(None)
+    node = environment.capture()
     memory = f"{(node.memory_bytes or 0) / 2**30:.0f} GiB"
     return ", ".join([node.cpu, f"{node.logical_cores} cores", memory, *(gpu.name for gpu in node.gpus)])
 

@@ -17,15 +17,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bakeoff.measuring import isolation
-from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
-from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings, ProbeTorch, TorchFacts
-from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
-from bakeoff.measuring.session import cells_of, measurement_of, pending, prepare, time_plan_of
+from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
+from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.session import cells_of, describe_machine, measurement_of, pending, prepare, time_plan_of
 from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
@@ -104,8 +103,7 @@ def serve(begin: StartController, tell: Tell) -> None:
         os.sched_setaffinity(0, place.cores)
     cores_rate = rate_of_cores(place.cores)
     with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
-        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
-        captured = environment.capture(facts, facts_of_environments(launchers, begin.request))
+        _, captured = describe_machine(launchers, begin.request)
         reply = tell(ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
         if reply is None:
             return

@@ -97,7 +97,7 @@ def measure_run(
     report = report_at(path)
     records = _named(report, names)
     cells = _start(report, path, records, progress, starts=starts, drops_page_cache=drops_page_cache, programs=True)
-    here = environment.capture(None)
+    here = environment.capture()
     return Starts(
         run_id=report.run_id,
         title=next(

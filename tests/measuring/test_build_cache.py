@@ -254,7 +254,7 @@ CALM = Ceilings(flops_per_s=2e11, bytes_per_s=1e10)
 
 
 def test_ceilings_are_kept_for_some_days_on_the_same_machine(tmp_path: Path) -> None:
-    cache, machine = BuildCache(tmp_path), capture(None)
+    cache, machine = BuildCache(tmp_path), capture()
     cache.keep_ceilings(machine, CPU, Precision.FP32, CALM)
     assert (kept := cache.ceilings(machine, CPU, Precision.FP32)) is not None and kept[0] == CALM
     assert cache.ceilings(machine, CPU, Precision.BF16) is None
@@ -268,7 +268,7 @@ def test_ceilings_are_kept_for_some_days_on_the_same_machine(tmp_path: Path) -> 
 
 
 def test_ceilings_of_a_busy_machine_serve_an_hour_and_damaged_ones_not_at_all(tmp_path: Path) -> None:
-    cache, machine = BuildCache(tmp_path / "cache"), capture(None)
+    cache, machine = BuildCache(tmp_path / "cache"), capture()
     busy = CALM.model_copy(update={"wait_share": 0.5})
     cache.keep_ceilings(machine, CPU, Precision.FP32, busy)
     assert (kept := cache.ceilings(machine, CPU, Precision.FP32)) is not None and kept[0] == busy

@@ -16,7 +16,7 @@ FACTS = TorchFacts(torch="9.9.9+cpu", cuda=None, cuda_devices=0, threads=3)
 
 @pytest.fixture
 def captured() -> Environment:
-    return environment.capture(FACTS)
+    return environment.with_torch(environment.capture(), FACTS, {})
 
 
 def test_this_machine_is_described(captured: Environment) -> None:
@@ -33,7 +33,7 @@ def test_what_torch_says_of_itself_goes_over_its_distribution(captured: Environm
 
 
 def test_without_answers_of_torch_its_facts_are_unknown() -> None:
-    assert environment.capture(None).torch_threads is None
+    assert environment.capture().torch_threads is None
 
 
 def test_without_nvml_there_is_no_gpu() -> None:
@@ -64,7 +64,7 @@ def test_a_gpu_that_does_not_answer_everything_is_described() -> None:
 def test_variables_that_bear_on_speed_are_kept_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_ALL", "SECRET_TOKEN"):
         monkeypatch.setenv(name, "1")
-    kept = environment.capture(FACTS).variables
+    kept = environment.with_torch(environment.capture(), FACTS, {}).variables
     assert {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} <= kept.keys()
     assert {"LC_ALL", "SECRET_TOKEN", "PATH", "HOME"}.isdisjoint(kept)
 

@@ -147,7 +147,7 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     launcher: ScriptedLauncher, store: Store, tmp_path: Path, measured_ceilings: None
 ) -> None:
     cell = CONTEST.cells[0].cell
-    machine = capture(None)
+    machine = capture()
     store.save_environment(machine)
     measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
     launcher.answers[MeasureCeilings] = measured

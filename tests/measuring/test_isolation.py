@@ -53,7 +53,7 @@ def test_a_variable_of_the_users_own_is_passed_on_and_its_value_recorded_nowhere
 ) -> None:
     monkeypatch.setenv(name, "a value of mine")
     assert isolation.child_environment(os.environ, tmp_path, "mark")[name] == "a value of mine"
-    assert "a value of mine" not in capture(None).model_dump_json()
+    assert "a value of mine" not in capture().model_dump_json()
     assert name not in variables_of_libraries(os.environ), "builds of other values can be used again"
 
 

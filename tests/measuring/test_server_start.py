@@ -1,4 +1,4 @@
-"""A fork server that is started before the command line is imported: who takes it, and that nothing is left of it."""
+"""Fork servers that start before the command line is imported: who takes them, and that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bakeoff.measuring import probes, session
+from bakeoff.measuring.controller import launcher as launching
 from bakeoff.measuring.controller import server_start
 from bakeoff.measuring.controller.launcher import ForkLauncher, create_launcher
-from bakeoff.measuring.controller.server_start import StartedServer, early_server, will_fork
+from bakeoff.measuring.controller.server_start import USUAL_SERVERS, StartedServer, early_servers, servers_for
+from bakeoff.planning.request import Request
 
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
 
@@ -35,42 +38,53 @@ sys.exit(main())
 
 
 @contextlib.contextmanager
-def waiting_server() -> Iterator[StartedServer]:
-    """Yield a server that waits for a launcher. It only sleeps. Nothing may be left of it."""
+def waiting_servers(number: int = 1) -> Iterator[list[StartedServer]]:
+    """Yield servers that wait for launchers. They only sleep. Nothing may be left of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_start, "SERVE", "import time; time.sleep(600)")
-        with early_server():
-            (started,) = server_start._early
+        with early_servers(number):
+            started = list(server_start._early)
+            assert len(started) == number
             yield started
     assert server_start._early == []
-    assert started.process.returncode is not None
-    assert not started.temporary.exists()
+    assert all(server.process.returncode is not None for server in started)
+    assert not any(server.temporary.exists() for server in started)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "forks"),
+    ("arguments", "cores", "servers"),
     [
-        ("--model mlp", True),
-        ("run --model mlp --out list", True),
-        ("resume results/of-a-run", True),
-        ("", False),
-        ("list", False),
-        ("report --help", False),
-        ("--model mlp --dry-run", False),
-        ("run --help", False),
-        ("--version", False),
-        ("--model mlp --start-method spawn", False),
-        ("--model mlp --start-method=spawn", False),
-        ("--model mlp --malloc jemalloc", False),
+        ("--model mlp", 2, 1),
+        ("--model mlp", 16, USUAL_SERVERS),
+        ("run --model mlp --out list", 16, USUAL_SERVERS),
+        ("resume results/of-a-run", 16, USUAL_SERVERS),
+        ("--model mlp --processes 1", 16, 1),
+        ("", 16, 0),
+        ("list", 16, 0),
+        ("report --help", 16, 0),
+        ("--model mlp --dry-run", 16, 0),
+        ("run --help", 16, 0),
+        ("--version", 16, 0),
+        ("--model mlp --start-method spawn", 16, 0),
+        ("--model mlp --start-method=spawn", 16, 0),
+        ("--model mlp --malloc jemalloc", 16, 0),
     ],
 )
-def test_a_server_starts_for_what_will_fork_workers(arguments: str, forks: bool) -> None:
-    assert will_fork(arguments.split()) is forks
+def test_servers_start_for_what_will_fork_workers(
+    arguments: str, cores: int, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_start, "usable_cores", lambda: list(range(cores)))
+    assert servers_for(arguments.split()) == servers
+
+
+def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "usable_cores", lambda: list(range(16)))
+    assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
 
 
 def test_it_starts_before_the_command_line_is_imported_and_a_usage_error_leaves_nothing(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", COMMAND, "--model", "no-such-model"],
+        [sys.executable, "-c", COMMAND, "--model", "no-such-model", "--processes", "1"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -84,37 +98,44 @@ def test_it_starts_before_the_command_line_is_imported_and_a_usage_error_leaves_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_launcher_takes_it_and_the_second_starts_its_own() -> None:
-    with waiting_server() as early, ForkLauncher(max_close_s=0.0) as first, ForkLauncher(max_close_s=0.0) as second:
-        assert (first.pid, first.temporary) == (early.process.pid, early.temporary)
-        assert second.pid != early.process.pid
-        assert early.process.poll() is None
+def test_each_launcher_takes_one_and_then_starts_its_own() -> None:
+    with waiting_servers(2) as early, contextlib.ExitStack() as stack:
+        launchers = [stack.enter_context(ForkLauncher(max_close_s=0.0)) for _ in range(3)]
+        taken = [(launcher.pid, launcher.temporary) for launcher in launchers]
+        assert taken[:2] == [(server.process.pid, server.temporary) for server in early]
+        assert all(server.process.poll() is None for server in early)
 
 
 @pytest.mark.parametrize("changes", [{"OMP_NUM_THREADS": "77"}, {"LD_PRELOAD": "libc.so.6"}, {"MY_MODEL_DIR": "/m"}])
-def test_it_ends_where_a_variable_has_changed(changes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with waiting_server() as early:
+def test_all_end_where_a_variable_has_changed(changes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with waiting_servers(2) as early:
         for name, value in changes.items():
             monkeypatch.setenv(name, value)
         with ForkLauncher(max_close_s=0.0) as launcher:
-            assert launcher.pid != early.process.pid
-            assert early.process.returncode == -9, "it would go on importing beside what is measured"
+            assert launcher.pid not in [server.process.pid for server in early]
+            ended = [server.process.returncode for server in early]
+            assert ended == [-9, -9], "they would go on importing beside what is measured"
 
 
-def test_it_ends_where_another_interpreter_is_asked_for() -> None:
+def test_another_interpreter_takes_none() -> None:
     other = [str(Path(sys.executable).resolve()), "-I", "-c", "exec(__import__('sys').argv.pop(1))"]
-    with waiting_server() as early, ForkLauncher(other, max_close_s=0.0) as launcher:
-        assert launcher.pid != early.process.pid
-        assert early.process.returncode == -9
+    with waiting_servers() as early, ForkLauncher(other, max_close_s=0.0), ForkLauncher(max_close_s=0.0) as own:
+        assert own.pid == early[0].process.pid
 
 
-def test_it_ends_where_workers_are_spawned() -> None:
-    with waiting_server() as early, create_launcher("spawn"):
-        assert early.process.returncode == -9
+def test_all_end_where_workers_are_spawned() -> None:
+    with waiting_servers() as early, create_launcher("spawn"):
+        assert early[0].process.returncode == -9
+
+
+def test_those_that_a_run_does_not_need_end_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "create_launcher", lambda start_method: ForkLauncher(max_close_s=0.0))
+    with waiting_servers(3) as early, probes.launchers_for(Request(models=("mlp",)), epochs=2):
+        assert [server.process.poll() for server in early] == [None, None, -9]
 
 
 def test_no_server_is_started_where_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line says which, and how to install it."""
     monkeypatch.setattr(server_start, "NEEDED", ("torch", "no_such_package"))
-    with early_server():
+    with early_servers(1):
         assert server_start._early == []

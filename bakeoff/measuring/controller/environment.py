@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 
 from bakeoff.measuring.controller.worker_process import Worker
+from bakeoff.measuring.cores import SPARE_CORES as SPARE_CORES
+from bakeoff.measuring.cores import usable_cores as usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
 from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries
@@ -32,11 +34,8 @@ CALIBRATION_DATA = bytes(2**21)
 CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 
-def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = None) -> Environment:
-    """Describe this machine. `torch` is what a worker found out, since the controller does not import torch.
-
-    `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
-    """
+def capture() -> Environment:
+    """Describe this machine, without what only torch can tell of it."""
     git = git_state(checkout())
     with nvml() as library:
         gpus = gpus_of(library)
@@ -49,11 +48,10 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
         usable_cores=len(usable_cores()) or None,
         governor=governor(),
         memory_bytes=psutil.virtual_memory().total,
-        torch_threads=torch.threads if torch else None,
+        torch_threads=None,
         gpus=gpus,
         python=platform.python_version(),
-        versions=all_versions() | ({"torch": torch.torch} if torch else {}) | _versions_in(others or {}),
-        cuda=torch.cuda if torch else None,
+        versions=all_versions(),
         git_commit=git[0],
         git_dirty=git[1],
         container=container(),
@@ -64,6 +62,15 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
         },
     )
+
+
+def with_torch(captured: Environment, torch: TorchFacts, others: Mapping[str, TorchFacts]) -> Environment:
+    """Add what a worker found out, since the controller does not import torch.
+
+    `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
+    """
+    versions = captured.versions | {"torch": torch.torch} | _versions_in(others)
+    return captured.model_copy(update={"torch_threads": torch.threads, "cuda": torch.cuda, "versions": versions})
 
 
 def _versions_in(environments: Mapping[str, TorchFacts]) -> dict[str, str]:
@@ -154,15 +161,6 @@ def calibrate_ms() -> float:
     begun_ns = time.perf_counter_ns()
     hashlib.sha256(CALIBRATION_DATA).digest()
     return (time.perf_counter_ns() - begun_ns) / 1e6
-
-
-SPARE_CORES = 8
-"""With so many cores, some may prepare what comes later, and builds for a GPU go on side by side."""
-
-
-def usable_cores() -> list[int]:
-    """Return the cores that this process may run on, or none where a thread cannot be put on a core."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def available_bytes() -> int:

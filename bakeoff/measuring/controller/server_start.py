@@ -1,4 +1,4 @@
-"""The start of a fork server's process. A command's first one starts before the command line is imported.
+"""The start of a fork server's process. A command's first ones start before the command line is imported.
 
 `import torch` takes longer than everything that comes before a run, so it begins first. This file imports no other
 library, and little of Bakeoff.
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.variables import allowed_variables
 from bakeoff.records.package import import_statement
 
@@ -30,9 +31,12 @@ SERVE = "import gc; gc.disable(); from bakeoff.measuring.worker.forkserver impor
 NEEDED = ("torch", "pydantic", "psutil")
 """Without one of these a fork server could only die. The command line says in one line which is missing."""
 
+USUAL_SERVERS = 5
+"""So many a run prepares where there are cores to spare and --processes is not given."""
+
 MEASURING = ("run", "resume")
-NOT_FORKING = frozenset({"-h", "--help", "--version", "--dry-run", "spawn", "--start-method=spawn"})
-"""Words of a command line that measures nothing, or does it without a fork server."""
+NOT_FORKING = frozenset({"-h", "--help", "--version", "--dry-run", "spawn", "--start-method=spawn", "--malloc"})
+"""Words of a command line that measures nothing, or does it without such fork servers."""
 
 
 def command_of(python: str) -> list[str]:
@@ -87,45 +91,51 @@ class StartedServer:
 
 
 _early: list[StartedServer] = []
-"""The server that waits for the first launcher, if there is one."""
+"""The servers that wait for the first launchers."""
 
 
-def will_fork(arguments: Sequence[str]) -> bool:
-    """Return True if a command line with these arguments most likely measures, with forked workers.
+def servers_for(arguments: Sequence[str]) -> int:
+    """Return how many fork servers a command line with these arguments most likely needs at once.
 
     A wrong guess costs a second or two of a core, and nothing else.
     """
     names_command = bool(arguments) and not arguments[0].startswith("-")
     measures = arguments[0] in MEASURING if names_command else bool(arguments)
-    return measures and NOT_FORKING.isdisjoint(arguments) and "--malloc" not in arguments
+    if not measures or not NOT_FORKING.isdisjoint(arguments):
+        return 0
+    return 1 if "--processes" in arguments else usual_servers()
+
+
+def usual_servers() -> int:
+    """Return how many fork servers a run of the usual kind starts at once. Further ones would delay the first."""
+    return USUAL_SERVERS if len(usable_cores()) >= SPARE_CORES else 1
 
 
 @contextlib.contextmanager
-def early_server(is_wanted: bool = True) -> Iterator[None]:
-    """Start a fork server for the first launcher that is made in the block. Nothing is left of it after the block."""
-    if is_wanted and CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
-        _early.append(StartedServer.start(command_of(sys.executable)))
+def early_servers(number: int) -> Iterator[None]:
+    """Start fork servers for the first launchers that are made in the block. Nothing is left of them after it."""
     try:
+        if CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
+            for _ in range(number):
+                _early.append(StartedServer.start(command_of(sys.executable)))
         yield
     finally:
         discard_early()
 
 
 def discard_early() -> None:
-    """End the server that waits for the first launcher, if there is one."""
+    """End the servers that no launcher has taken."""
     while _early:
         _early.pop().discard()
 
 
 def take_or_start(command: Sequence[str]) -> StartedServer:
-    """Return the server that was started early, if it was started as it would be now, or start one.
+    """Return a server that was started early, if it was started as it would be now, or start one.
 
     An allocator, for example, is chosen by variables that are read when a process starts.
     """
-    early = _early.pop() if _early else None
-    if early is None:
-        return StartedServer.start(command)
-    if early.command == command and early.variables == allowed_variables(os.environ):
-        return early
-    early.discard()
+    if _early and _early[0].variables != allowed_variables(os.environ):
+        discard_early()
+    if _early and _early[0].command == command:
+        return _early.pop(0)
     return StartedServer.start(command)
