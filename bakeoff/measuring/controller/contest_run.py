@@ -114,6 +114,7 @@ class ContestRun:
 
     def _conclude_all(self) -> None:
         """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
+        self._await_ends()
         records = {cell_run: cell_run.record() for cell_run in self._cells}
         too_large = []
         for cell_run in sorted(records, key=lambda each: each.median_ms):
@@ -213,6 +214,7 @@ class ContestRun:
 
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
+        self._await_ends()
         number = next(self._run.group_numbers)
         group = self._start_group(epoch)
         epoch.holds_all &= not epoch.waiting
@@ -355,7 +357,10 @@ class ContestRun:
             for cell_run, last in going:
                 others.remove(cell_run)
                 self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving], seconds[cell_run])
-        for cell_run in cells:
+
+    def _await_ends(self) -> None:
+        """Wait until the processes are gone that were let go. They die while their epoch is kept."""
+        for cell_run in self._cells:
             cell_run.await_end()
 
     def _measure_further(
