@@ -36,7 +36,6 @@ from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
-from bakeoff.shipping.starts import add_starts
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -91,6 +90,8 @@ def _servers_here(request: Request) -> int:
 def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
     """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
+        from bakeoff.shipping.starts import add_starts  # it imports much, and few runs need it
+
         add_starts(store, request.require, progress.note, ends_s)
 
 

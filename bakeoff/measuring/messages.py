@@ -161,6 +161,7 @@ class ProbeTorch(Frozen):
     """Look up what torch says of this machine. It is answered by `TorchFacts`."""
 
     kind: Literal["probe_torch"] = "probe_torch"
+    lists_versions: bool = False  # of all libraries: the controller knows those of its own environment
 
 
 class TryBackend(Frozen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 from bakeoff.measuring import malloc
@@ -39,22 +39,17 @@ def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, T
     facts = {}
     for name, python in request.env.items():
         try:
-            facts[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
+            facts[name] = ask(launchers.of_environment(name).first, ProbeTorch(lists_versions=True), TorchFacts)
         except BakeoffError as error:
             raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
     return facts
 
 
-def ask(launcher: Launcher, job: Job, answer: type[Answer], meanwhile: Callable[[], object] = lambda: None) -> Answer:
-    """Start a worker for a short job, call `meanwhile` while it works, and return its answer.
-
-    Raises BakeoffError, with the reason, without an answer.
-    """
+def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
+    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
     log = launcher.temporary / f"{job.kind}.log"
     try:
-        worker = launcher.start(job, log)
-        meanwhile()
-        event = worker.answer(PROBE_LIMIT_S)
+        event = launcher.ask(job, log, PROBE_LIMIT_S)
     except (WorkerEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None

@@ -36,9 +36,10 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
 
     Raises UsageError for a named environment that cannot run a worker.
     """
-    captured = environment.capture()  # while servers import torch
-    # the library is imported now, and not between two rounds
-    facts = ask(launchers.first, ProbeTorch(), TorchFacts, meanwhile=special_functions)
+    captured = environment.capture()
+    if not launchers.first.is_serving:
+        special_functions()  # imported while servers import torch
+    facts = ask(launchers.first, ProbeTorch(), TorchFacts)
     return facts, environment.with_torch(captured, facts, facts_of_environments(launchers, request))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff import models
+from bakeoff.judging.intervals import special_functions
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
@@ -56,6 +57,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         return
     if not run.launchers.are_serving:
         run.progress.note("importing torch in the fork servers of further processes")
+    special_functions()  # imported now at the latest, and not between two rounds
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
     for cell in {products_of(planned.cell): planned.cell for planned in sensible}.values():
         groundwork.measure_ceilings(cell, *needed, run.build_cache)

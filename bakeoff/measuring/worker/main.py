@@ -152,7 +152,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             precision.apply(job.precision)
             messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
         case ProbeTorch():
-            messages.send(connection, probe())
+            messages.send(connection, probe(job.lists_versions))
         case TryBackend():
             available = backends.create(job.backend).available(job.device)
             messages.send(connection, Tried(reason=available.reason))
@@ -204,8 +204,8 @@ def measure_packaged(worker: WorkerContext) -> None:
         serve(worker, compiled, sets)
 
 
-def probe() -> TorchFacts:
-    """Return what torch says of this machine."""
+def probe(lists_versions: bool) -> TorchFacts:
+    """Return what torch says of this machine, and the versions of libraries if they are asked for."""
     import torch
 
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -222,7 +222,7 @@ def probe() -> TorchFacts:
         threads=torch.get_num_threads(),
         cuda_error=error,
         python=platform.python_version(),
-        versions=all_versions(),
+        versions=all_versions() if lists_versions else {},
     )
 
 
