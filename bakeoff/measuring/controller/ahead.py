@@ -15,7 +15,7 @@ from bakeoff.records.schema import Phase
 LIMIT_S = 60.0
 """One that takes longer is given up, and its cell starts in its own epoch as usual."""
 
-MOST_AHEAD = 2
+MOST_AHEAD = 3
 """So many processes of a cell are loaded for later epochs at most, since each holds memory."""
 
 
