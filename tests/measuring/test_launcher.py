@@ -357,7 +357,19 @@ def test_servers_beyond_those_prepared_start_by_twos_and_stay_until_there_are_to
             assert servers.alive() == [True] * started
         assert launchers.of_epoch(5) is servers.made[3], "a server that is there is not started again"
         launchers.of_epoch(10)
-        assert servers.alive() == [True, *[False] * 7, True, True]
+        assert servers.alive() == [True, True, True, False, False, *[True] * 5], "those of the epochs 5 and 6 ended"
+        assert [launchers.of_epoch(epoch) for epoch in (1, 2)] == servers.made[1:3], "the next contest finds them"
+
+
+def test_a_server_does_not_end_while_workers_of_its_epoch_may_be_alive() -> None:
+    """Processes of two further epochs load beside those of one."""
+    servers = Servers()
+    with Launchers("forkserver", servers) as launchers:
+        for epoch in range(1, 24):
+            alive = [launchers.of_epoch(each) for each in range(max(0, epoch - 2), epoch)]
+            launchers.of_epoch(epoch)
+            assert not any(isinstance(each, Server) and each.is_closed for each in alive)
+            assert sum(servers.alive()) <= 1 + 8
     assert not any(servers.alive())
 
 

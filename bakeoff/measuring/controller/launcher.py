@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.measuring import isolation, messages
+from bakeoff.measuring.controller.ahead import MOST_AHEAD
 from bakeoff.measuring.controller.server_process import CannotPreload, ForkServer
 from bakeoff.measuring.controller.server_start import (
     CAN_FORK,
@@ -42,7 +43,7 @@ FURTHER_SERVERS_AT_ONCE = 2
 that needs a fourth process mostly needs a fifth."""
 
 MOST_FURTHER_SERVERS = 6
-"""Maximum number of further servers that stay for later contests. Each process keeps torch in memory."""
+"""So many further servers stay for later contests. Each process keeps torch in memory."""
 
 MOST_BRANCHES = 5
 """Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
@@ -219,16 +220,18 @@ class Launchers:
     def of_epoch(self, epoch: int) -> Launcher:
         """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
 
-        Servers beyond the prepared ones start by twos, and stay until there are too many. Spawned workers are
-        processes of their own anyway, so that one launcher serves all epochs.
+        Servers beyond the prepared ones start by twos. When there are too many, two that are not in use end. Spawned
+        workers are processes of their own anyway, so that one launcher serves all epochs.
         """
         self.await_serving()
         if epoch < len(self._launchers) or not self.first.is_per_epoch:
             return self._launchers[min(epoch, len(self._launchers) - 1)]
         if epoch not in self._further:
-            if len(self._further) >= MOST_FURTHER_SERVERS:
-                self._leave_further(list(self._further))
             following = range(epoch, epoch + FURTHER_SERVERS_AT_ONCE)
+            if len(self._further) >= MOST_FURTHER_SERVERS:
+                # workers of the epochs before may be alive; and of the others, most contests need the lowest
+                spare = sorted(each for each in self._further if not epoch - MOST_AHEAD <= each < following.stop)
+                self._leave_further(spare[-FURTHER_SERVERS_AT_ONCE:])
             self._start_further([each for each in following if each not in self._further])
         return self._further[epoch]
 
@@ -258,7 +261,7 @@ class Launchers:
             for epoch in epochs:
                 self._further[epoch] = self._started()
         except OSError as error:
-            self._leave_further(list(self._further))
+            self._leave_further([each for each in epochs if each in self._further])
             raise BakeoffError(f"no further fork server could be started: {error}") from None
         for epoch in epochs:
             try:
