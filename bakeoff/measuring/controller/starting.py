@@ -100,7 +100,9 @@ class GroupStart:
         self._starting: list[Starting] = []
         self._group: list[CellRun] = []
         self._side_by_side: set[str] = set()
-        self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling)
+        # what serves requests may need all memory, and a budget may leave the next epoch no time
+        may_load_ahead = run.load is None and not run.time_plan.has_budget
+        self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling) if may_load_ahead else range(0)
 
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
@@ -171,12 +173,8 @@ class GroupStart:
             self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
 
     def _launch_ahead(self) -> None:
-        """Launch processes of the next epochs, the next one's first, while cores and memory are there for them.
-
-        Not with a budget, because that may leave the next epoch no time.
-        """
-        has_time = not self._run.time_plan.has_budget
-        if not (self._epoch.holds_all and has_time and self._loads_beside):
+        """Launch processes of the next epochs, the next one's first, while cores and memory are there for them."""
+        if not (self._ahead and self._epoch.holds_all and self._loads_beside):
             return
         if self._epoch.waiting or any(not each.cell_run.builds_alone for each in self._at(*BEFORE_WARM_UP)):
             return  # what this epoch waits for comes first
