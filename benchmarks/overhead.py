@@ -19,6 +19,7 @@ after the verdict, and are counted apart.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import sys
 import tempfile
@@ -28,6 +29,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bakeoff.measuring.controller.server_start import early_servers, servers_for
+
+EARLY = contextlib.ExitStack()
+# ruff: noqa: E402 - fork servers start before what is imported below, as with the command `bakeoff`
+if __name__ == "__main__":
+    EARLY.enter_context(early_servers(servers_for(["run", *sys.argv[1:]])))
 
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
@@ -191,4 +199,5 @@ def _say(line: str, file: TextIO | None = sys.stdout) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with EARLY:
+        main()

@@ -24,4 +24,6 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def _versions(search_path: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted({f"{each.name} {each.version}\n" for each in metadata.distributions()}))
+    # `name` and `version` of a distribution would parse its file twice
+    described = (each.metadata for each in metadata.distributions())
+    return tuple(sorted({f"{each['Name']} {each['Version']}\n" for each in described}))
