@@ -233,6 +233,7 @@ class BeginWarmUp(Frozen):
     """Warm up, now that no other worker builds or warms up. It is answered by `Ready`."""
 
     kind: Literal["begin_warm_up"] = "begin_warm_up"
+    is_repeated: bool = False  # an earlier process has shown how long it takes until latencies are steady
 
 
 class TakeBurst(Frozen):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
@@ -31,6 +31,7 @@ from bakeoff.records.schema import (
     Record,
     Seconds,
     Status,
+    WarmUp,
     Work,
 )
 from bakeoff.records.traits import ModelTraits
@@ -64,6 +65,7 @@ class FirstBuild(Frozen):
     built_at: str = ""  # date and time, in ISO 8601
     label: str = ""  # configuration of the cell that made it, of all that may share it
     placement: Placement | None = None
+    warm_ups: dict[str, WarmUp] = Field(default_factory=dict)  # of first processes that start from it, by configuration
 
     @property
     def has_artefact(self) -> bool:

@@ -382,6 +382,23 @@ def test_a_kept_build_that_fails_is_built_anew_and_not_kept(tmp_path: Path, endi
     assert BuildCache(tmp_path / "cache").entries() == []
 
 
+def test_a_warm_up_of_an_earlier_run_is_not_shown_again(tmp_path: Path) -> None:
+    """Modes of one family have warm-ups of their own, and what leaves no build shows it in each run."""
+
+    def run(name: str, *labels: str) -> SimpleNamespace:
+        scripts = {label: Script(phases=() if label == "eager" else ("export",)) for label in labels}
+        with BuildCache(tmp_path / "cache") as cache:
+            return run_contest(tmp_path / name, scripts, plan_of(2), build_cache=cache, device=GPU, cores=16)
+
+    first = run("first", "eager", "onnx")
+    again = run("second", "eager", "onnx", "onnx/cuda-graph")
+    third = run("third", "onnx", "onnx/cuda-graph")
+    assert first.warmed_up_s("onnx") == [0.1, 0.05]
+    assert [again.warmed_up_s(label) for label in ("eager", "onnx")] == [[0.1, 0.05], [0.05, 0.05]]
+    assert [each.warmed_up_s("onnx/cuda-graph") for each in (again, third)] == [[0.1, 0.05], [0.05, 0.05]]
+    assert all(each.records["onnx"].warm_up.seconds == 0.1 for each in (first, again, third)), "the one that was shown"
+
+
 def test_a_build_of_an_earlier_run_is_expected_to_take_no_longer_than_a_start(tmp_path: Path) -> None:
     """A budget that leaves no time to build a slow cell leaves time to start it."""
 

@@ -150,6 +150,7 @@ class ScriptedWorker:
     ) -> None:
         self.is_over = False
         self._is_stopped = False
+        self.warmed_up_s = 0.0
         self._on_step = on_step
         on_step("launched")
         self._script, self._number, self._job, self._machine = script, number, job, machine
@@ -178,7 +179,8 @@ class ScriptedWorker:
             events = [event for both in timed for event in both]
             self._say("build", *events, Built(seconds=self._script.seconds_per_start))
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, seconds: float) -> None:
+        self.warmed_up_s = seconds
         source = DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
         self._say(
             "warm-up",
@@ -186,7 +188,7 @@ class ScriptedWorker:
             Ready(
                 accuracy=self._script.answers.get((self._number, "start"), RIGHT),
                 settle=None,
-                warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+                warm_up=WarmUp(calls=10, seconds=seconds, steady=True),
                 placement=None,
                 memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
                 precision_in_force={},
@@ -214,7 +216,7 @@ class ScriptedWorker:
             self._build()
         elif isinstance(command, BeginWarmUp):
             self._on_step("warms up")
-            self._warm_up()
+            self._warm_up(seconds=0.05 if command.is_repeated else 0.1)
         elif isinstance(command, TakeBurst):
             self._on_step("burst")
             self._passing(self._script.seconds_per_burst)
@@ -365,6 +367,10 @@ class ScriptedLauncher:
             most[epoch] = max(most.get(epoch, 0), len(cells) if at in ("", what) else 0)
         return most
 
+    def warmed_up_s(self, label: str) -> list[float]:
+        """Return for how long each worker of a cell warmed up."""
+        return [worker.warmed_up_s for worker in self._workers[label]]
+
     def alive(self) -> int:
         """Return how many workers are alive."""
         return sum(not worker.is_over for workers in self._workers.values() for worker in workers)
@@ -508,6 +514,7 @@ def run_contest(
         folders=launcher.folders,
         steps=launcher.steps,
         most=launcher.most,
+        warmed_up_s=launcher.warmed_up_s,
         ended_s=machine.time_s,
         left_alive=launcher.alive(),
         complete=all(store.has(planned.cell.id) for planned in contest.cells),

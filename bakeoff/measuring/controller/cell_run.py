@@ -87,6 +87,7 @@ from bakeoff.records.schema import (
     Record,
     Roofline,
     Status,
+    WarmUp,
 )
 from bakeoff.records.store import FirstBuild, Store, UnfinishedCell
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
@@ -392,8 +393,17 @@ class CellRun:
     def begin_warm_up(self) -> None:
         """Have the cell warmed up, which has been built, and do not wait for it. Its process then tells of itself."""
         live = self._alive()
-        live.worker.send(BeginWarmUp())
+        live.worker.send(BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
         self._begin(self._warming_up(live))
+
+    @property
+    def _known_warm_up(self) -> WarmUp | None:
+        """The warm-up of an earlier run's first process, which started from the build that this one starts from."""
+        before = self._builds.from_before
+        if before is None or self.was_measured or self.cell.dynamic:  # which may have served another size
+            return None
+        known = before.warm_ups.get(self.cell.configuration)
+        return known if known and known.seconds >= self._setup.sampling.warm_up_s else None
 
     def _warming_up(self, live: LiveProcess) -> Steps:
         ready = yield Ready
@@ -401,12 +411,16 @@ class CellRun:
         self.peak_memory = ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
-        live.ready = ready.model_copy(update={"placement": placement_of_both(ready.placement, live.first_build)})
+        placement = placement_of_both(ready.placement, live.first_build)
+        warm_up = self._known_warm_up or ready.warm_up
+        live.ready = ready.model_copy(update={"placement": placement, "warm_up": warm_up})
         if not live.is_warm:
-            made = self._build_of(live)
+            self._builds.done(live.build, self._build_of(live))
+        made = self._builds.made.get(live.build)
+        if made and made.has_artefact and not (self.was_measured or self._known_warm_up):
+            made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
             self._builds.done(live.build, made)
-            if self._so_far is None and made.has_artefact:
-                self._setup.store.keep_build(made)
+            self._setup.store.keep_build(made)
         if self.cached_at and not ready.accuracy.passed:
             raise CellEnded(self._record(Status.INCORRECT, wrong_outputs(ready.accuracy)))
 
@@ -417,6 +431,7 @@ class CellRun:
 
     def _build_of(self, live: LiveProcess) -> FirstBuild:
         """Return what is to be known of a build that its process has made."""
+        before = self._builds.made.get(live.build)
         return FirstBuild(
             folder=str(self._folder_of(live.build)),
             phases=list(live.phases),
@@ -424,6 +439,7 @@ class CellRun:
             built_at=datetime.now(UTC).isoformat(timespec="seconds"),
             label=self.cell.configuration,
             placement=live.ready.placement if live.ready else None,
+            warm_ups=before.warm_ups if before else {},
         )
 
     def builds_anew_after(self, record: Record) -> bool:

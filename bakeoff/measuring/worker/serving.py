@@ -49,13 +49,13 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
-    worker.await_warm_up()
+    is_repeated = worker.await_warm_up().is_repeated
     plan = worker.job.sampling
     with phases.announced("settle"):
         settle = sampling.call_until_final(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
-        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, worker.job.is_first)
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, not is_repeated)
     device_memory.sample()
 
     def placement() -> Placement | None:

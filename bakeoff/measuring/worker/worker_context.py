@@ -20,7 +20,15 @@ from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
 from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
-from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
+from bakeoff.measuring.messages import (
+    BeginWarmUp,
+    Built,
+    CellJob,
+    MeasurePackagedCell,
+    PhaseBegun,
+    PhaseEnded,
+    ReadyToBuild,
+)
 from bakeoff.measuring.variables import is_withheld
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
@@ -163,10 +171,12 @@ class WorkerContext:
         if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
             trust_vector_instructions(checks.answers)
 
-    def await_warm_up(self) -> None:
-        """Wait for this worker's turn to warm up, in which no other worker builds."""
+    def await_warm_up(self) -> BeginWarmUp:
+        """Wait for this worker's turn to warm up, in which no other worker builds anew."""
         messages.send(self.connection, Built(seconds=self.building_s))
-        messages.receive_command(self.connection)
+        command = messages.receive_command(self.connection)
+        assert isinstance(command, BeginWarmUp)
+        return command
 
     @property
     def building_s(self) -> float:
