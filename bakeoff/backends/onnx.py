@@ -68,10 +68,11 @@ PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino"
 PROFILED_CALLS = 5
 
 ONE_FOR_ALL = "one for all"
+"""The value of the knob `sessions` with which instances share a session and its threads."""
 
 NO_CONVOLUTIONS = "no-convolutions"
 """A file of this name lies beside an exported model that has none."""
-"""The value of the knob `sessions` with which instances share a session and its threads."""
+
 Shapes = tuple[tuple[int, ...], ...]
 
 

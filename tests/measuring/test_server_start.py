@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,23 @@ from bakeoff.measuring.controller.server_start import USUAL_SERVERS, StartedServ
 from bakeoff.planning.request import Request
 
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
+
+INTERRUPTED_IMPORT = """
+import os, sys
+from bakeoff import __main__ as entry
+from bakeoff.measuring.controller import server_start
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "bakeoff.cli":
+            print(len(server_start._early), "server")
+            os.kill(os.getpid(), int(number))
+
+sys.meta_path.insert(0, Interrupting())
+number = sys.argv[1]
+sys.argv[1:] = ["--model", "mlp", "--processes", "1"]
+sys.exit(entry.main())
+"""
 
 COMMAND = """
 import sys
@@ -68,6 +86,8 @@ def waiting_servers(number: int = 1) -> Iterator[list[StartedServer]]:
         ("--model mlp --start-method spawn", 16, 0),
         ("--model mlp --start-method=spawn", 16, 0),
         ("--model mlp --malloc jemalloc", 16, 0),
+        ("--model mlp --malloc=jemalloc", 16, 0),
+        ("--model mlp --processes=1", 16, 1),
     ],
 )
 def test_servers_start_for_what_will_fork_workers(
@@ -80,6 +100,16 @@ def test_servers_start_for_what_will_fork_workers(
 def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "usable_cores", lambda: list(range(16)))
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(tmp_path: Path, number: int) -> None:
+    environment = dict(os.environ, TMPDIR=str(tmp_path))
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(int(number))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (130, "error: interrupted\n")
+    assert "1 server" in result.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_starts_before_the_command_line_is_imported_and_a_usage_error_leaves_nothing(tmp_path: Path) -> None:

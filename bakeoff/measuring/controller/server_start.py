@@ -101,9 +101,10 @@ def servers_for(arguments: Sequence[str]) -> int:
     """
     names_command = bool(arguments) and not arguments[0].startswith("-")
     measures = arguments[0] in MEASURING if names_command else bool(arguments)
-    if not measures or not NOT_FORKING.isdisjoint(arguments):
+    words = {*arguments, *(word.partition("=")[0] for word in arguments)}
+    if not measures or not NOT_FORKING.isdisjoint(words):
         return 0
-    return 1 if "--processes" in arguments else usual_servers()
+    return 1 if "--processes" in words else usual_servers()
 
 
 def usual_servers() -> int:
