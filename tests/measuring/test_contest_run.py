@@ -196,6 +196,15 @@ def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -
     assert run.most("builds", "ready", at="builds")[1] == 1, "alone"
 
 
+def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
+    launched = {label: [run.steps.index((epoch, "launched", label)) for epoch in (1, 2)] for label in scripts}
+    first, second = (run.steps.index((epoch, "burst", "eager")) for epoch in (0, 1))
+    assert all(place < first for place in launched["eager"])
+    assert all(first < place < second for place in launched["inductor"])
+
+
 def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): SEGFAULT})}
     run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)

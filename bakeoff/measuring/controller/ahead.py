@@ -15,8 +15,11 @@ from bakeoff.records.schema import Phase
 LIMIT_S = 60.0
 """One that takes longer is given up, and its cell starts in its own epoch as usual."""
 
-MOST_AHEAD = 3
+MOST_AHEAD = 2
 """So many processes of a cell are loaded for later epochs at most, since each holds memory."""
+
+QUICK_START_S = 6.0
+"""While nothing is known of who is beaten, processes are loaded ahead only of cells that take no longer to start."""
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:

@@ -259,6 +259,11 @@ class CellRun:
         return self._alive().built_s
 
     @property
+    def waited_s(self) -> float:
+        """Return how long its process has been waited for so far: while it loaded, built, warmed up, and measured."""
+        return self._alive().waited_s
+
+    @property
     def has_lost_builds(self) -> bool:
         """Return True when something that earlier processes have built is not there any more."""
         return not {process.build for process in self._processes} <= self._built

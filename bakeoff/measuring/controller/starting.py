@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bakeoff.measuring.controller.ahead import AheadProcess, epochs_ahead
+from bakeoff.measuring.controller.ahead import QUICK_START_S, AheadProcess, epochs_ahead
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.environment import SPARE_CORES
 from bakeoff.measuring.controller.run_context import RunContext
@@ -181,6 +181,7 @@ class GroupStart:
         cores = len(self._machine.usable_cores())
         alive = self._alive()
         ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
+        ready = [each for each in ready if each.was_measured or each.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in self._ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
