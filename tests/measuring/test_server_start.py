@@ -112,6 +112,15 @@ def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_command_goes_on_where_no_process_or_folder_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> StartedServer:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(StartedServer, "start", fails)
+    with early_servers(2):
+        assert server_start._early == []
+
+
 def test_it_starts_before_the_command_line_is_imported_and_a_usage_error_leaves_nothing(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", COMMAND, "--model", "no-such-model", "--processes", "1"],

@@ -117,8 +117,9 @@ def early_servers(number: int) -> Iterator[None]:
     """Start fork servers for the first launchers that are made in the block. Nothing is left of them after it."""
     try:
         if CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
-            for _ in range(number):
-                _early.append(StartedServer.start(command_of(sys.executable)))
+            with contextlib.suppress(OSError):  # the launcher that needs one tries again, and says why
+                for _ in range(number):
+                    _early.append(StartedServer.start(command_of(sys.executable)))
         yield
     finally:
         discard_early()
