@@ -70,7 +70,7 @@ PROFILED_CALLS = 5
 ONE_FOR_ALL = "one for all"
 """The value of the knob `sessions` with which instances share a session and its threads."""
 
-NO_CONVOLUTIONS = "no-convolutions"
+NO_CONVOLUTIONS = ".no-convolutions"
 """A file of this name lies beside an exported model that has none."""
 
 Shapes = tuple[tuple[int, ...], ...]

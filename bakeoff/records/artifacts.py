@@ -19,8 +19,8 @@ class Artifacts:
     def keep(self, cell_id: str, built: Path) -> str:
         """Keep the files of the folder `built` in the cell's own, and return its path within the run's folder.
 
-        Return an empty string if nothing was built. Raises ArtifactTooLarge where it is. The folder appears
-        whole or not at all.
+        What begins with a dot is a note for later processes, and no part of the artefact. Return an empty string if
+        nothing was built. Raises ArtifactTooLarge where it is. The folder appears whole or not at all.
         """
         kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
         for earlier in (kept, partial):
@@ -30,7 +30,7 @@ class Artifacts:
             return ""
         if _folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
             raise ArtifactTooLarge(size_bytes)
-        shutil.copytree(built, partial, copy_function=_link)
+        shutil.copytree(built, partial, ignore=shutil.ignore_patterns(".*"), copy_function=_link)
         partial.rename(kept)
         return f"{FOLDER}/{cell_id}"
 
