@@ -36,8 +36,8 @@ import numpy as np
 
 from bakeoff.commands import selfcheck
 from bakeoff.judging.estimate import process_medians_ms, ratio_over_processes
-from bakeoff.measuring.controller.environment import usable_cores
 from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.planning.places import Place, physical_cores, places_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,6 +21,7 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of
@@ -185,7 +186,7 @@ def _note_pool(request: Request, differing: Sequence[str], store: Store, progres
 
 def places_here(request: Request) -> list[Place]:
     """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
-    cores = environment.usable_cores()
+    cores = usable_cores()
     return places_of(request.devices, cores, physical_cores(cores))
 
 

@@ -26,6 +26,7 @@ from bakeoff.backends.traps import Facts, GpuState, Library
 from bakeoff.doctor.traps import OVERRIDES
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryImport
 from bakeoff.measuring.nvml import cards, nvml
 from bakeoff.measuring.probes import ask
@@ -59,7 +60,7 @@ def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) ->
         shared_memory_bytes=_size_of(Path("/dev/shm")),
         governor=environment.governor(),
         cores=psutil.cpu_count(),
-        affinity_cores=len(environment.usable_cores()) or None,
+        affinity_cores=len(usable_cores()) or None,
         quota_cores=quota_cores(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
         container=environment.container(),
         variables={name: os.environ[name] for name in OVERRIDES if name in os.environ},

@@ -12,13 +12,14 @@ from bakeoff.judging.intervals import special_functions
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
-from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
+from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
+from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family

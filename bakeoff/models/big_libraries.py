@@ -26,11 +26,12 @@ def imported_by(tree: ast.Module) -> tuple[str, ...]:
 
     These are the module of each library, and what the file takes from it: transformers imports a model's own module
     when the model is first asked for.
+
     There are none if the file may change what such an import does: if it imports other modules than these libraries'
     and Python's, names what steers imports, or sets an attribute of what it imports.
     """
     nodes = list(ast.walk(tree))
-    names: list[tuple[str, str]] = []  # that the file imports from modules, with these
+    names: list[tuple[str, str]] = []  # what the file imports from a module, and that module
     modules: dict[str, str] = {}  # that the file imports or imports from, by the names in the file
     for node in nodes:
         if isinstance(node, ast.ImportFrom):

@@ -42,25 +42,6 @@ LEFT_OUT_FIRST = (
 )
 """A table of more than `MOST_COLUMNS` leaves these out, in this order, and then those before its last one."""
 
-MOST_COLUMNS = 9
-
-LEFT_OUT_FIRST = (
-    "throughput",
-    "place in its precision",
-    "of floor",
-    "caches",
-    "drift",
-    "device memory",
-    "GPU memory",
-    "place",
-    "peak memory",
-    "memory",
-    "median over the soak",
-    "build",
-    "relative RMSE",
-)
-"""A table of more than `MOST_COLUMNS` leaves these out, in this order, and then those before its last one."""
-
 MOST_CONTESTS = 6
 """So many contests get a table each. `details.md` has the others."""
 

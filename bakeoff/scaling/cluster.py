@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from bakeoff.measuring.controller import environment
-from bakeoff.measuring.controller.environment import differences, usable_cores
+from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place, divide_cores, physical_cores
 from bakeoff.planning.plan import Contest

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
-from bakeoff.measuring.controller.environment import differences, usable_cores
+from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.server_start import command_of
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest

@@ -17,7 +17,7 @@ from bakeoff.commands import run as runs
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.measuring import session
-from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status

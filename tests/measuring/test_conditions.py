@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from bakeoff.measuring.controller.environment import calibrate_ms, usable_cores
+from bakeoff.measuring.controller.environment import calibrate_ms
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.nvml import GpuWatch, max_sm_clock_mhz
 from bakeoff.measuring.worker import conditions
 from bakeoff.records.device import CPU

@@ -12,7 +12,7 @@ import torch
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.cell_record import doubt_of
-from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.worker import sampling
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs

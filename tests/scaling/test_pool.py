@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from bakeoff.commands import run as runs
-from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, time_plan_of
 from bakeoff.planning.places import places_of
 from bakeoff.planning.plan import plan

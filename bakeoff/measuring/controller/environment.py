@@ -19,8 +19,7 @@ from typing import Any
 import psutil
 
 from bakeoff.measuring.controller.worker_process import Worker
-from bakeoff.measuring.cores import SPARE_CORES as SPARE_CORES
-from bakeoff.measuring.cores import usable_cores as usable_cores
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
 from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries

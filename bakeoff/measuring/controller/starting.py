@@ -16,8 +16,8 @@ from enum import Enum
 
 from bakeoff.measuring.controller.ahead import QUICK_START_S, AheadProcess, epochs_ahead
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
-from bakeoff.measuring.controller.environment import SPARE_CORES
 from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Memory
