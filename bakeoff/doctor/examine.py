@@ -14,7 +14,8 @@ from bakeoff.commands.environments import names as names_of_environments
 from bakeoff.doctor import environments, facts, traps
 from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_run import CellEnded, CellRun, ContestSetup
+from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
+from bakeoff.measuring.controller.contest_setup import ContestSetup
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend

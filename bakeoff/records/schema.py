@@ -577,6 +577,12 @@ class Record(Frozen):
         return build_seconds(self.phases)
 
     @property
+    def is_throughput_doubtful(self) -> bool:
+        """Return True if the latency of the cell contradicts its throughput."""
+        known, latency = self.throughput, self.latency
+        return known is not None and latency is not None and known.is_far_below(latency.median_ms)
+
+    @property
     def phases_until_first_answer(self) -> list[Phase]:
         """Return all phases except the calls that a build needed after its first answer."""
         return [phase for phase in self.phases if phase.name != SETTLE]

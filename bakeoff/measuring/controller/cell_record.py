@@ -1,22 +1,32 @@
-"""What the record of a cell says, from what its processes told: doubts, missing placement, causes of death."""
+"""The record of a cell, from what its processes have told: numbers, doubts, missing placement, causes of death."""
 
 from __future__ import annotations
 
 import math
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bakeoff import backends, models
+from bakeoff.judging import roofline
+from bakeoff.judging.acceptance import accepted_by_metric
+from bakeoff.judging.fit import summarise
+from bakeoff.measuring.controller.build_folder import placement_of_both
+from bakeoff.measuring.controller.contest_setup import ContestSetup
+from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import (
+    AcceptedByMetric,
+    BuiltAnew,
     Caveat,
     DecidedByRounding,
     FrozenChoices,
     Growing,
     NarrowReference,
     OtherWidths,
+    ProcessLost,
     Recompiled,
     RecordDoubt,
     Unchecked,
@@ -25,14 +35,206 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Accuracy, Cell, Extent, Memory, Placement, Status, WarmUp
+from bakeoff.records.schema import (
+    Accuracy,
+    Burst,
+    Cell,
+    Extent,
+    KernelTimes,
+    Memory,
+    Placement,
+    Process,
+    Record,
+    Status,
+    WarmUp,
+)
 from bakeoff.records.store import FirstBuild
-from bakeoff.records.traits import ModelTraits
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
 NAMED_FALLBACKS = 2
+
+TOLD_BY_FIRST = (
+    "accuracy",
+    "generated",
+    "warm_up",
+    "placement",
+    "memory",
+    "precision_in_force",
+    "settings",
+    "versions",
+)
+"""Fields of a record that its first process tells when it is ready."""
+
+
+class GrowingRecord:
+    """The record of a cell, to which each of its processes adds what it has told."""
+
+    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: Record | None = None) -> None:
+        """Begin with nothing, or with the record of the processes that an interrupted run has `kept`."""
+        self.known = kept  # of processes that ended well
+        self.log = setup.store.log(planned.cell.id)
+        self._planned = planned
+        self._cell = planned.cell
+        self._setup = setup
+        self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
+        self._started_s = setup.machine.now_s() - (kept.elapsed_s if kept else 0.0)
+        self._started_at = kept.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
+        if kept is None:
+            self.log.unlink(missing_ok=True)
+
+    @property
+    def processes(self) -> list[Process]:
+        return self.known.processes if self.known else []
+
+    @property
+    def bursts(self) -> list[Burst]:
+        return self.known.bursts if self.known else []
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._setup.machine.now_s() - self._started_s
+
+    def begin_anew(self, reason: str) -> None:
+        """Leave out all that was measured with the build of an earlier run, which failed for this `reason`."""
+        self.known = None
+        self._failed_build = BuiltAnew(reason=reason)
+
+    def add(
+        self,
+        live: LiveProcess,
+        finished: Finished,
+        made: FirstBuild | None,
+        metrics: Metrics | None,
+        kernel_times: KernelTimes | None,
+    ) -> None:
+        """Add a process that has ended well. `made` is the build that it has started from, or has made."""
+        record = self._further(self.known, live, finished) if self.known else self._first(live, finished, made)
+        if metrics is not None:
+            assert self._setup.metrics is not None, "the build is evaluated"
+            record = record.model_copy(update={"metrics": metrics})
+            record = accepted_by_metric(record, self._setup.metrics.requirements)
+        if kernel_times:
+            record = record.model_copy(update={"kernel_times": kernel_times})
+        self.known = self._summarised(record)
+
+    def add_lost(self, live: LiveProcess, reason: str) -> None:
+        """Add a further process that was lost. What was measured before stays valid, unless it answered wrongly."""
+        assert self.known is not None, "a process of the cell has ended well"
+        doubts = [*self.known.doubts, ProcessLost(reason=reason)]
+        wrong = self._failed_check(self.known, live.ready.accuracy) if live.ready else {}
+        self.known = self.known.model_copy(update={"doubts": doubts, **wrong})
+
+    def with_live(self, live: LiveProcess | None) -> Record | None:
+        """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
+        known = self.known
+        if live is None or live.ready is None or not live.bursts:
+            return known
+        checked = live.ready.accuracy
+        if known is None:
+            failure = None if checked.passed else wrong_outputs(checked)
+            status = Status.INCORRECT if failure else Status.OK
+            doubts = self._first_doubts(live.ready)
+            return self._summarised(self.ended(live, status, failure, doubts=doubts, **_measured_further(live)))
+        changed = {"processes": [*known.processes, live.summary()], "bursts": [*known.bursts, *live.bursts]}
+        return self._summarised(known.model_copy(update=changed | self._failed_check(known, checked)))
+
+    def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
+        """Return the record of a cell that ends with its live process."""
+        processes = [*self.processes, *([live.summary()] if live.ready else [])]
+        first = self.known or live.ready
+        known = {name: getattr(first, name) for name in TOLD_BY_FIRST} if first else {}
+        settings = {"start_method": live.start_method, **known.pop("settings", {})}
+        return Record(
+            cell=self._cell,
+            status=status,
+            **facts_of_process(failure),
+            phases=processes[0].phases if processes else live.phases,
+            processes=processes,
+            bursts=[*self.bursts, *live.bursts],
+            traits=self._traits,
+            reference_metrics=self._setup.metrics.reference if self._setup.metrics else None,
+            log_tail=tail_of(self.log) if status.is_failure else "",
+            started_at=self._started_at,
+            elapsed_s=self.elapsed_s,
+            settings=settings,
+            **common_fields(self._planned),
+            **{**known, **fields},
+        )
+
+    def _first(self, live: LiveProcess, finished: Finished, made: FirstBuild | None) -> Record:
+        """Return the record after the first process, which tells most of what is known of the cell."""
+        ready = live.warm
+        before, after = ready.accuracy, finished.accuracy_after
+        placement = placement_of_both(finished.placement, live.first_build)
+        status, failure = Status.INCORRECT, None
+        if not before.passed:
+            failure = wrong_outputs(before)
+        elif not after.passed:
+            failure = wrong_outputs(after, "right at first, wrong after measuring")
+        elif self._planned.strict:
+            status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
+        is_only_inexact = before.is_only_inexact and (after.passed or after.is_only_inexact)
+        return self.ended(
+            live,
+            status if failure else Status.OK,
+            failure,
+            accuracy=before.model_copy(update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact}),
+            doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
+            memory=with_peaks_of(finished.memory, made),
+            placement=placement,
+            **_measured_further(live),
+            around=live.around,
+            recompiled=ready.recompiled,
+        )
+
+    def _further(self, known: Record, live: LiveProcess, finished: Finished) -> Record:
+        """Return the record with a further process, which can only add to it, or prove the cell wrong."""
+        new = [doubt for doubt in doubts_of_finished(finished) if doubt not in known.doubts]
+        return known.model_copy(
+            update={
+                "processes": [*known.processes, live.summary()],
+                "bursts": [*known.bursts, *live.bursts],
+                "throughput": live.further.throughput or known.throughput,
+                "energy": live.further.energy or known.energy,
+                "around": [*known.around, *live.around],
+                "doubts": [*known.doubts, *new],
+                **self._failed_check(known, live.warm.accuracy, finished.accuracy_after),
+            }
+        )
+
+    def _first_doubts(self, ready: Ready) -> list[RecordDoubt]:
+        doubts = doubts_of_ready(ready, self._traits or NO_TRAITS)
+        return [*doubts, self._failed_build] if self._failed_build else doubts
+
+    def _failed_check(self, known: Record, *checks: Accuracy) -> dict[str, Any]:
+        """Return what changes in the record if a further process gave wrong answers."""
+        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in known.doubts)
+        failed = next(
+            (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
+        )
+        if failed is None:
+            return {}
+        facts = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(known.processes) + 1}"))
+        return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self.log)}
+
+    def _summarised(self, record: Record) -> Record:
+        store, cell, latency = self._setup.store, self._cell, summarise(record.bursts)
+        work, ceilings = store.work(cell.reference_id), store.ceilings(cell.device, products_of(cell))
+        of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
+        return record.model_copy(update={"latency": latency, "roofline": of_roofline})
+
+    @property
+    def _traits(self) -> ModelTraits | None:
+        return self._setup.store.traits(self._cell.reference_id)
+
+
+def _measured_further(live: LiveProcess) -> dict[str, Any]:
+    """Return what the first process alone measures after its bursts, as fields of its record."""
+    return {name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")}
 
 
 def common_fields(planned: PlannedCell) -> dict[str, Any]:

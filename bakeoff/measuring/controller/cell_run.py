@@ -5,40 +5,27 @@ from __future__ import annotations
 import bisect
 import contextlib
 import math
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
-from bakeoff.judging import roofline
-from bakeoff.judging.acceptance import accepted_by_metric, may_be_accepted
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.acceptance import may_be_accepted
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
-from bakeoff.judging.fit import summarise
-from bakeoff.judging.ranking import NOTHING
 from bakeoff.measuring.controller.ahead import AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_record import (
+    GrowingRecord,
     cause_of_death,
-    common_fields,
-    doubts_of_finished,
-    doubts_of_ready,
-    facts_of_process,
-    products_of,
-    shortfall,
-    tail_of,
-    with_peaks_of,
     wrong_outputs,
 )
-from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.contest_setup import ContestSetup
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.controller.load_run import CellUnderLoad
-from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import (
     THROUGHPUT_BLOCKS,
@@ -47,7 +34,6 @@ from bakeoff.measuring.messages import (
     Built,
     BurstTaken,
     Evaluated,
-    Evaluation,
     Event,
     Failed,
     Finish,
@@ -69,28 +55,20 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
-from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.doubts import AcceptedByMetric, BuiltAnew, ProcessLost, RecordDoubt
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
     Accuracy,
-    AroundCall,
     Burst,
     Cell,
     Conditions,
     KernelTimes,
-    Latency,
-    Memory,
     Phase,
-    Process,
     Record,
-    Roofline,
     Status,
     WarmUp,
 )
-from bakeoff.records.store import FirstBuild, Store, UnfinishedCell
-from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.records.store import UnfinishedCell
 
 TICK_S = 0.5
 
@@ -127,29 +105,6 @@ class _Start:
     seen_s: float  # the time up to which waiting is accounted for
 
 
-@dataclass(frozen=True)
-class ContestSetup:
-    """What the cells of a contest have in common."""
-
-    store: Store
-    progress: Progress
-    sampling: SamplingPlan
-    time_limit_s: float
-    folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
-    machine: Machine = field(default_factory=Machine)
-    metrics: MetricsSetup | None = None  # None: nothing is evaluated
-
-
-@dataclass(frozen=True)
-class MetricsSetup:
-    """The user's `evaluate`, and what it says of the reference."""
-
-    evaluation: Evaluation
-    reference: Metrics
-    limit_s: float
-    requirements: Requirements = NOTHING  # what may accept a build that the numeric check rejects
-
-
 class CellRun:
     """One cell. In each epoch come `launch`, `begin_build`, `begin_warm_up`, bursts, `measure_further`, `begin_finish`
     and `finish`.
@@ -170,29 +125,23 @@ class CellRun:
         self._setup = setup
         self._now_s = setup.machine.now_s
         self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
-        self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._launcher: Launcher | None = None
         self._backend = backends.create(planned.cell.backend)
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
-        self._so_far = kept.record if kept else None  # without the live process
+        self._growing = GrowingRecord(planned, setup, kept.record if kept else None)  # without the live process
         self._live: LiveProcess | None = None
         self._leaving: Worker | None = None  # was killed, and may not be gone yet
         self._starting: _Start | None = None
-        self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
         self._budget_s = kept.time_left_s if kept else setup.time_limit_s
         self._last_process_s = kept.last_process_s if kept else 0.0
-        self._started_s = self._now_s() - (kept.record.elapsed_s if kept else 0.0)
-        self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
         self._built = {build for build in made if self._folder_of(build).exists()}  # that a process was measured with
         self._builds.enter(self.cell.label, bool(self._built))
-        if kept is None:
-            if self._builds.from_before:
-                self.peak_memory = self._builds.from_before.memory
-            self._log.unlink(missing_ok=True)
+        if kept is None and self._builds.from_before:
+            self.peak_memory = self._builds.from_before.memory
 
     @property
     def cell(self) -> Cell:
@@ -201,7 +150,7 @@ class CellRun:
     @property
     def bursts(self) -> list[Burst]:
         """All bursts so far, of all processes."""
-        return [*(self._so_far.bursts if self._so_far else []), *(self._live.bursts if self._live else [])]
+        return [*self._growing.bursts, *(self._live.bursts if self._live else [])]
 
     @property
     def median_ms(self) -> float:
@@ -211,7 +160,7 @@ class CellRun:
     @property
     def was_measured(self) -> bool:
         """Return True when a process of the cell has ended well, so that it has a record."""
-        return self._so_far is not None
+        return self._growing.known is not None
 
     @property
     def starts_warm(self) -> bool:
@@ -266,7 +215,7 @@ class CellRun:
     @property
     def has_lost_builds(self) -> bool:
         """Return True when something that earlier processes have built is not there any more."""
-        return not {process.build for process in self._processes} <= self._built
+        return not {process.build for process in self._growing.processes} <= self._built
 
     @property
     def has_time_for_another(self) -> bool:
@@ -295,7 +244,7 @@ class CellRun:
         else:
             job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
             worker = self._start_worker(job, self._folder_of(build))
-        self._live = LiveProcess(self.cell, epoch, build, is_warm, worker)
+        self._live = LiveProcess(self.cell, epoch, build, is_warm, worker, launcher.start_method)
         self._begin(self._loading())
 
     def launch_ahead(self, launcher: Launcher, epoch: int) -> None:
@@ -303,7 +252,7 @@ class CellRun:
         job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
         build = self._next_build
         worker = self._start_worker(job, self._folder_of(build), launcher, is_further=True)
-        live = LiveProcess(self.cell, epoch, build, True, worker)
+        live = LiveProcess(self.cell, epoch, build, True, worker, launcher.start_method)
         self.ahead[epoch] = AheadProcess(live, self._now_s(), self.builds_alone)
 
     def take_ahead(self, launcher: Launcher, epoch: int) -> AheadProcess | None:
@@ -392,8 +341,7 @@ class CellRun:
             live.worker.send(Build())
         built = yield Built
         live.built_s += built.seconds
-        if not live.is_warm:
-            self._builds.done(live.build, self._build_of(live))
+        self._share_build(live)
 
     def begin_warm_up(self) -> None:
         """Have the cell warmed up, which has been built, and do not wait for it. Its process then tells of itself."""
@@ -419,33 +367,24 @@ class CellRun:
         placement = placement_of_both(ready.placement, live.first_build)
         warm_up = self._known_warm_up or ready.warm_up
         live.ready = ready.model_copy(update={"placement": placement, "warm_up": warm_up})
-        if not live.is_warm:
-            self._builds.done(live.build, self._build_of(live))
+        self._share_build(live)
         made = self._builds.made.get(live.build)
         if made and made.has_artefact and not (self.was_measured or self._known_warm_up):
             made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
             self._builds.done(live.build, made)
             self._setup.store.keep_build(made)
         if self.cached_at and not ready.accuracy.passed:
-            raise CellEnded(self._record(Status.INCORRECT, wrong_outputs(ready.accuracy)))
+            raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy))
+
+    def _share_build(self, live: LiveProcess) -> None:
+        """Tell other cells of its family what the process has built, if it has not loaded it."""
+        if not live.is_warm:
+            self._builds.done(live.build, live.as_build(self._folder_of(live.build), self._builds.made.get(live.build)))
 
     @property
     def accuracy(self) -> Accuracy:
         """How right its process was before the first burst."""
-        return self._ready().accuracy
-
-    def _build_of(self, live: LiveProcess) -> FirstBuild:
-        """Return what is to be known of a build that its process has made."""
-        before = self._builds.made.get(live.build)
-        return FirstBuild(
-            folder=str(self._folder_of(live.build)),
-            phases=list(live.phases),
-            memory=live.ready.memory if live.ready else Memory(),
-            built_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            label=self.cell.configuration,
-            placement=live.ready.placement if live.ready else None,
-            warm_ups=before.warm_ups if before else {},
-        )
+        return self._alive().warm.accuracy
 
     def builds_anew_after(self, record: Record) -> bool:
         """Return True if it ended because of what an earlier run built, perhaps. It then builds in the run's folder.
@@ -455,8 +394,8 @@ class CellRun:
         is_of_earlier_run = self._builds.is_cached and self._builds.from_before is not None
         if not is_of_earlier_run or record.status not in (Status.INCORRECT, Status.ERROR, Status.CRASH):
             return False
-        self._failed_build = BuiltAnew(reason=record.reason)
-        self._so_far = self.load = None
+        self._growing.begin_anew(record.reason)
+        self.load = None
         self.leave()
         self.drop_ahead()
         self._builds.spoil()
@@ -501,19 +440,19 @@ class CellRun:
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
         """Return what takes windows of load in the cell's process, which has taken bursts."""
-        threads = self._ready().settings.get("threads")
+        threads = self._alive().warm.settings.get("threads")
         latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
 
     @property
     def is_right(self) -> bool:
         """Return True when its process has answered rightly so far, or so that a required metric may accept it."""
-        return self._ready().accuracy.passed or self.awaits_metric
+        return self._alive().warm.accuracy.passed or self.awaits_metric
 
     @property
     def awaits_metric(self) -> bool:
         """Return True if a required metric may accept, or has accepted, what the check of its answers rejects."""
-        checked, setup = self._ready().accuracy, self._setup.metrics
+        checked, setup = self._alive().warm.accuracy, self._setup.metrics
         may_accept = self.is_evaluated and setup is not None and bool(setup.requirements.metrics)
         return may_accept and not checked.passed and may_be_accepted(checked, self.cell.precision)
 
@@ -534,15 +473,15 @@ class CellRun:
         What takes longer is for a cell that `may_be_chosen`: energy in the process that is `with_energy`, the stages
         around the model in each, several blocks of throughput, and again one that its latency contradicts.
         """
-        wants_more, is_first = has_time and not self._setup.sampling.latency_only, not self._processes
-        for_choice = wants_more and may_be_chosen
-        is_doubted = self._so_far is not None and _doubts_throughput(self._so_far)
+        known = self._growing.known
+        wants_more = has_time and not self._setup.sampling.latency_only
+        wants_throughput = wants_more and (known is None or (may_be_chosen and known.is_throughput_doubtful))
         blocks = THROUGHPUT_BLOCKS if may_be_chosen else 1
         return MeasureFurther(
-            with_device_time=wants_more and is_first,
-            throughput_blocks=blocks if (wants_more and is_first) or (for_choice and is_doubted) else 0,
-            with_energy=with_energy and for_choice and (self._so_far is None or self._so_far.energy is None),
-            with_around=may_be_chosen and self._ready().has_around,
+            with_device_time=wants_more and known is None,
+            throughput_blocks=blocks if wants_throughput else 0,
+            with_energy=with_energy and wants_more and may_be_chosen and (known is None or known.energy is None),
+            with_around=may_be_chosen and self._alive().warm.has_around,
         )
 
     def measure_further(self, wanted: MeasureFurther) -> None:
@@ -558,7 +497,7 @@ class CellRun:
         """
         return Finish(
             with_trace=has_energy and self.cell.device.is_cuda,
-            with_metrics=not self._processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
+            with_metrics=not self._growing.processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
         )
 
     def begin_finish(self, last: Finish) -> None:
@@ -570,9 +509,9 @@ class CellRun:
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
         """
-        live, so_far = self._alive(), self._so_far
+        live = self._alive()
         finished = self._await(live, Finished)
-        evaluates = so_far is None and self.is_evaluated
+        evaluates = not self.was_measured and self.is_evaluated
         metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         if last.only_checks:
@@ -580,15 +519,7 @@ class CellRun:
             self._leaving = live.worker
         else:
             self._end_worker()
-        record = self._first_process(self._ready(), finished) if so_far is None else self._further(so_far, finished)
-        if metrics is not None:
-            assert self._setup.metrics is not None, "the build is evaluated"
-            record = record.model_copy(update={"metrics": metrics})
-            record = accepted_by_metric(record, self._setup.metrics.requirements)
-        if kernel_times:
-            record = record.model_copy(update={"kernel_times": kernel_times})
-        latency = summarise(record.bursts)
-        self._so_far = record.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
+        self._growing.add(live, finished, self._builds.made.get(live.build), metrics, kernel_times)
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
@@ -628,7 +559,7 @@ class CellRun:
                 self._is_awaited(live, event, Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
-                log = {"log": f"{self._log.parent.name}/{self._log.name}"}
+                log = {"log": f"{self._growing.log.parent.name}/{self._growing.log.name}"}
                 metrics = metrics.model_copy(update={"failure": metrics.failure.model_copy(update=log)})
             return metrics.beside(setup.reference)
         except WorkerEnded as ended:
@@ -646,25 +577,19 @@ class CellRun:
 
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
-        assert self._so_far is not None, "a process of the cell has ended well"
-        return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left, "load": self.load})
+        assert self._growing.known is not None, "a process of the cell has ended well"
+        return self._as_it_stands(self._growing.known)
 
     def so_far(self) -> Record | None:
         """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
-        live, known = self._live, self._so_far
-        if live is None or live.ready is None or not live.bursts:
-            return self.record() if known else None
-        checked = live.ready.accuracy
-        if known is None:
-            failure = None if checked.passed else wrong_outputs(checked)
-            status = Status.INCORRECT if failure else Status.OK
-            record = self._record(status, failure, doubts=self._first_doubts(live.ready), **self._measured_further)
-        else:
-            changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
-            record = known.model_copy(update=changed | self._failed_check(known, checked))
-        latency = summarise(record.bursts)
-        now = {"latency": latency, "roofline": self._roofline(latency), "elapsed_s": self._elapsed_s}
-        return record.model_copy(update=now | {"left": self.left, "load": self.load})
+        record = self._growing.with_live(self._live)
+        return None if record is None else self._as_it_stands(record)
+
+    def _as_it_stands(self, record: Record) -> Record:
+        return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": self.load})
+
+    def _ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> CellEnded:
+        return CellEnded(self._growing.ended(live, status, failure, load=self.load, **fields))
 
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
@@ -691,13 +616,9 @@ class CellRun:
         self._builds.leave(self.cell.label, keeps_build)
 
     @property
-    def _processes(self) -> list[Process]:
-        return self._so_far.processes if self._so_far else []
-
-    @property
     def _next_build(self) -> int:
         """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
-        return len(self._processes) % self._setup.sampling.builds
+        return len(self._growing.processes) % self._setup.sampling.builds
 
     def _folder_of(self, build: int) -> Path:
         return self._builds.of(build)
@@ -706,83 +627,9 @@ class CellRun:
         assert self._live is not None, "the cell has been started"
         return self._live
 
-    def _ready(self) -> Ready:
-        ready = self._alive().ready
-        assert ready is not None, "the cell is warm"
-        return ready
-
     def _forget_live(self) -> None:
         self._live = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
-
-    def _first_process(self, ready: Ready, finished: Finished) -> Record:
-        """Return the record after the first process, which tells most of what is known of the cell."""
-        before, after = ready.accuracy, finished.accuracy_after
-        placement = placement_of_both(finished.placement, self._alive().first_build)
-        status, failure = Status.INCORRECT, None
-        if not before.passed:
-            failure = wrong_outputs(before)
-        elif not after.passed:
-            failure = wrong_outputs(after, "right at first, wrong after measuring")
-        elif self.planned.strict:
-            status, failure = Status.FALLBACK, shortfall(placement, self.cell.backend)
-        return self._record(
-            status if failure else Status.OK,
-            failure,
-            accuracy=before.model_copy(
-                update={
-                    "rmse_after": after.rmse,
-                    "is_only_inexact": before.is_only_inexact and (after.passed or after.is_only_inexact),
-                }
-            ),
-            doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
-            memory=with_peaks_of(finished.memory, self._builds.made.get(self._alive().build)),
-            placement=placement,
-            **self._measured_further,
-            around=self._around(),
-            recompiled=ready.recompiled,
-        )
-
-    def _first_doubts(self, ready: Ready) -> list[RecordDoubt]:
-        known = doubts_of_ready(ready, self._traits or NO_TRAITS)
-        return [*known, self._failed_build] if self._failed_build else known
-
-    def _further(self, so_far: Record, finished: Finished) -> Record:
-        """Return the record with a further process, which can only add to it, or prove the cell wrong."""
-        live, ready = self._alive(), self._ready()
-        new = [doubt for doubt in doubts_of_finished(finished) if doubt not in so_far.doubts]
-        return so_far.model_copy(
-            update={
-                "processes": [*so_far.processes, live.summary()],
-                "bursts": self.bursts,
-                "throughput": live.further.throughput or so_far.throughput,
-                "energy": live.further.energy or so_far.energy,
-                "around": [*so_far.around, *self._around()],
-                "doubts": [*so_far.doubts, *new],
-                **self._failed_check(so_far, ready.accuracy, finished.accuracy_after),
-            }
-        )
-
-    @property
-    def _measured_further(self) -> dict[str, Any]:
-        """What the first process alone measures after its bursts, as fields of its record."""
-        further = self._alive().further
-        return {name: getattr(further, name) for name in ("throughput", "device_time", "energy", "stages")}
-
-    def _around(self) -> list[AroundCall]:
-        live = self._alive()
-        return [each.model_copy(update={"process": live.epoch}) for each in live.further.around]
-
-    def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
-        """Return what changes in the record if a further process gave wrong answers."""
-        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in so_far.doubts)
-        failed = next(
-            (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
-        )
-        if failed is None:
-            return {}
-        facts = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
-        return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
         self,
@@ -796,7 +643,7 @@ class CellRun:
             reference=self._setup.store.reference(self.cell.reference_id).resolve(),
             sampling=self._setup.sampling,
             shared_folder=self._folder_of(self._next_build),
-            is_first=self._so_far is None and not is_further,
+            is_first=not (self.was_measured or is_further),
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
@@ -807,7 +654,7 @@ class CellRun:
         assert launcher is not None, "the cell has been launched"
         # what loads a package imports no compiler
         imports = () if kind is MeasurePackagedCell else self._backend.imports
-        return launcher.with_imports(imports).start(job, self._log, workspace)
+        return launcher.with_imports(imports).start(job, self._growing.log, workspace)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:
@@ -838,7 +685,7 @@ class CellRun:
         elif isinstance(event, Failed):
             self._end_worker()
             died_in = live.phase if event.status.is_failure else None  # and not for what cannot be had here
-            raise CellEnded(self._record(event.status, event.failure, died_in=died_in))
+            raise self._ended(live, event.status, event.failure, died_in=died_in)
         return isinstance(event, kind)
 
     def _account(self, live: LiveProcess, seconds: float) -> None:
@@ -855,12 +702,12 @@ class CellRun:
             self._end_worker()
             status, failure = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
             number = -ended.status if ended.status < 0 else None
-            raise CellEnded(self._record(status, failure, died_in=live.phase, signal=number)) from None
+            raise self._ended(live, status, failure, died_in=live.phase, signal=number) from None
         except DeadlinePassed:
             self._end_worker()
-            raise CellEnded(self._out_of_time(live, limit_s)) from None
+            raise self._out_of_time(live, limit_s) from None
 
-    def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
+    def _out_of_time(self, live: LiveProcess, limit_s: float) -> CellEnded:
         if limit_s < self._budget_s:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         elif self._now_s() >= self._ends_s:
@@ -869,14 +716,11 @@ class CellRun:
         else:
             kind = "time limit"
             text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
-        if self._so_far is None:
-            return self._record(Status.TIMEOUT, Failure(kind=kind, text=text), died_in=live.phase)
-        # what has been measured stays valid where there was no time for a further process
+        if not self.was_measured:
+            return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), died_in=live.phase)
         self._forget_live()
-        lost = ProcessLost(reason=text)
-        wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
-        self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
-        return self.record()
+        self._growing.add_lost(live, text)
+        return CellEnded(self.record())
 
     def _receive(self, worker: Worker, deadline_s: float) -> Event:
         """Return the next event. Elapsed times on the screen move on meanwhile."""
@@ -887,66 +731,3 @@ class CellRun:
                 if self._now_s() >= deadline_s:
                     raise
                 self._setup.progress.tick()
-
-    def _record(self, status: Status, failure: Failure | None, **fields: Any) -> Record:
-        """Return a record with what the cell has come to, its live process included."""
-        live, so_far = self._live, self._so_far
-        processes = list(self._processes)
-        if live is not None and live.ready is not None:
-            processes.append(live.summary())
-        known: dict[str, Any] = {}
-        if first := so_far or (live.ready if live else None):
-            names = (
-                "accuracy",
-                "generated",
-                "warm_up",
-                "placement",
-                "memory",
-                "precision_in_force",
-                "settings",
-                "versions",
-            )
-            known = {name: getattr(first, name) for name in names}
-        unfinished = live.phases if live else []
-        return Record(
-            cell=self.cell,
-            status=status,
-            **facts_of_process(failure),
-            phases=processes[0].phases if processes else unfinished,
-            processes=processes,
-            bursts=self.bursts,
-            load=self.load,
-            traits=self._traits,
-            reference_metrics=self._setup.metrics.reference if self._setup.metrics else None,
-            log_tail=tail_of(self._log) if status.is_failure else "",
-            started_at=self._started_at,
-            elapsed_s=self._elapsed_s,
-            **common_fields(self.planned),
-            **{
-                **known,
-                **fields,
-                "settings": {
-                    "start_method": self._launcher.start_method if self._launcher else "",
-                    **known.get("settings", {}),
-                },
-            },
-        )
-
-    @property
-    def _traits(self) -> ModelTraits | None:
-        return self._setup.store.traits(self.cell.reference_id)
-
-    @property
-    def _elapsed_s(self) -> float:
-        return self._now_s() - self._started_s
-
-    def _roofline(self, latency: Latency | None) -> Roofline | None:
-        store, cell = self._setup.store, self.cell
-        work, ceilings = store.work(cell.reference_id), store.ceilings(cell.device, products_of(cell))
-        return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
-
-
-def _doubts_throughput(record: Record) -> bool:
-    """Return True if the latency of the cell contradicts its throughput."""
-    known, latency = record.throughput, record.latency
-    return known is not None and latency is not None and known.is_far_below(latency.median_ms)

@@ -11,8 +11,9 @@ from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, products_of
-from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup, MetricsSetup
+from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
+from bakeoff.measuring.controller.contest_setup import ContestSetup, MetricsSetup
 from bakeoff.measuring.controller.run_context import RunContext, not_reached
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated

@@ -1,0 +1,39 @@
+"""What the cells of one contest have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.ranking import NOTHING
+from bakeoff.measuring.controller.build_folder import BuildFolder
+from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.messages import Evaluation
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.metrics import Metrics
+from bakeoff.records.store import Store
+
+
+@dataclass(frozen=True)
+class MetricsSetup:
+    """The user's `evaluate`, and what it says of the reference."""
+
+    evaluation: Evaluation
+    reference: Metrics
+    limit_s: float
+    requirements: Requirements = NOTHING  # what may accept a build that the numeric check rejects
+
+
+@dataclass(frozen=True)
+class ContestSetup:
+    """What the cells of a contest have in common."""
+
+    store: Store
+    progress: Progress
+    sampling: SamplingPlan
+    time_limit_s: float
+    folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
+    machine: Machine = field(default_factory=Machine)
+    metrics: MetricsSetup | None = None  # None: nothing is evaluated
