@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,25 +20,23 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from bakeoff import models
-from bakeoff.commands import bisection, listing
+from bakeoff.commands import bisection, env_and_cache, listing
 from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
-from bakeoff.judging.bisection import Bisection, Step
-from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
-from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.profile import CellProfile
-from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
-from bakeoff.reports import command_answers, sentences, writer
+from bakeoff.reports import command_answers, writer
 from bakeoff.reports.console import (
+    AsJson,
+    console_for,
     measured_to_the_end,
     print_json,
     print_markdown,
     say,
+    search_progress,
     stderr,
     stdout,
     tell,
@@ -50,14 +45,12 @@ from bakeoff.reports.console import (
 )
 from bakeoff.reports.joined import join
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.terminal import LiveTable
 
 if TYPE_CHECKING:
     from bakeoff.api.pipelines import PipelineResult
 
 USAGE_ERROR = 2
 REGRESSION = 4
-INTERRUPTED = 130
 
 
 class RunByDefault(TyperGroup):
@@ -123,7 +116,6 @@ def program(
     pass
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")]
 RunAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
@@ -159,10 +151,10 @@ def run(
             "--dry-run knows no --parts: their calls are recorded first, and with `bakeoff inspect` listed"
         )
     if parts:
-        result = _run_parts(typed, parts, out, config_file, preset, quiet, stderr if as_json else stdout)
+        result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
         statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
-        status = max(statuses, default=0) if result.complete else INTERRUPTED
+        status = max(statuses, default=0) if result.complete else runs.INTERRUPTED
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
@@ -176,9 +168,9 @@ def run(
             say(line)
         return 0
     with measured_to_the_end():
-        with _progress(request, options.quiet, as_json) as progress:
+        with runs.progress_of(request, options.quiet, as_json) as progress:
             report, store = runs.run(request, options.out, context.obj, progress)
-        return _conclude(report, store, options.quiet, as_json, junit, summary)
+        return runs.conclude(report, store, options.quiet, as_json, junit, summary)
 
 
 def _run_parts(
@@ -226,15 +218,11 @@ def resume(
 ) -> int:
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
     if bisection.is_in(folder):
-        return _bisect(folder, quiet, as_json)
+        return bisection.take_steps(folder, quiet, as_json)
     with measured_to_the_end():
-        with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
+        with runs.progress_of(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
             report, store = runs.resume(folder, progress)
-        return _conclude(report, store, quiet, as_json, junit, summary)
-
-
-def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
-    return LiveTable(stderr if as_json else stdout, quiet, requirements=request.require.without_starts())
+        return runs.conclude(report, store, quiet, as_json, junit, summary)
 
 
 @app.command()
@@ -264,15 +252,15 @@ def report(
         return 0
     if out:
         whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
-        return INTERRUPTED if tell(whole, out, junit=junit, summary=summary).was_interrupted else 0
+        return runs.INTERRUPTED if tell(whole, out, junit=junit, summary=summary).was_interrupted else 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         judgement = judged_anew(report_at(path), calls, require)
         folder = path if path.is_dir() else path.parent
-        shown = tell(judgement, folder, console=stderr if as_json else stdout, junit=junit, summary=summary)
+        shown = tell(judgement, folder, console=console_for(as_json), junit=junit, summary=summary)
         unmet = require and not shown.judgement.meets_requirements
-        status = INTERRUPTED if shown.was_interrupted else 1 if unmet else 0
+        status = runs.INTERRUPTED if shown.was_interrupted else 1 if unmet else 0
         if as_json:
             print_json(answer_of(shown.judgement, folder), status)
         if status:
@@ -402,103 +390,11 @@ def find_slow_version(
         raise UsageError("a bisection follows one backend: write --backend")
     request = config.Options(typed | {"backends": (backend,)}).to_request()
     folder = bisection.begin(request, package, good, bad, config.split(versions or ()), out, context.obj)
-    return _bisect(folder, quiet, as_json)
+    return bisection.take_steps(folder, quiet, as_json)
 
 
-def _bisect(folder: Path, quiet: bool, as_json: bool) -> int:
-    """Take the steps that are left, say what they come to, and return the exit status."""
-    from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
-
-    console = stderr if as_json else stdout
-
-    def say_step(bisection: Bisection, step: Step) -> None:
-        if not quiet:
-            say(step_line(bisection, step), console)
-
-    take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(console, quiet))
-    bisected = bisection.go_on(folder, take, say_step)
-    write(folder / "bisection.md", lambda: to_markdown(bisected))
-    if not as_json:
-        print_markdown(steps_table(bisected))
-        say(conclusion(bisected))
-    status = _interrupted(folder) if bisected.next_version is not None else 0 if bisected.first_slow else 1
-    return print_json(command_answers.of_bisection(bisected, folder), status) if as_json else status
-
-
-env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
-app.add_typer(env_app, name="env")
-
-
-@env_app.command("add")
-def add_environment(
-    name: Annotated[str, typer.Argument(help="Its name, as in onnx@NAME")],
-    packages: Annotated[list[str], typer.Argument(help="What differs in it, such as onnxruntime==1.30.0")],
-    as_json: AsJson = False,
-) -> int:
-    """Make an environment that has these packages, and else all that this one has."""
-    from bakeoff.commands import answers, environments
-
-    python = environments.add(name, packages)
-    if as_json:
-        return print_json(answers.of_environments(), 0)
-    say(f"{name}: {python}")
-    return 0
-
-
-@env_app.command("list")
-def list_environments(as_json: AsJson = False) -> int:
-    """The environments, with what differs in each."""
-    from bakeoff.commands import answers, environments
-
-    if as_json:
-        return print_json(answers.of_environments(), 0)
-    for name in environments.names():
-        installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
-        say(f"{name}: {installed}")
-    return 0
-
-
-@env_app.command("remove")
-def remove_environment(name: str, as_json: AsJson = False) -> int:
-    """Remove an environment."""
-    from bakeoff.commands import answers, environments
-
-    environments.remove(name)
-    return print_json(answers.of_environments(), 0) if as_json else 0
-
-
-cache_app = typer.Typer(help="Builds of earlier runs, which later runs of the same model use again.")
-app.add_typer(cache_app, name="cache")
-
-
-@cache_app.command("list")
-def list_builds(as_json: AsJson = False) -> int:
-    """What is kept, with its size and when it was built and used; --fresh builds anew."""
-    from bakeoff.commands import answers
-    from bakeoff.measuring.controller.build_cache import BuildCache
-
-    cache = BuildCache()
-    if as_json:
-        return print_json(answers.of_cache(cache), 0)
-    entries = cache.entries()
-    for each in entries:
-        say(listing.kept_build(each))
-    say(f"{sum(each.size_bytes for each in entries) / 1e6:.0f} MB in {cache.folder}")
-    return 0
-
-
-@cache_app.command("clear")
-def clear_builds(as_json: AsJson = False) -> int:
-    """Remove every build that no run uses."""
-    from bakeoff.commands import answers
-    from bakeoff.measuring.controller.build_cache import BuildCache
-
-    with BuildCache() as cache:
-        removed_bytes = cache.clear()
-        if as_json:
-            return print_json(answers.of_cache(cache, removed_bytes), 0)
-    say(f"Removed {removed_bytes / 1e6:.0f} MB.")
-    return 0
+app.add_typer(env_and_cache.env, name="env")
+app.add_typer(env_and_cache.cache_commands, name="cache")
 
 
 @app.command("selfcheck")
@@ -514,19 +410,9 @@ def check_itself(
     Exit status 1 if a winner was called between equals.
     """
     from bakeoff.commands import selfcheck
-    from bakeoff.measuring.controller.progress import Silent
 
-    console = stderr if as_json else stdout
-    rows: list[selfcheck.Summary] = []
-    for model in config.split(models or ["mlp,transformer"]):
-        answers = []
-        for number, trial in enumerate(selfcheck.run(model, device, mode, trials, Silent()), start=1):
-            answers.append(trial.answers)
-            equal = trial.answers[0]
-            said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
-            console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
-        rows += selfcheck.summarise_trials(model, mode, answers)
-    console.print(listing.selfcheck_table(rows))
+    named = config.split(models or ["mlp,transformer"])
+    rows = selfcheck.run_and_say(named, device, mode, trials, console_for(as_json))
     status = int(any(row.winners for row in rows if row.planted == 1.0))
     return print_json(selfcheck.SelfcheckAnswer(rows=rows), status) if as_json else status
 
@@ -714,6 +600,7 @@ def explain_run(
 
     Exit status 1 if the rows do not sum to the call within 5 %.
     """
+    from bakeoff.commands.suggestions import try_suggestions
     from bakeoff.explaining.profiles import profile_run
     from bakeoff.judging.explanation import explain
     from bakeoff.reports import explanation as shown
@@ -732,40 +619,8 @@ def explain_run(
     else:
         print_markdown(text)
     if tries:
-        _try_suggestions(run, profiles[0], cells[0].record, processes, stderr if as_json else stdout)
+        try_suggestions(run, profiles[0], cells[0].record, processes, console_for(as_json))
     return 0 if explanation.is_whole else 1
-
-
-def _try_suggestions(run: Path, profile: CellProfile, record: Record, processes: int | None, console: Console) -> None:
-    """Measure what a profile suggests in one contest, and say what each suggestion brought.
-
-    All cells of a contest have the same threads. So fewer threads are a contest of their own.
-    """
-    from bakeoff.explaining import suggestions as suggesting
-    from bakeoff.explaining.profiles import environment_of
-    from bakeoff.judging.judgement import contests_of
-    from bakeoff.reports.explanation import brought, with_fewer_threads
-
-    suggested = suggesting.suggestions(profile, record.cell)
-    threads = suggesting.fewer_threads(profile)
-    if not suggested and not threads:
-        say(f"The profile of {profile.label} suggests nothing to try.", console)
-        return
-    report = report_at(run)
-    in_run = Request(**report.request)
-    asked = suggesting.request_to_try(in_run, record.cell, suggested, processes or in_run.processes)
-    command = shlex.join(["bakeoff", "explain", str(run), record.cell.id, "--try"])
-
-    def contest(threads: int | None = None) -> ContestJudgement:
-        with environment_of(report, threads), _progress(asked, quiet=True, as_json=True) as progress:
-            tried, store = runs.run(asked, None, command, progress)
-        tell(tried, store.root, quiet=True, console=console)
-        return contests_of(tried)[0]
-
-    usual = contest()
-    say(brought(usual, record.cell.label, {each.configuration: each.why for each in suggested}), console)
-    if threads:
-        say(with_fewer_threads(usual, contest(threads), threads), console)
 
 
 @app.command("blame")
@@ -798,7 +653,7 @@ def blame_cell(
     if keep_fp32:
         if script:
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
-        with _search_progress() as tell_progress:
+        with search_progress() as tell_progress:
             kept = blaming.kept_modules(run, label, tolerance, tell_progress)
         write(out, lambda: shown.kept_to_markdown(kept))
         if as_json:
@@ -807,7 +662,7 @@ def blame_cell(
         return 0 if kept.holds else 1
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
-    with _search_progress() as tell_progress:
+    with search_progress() as tell_progress:
         blame, record = blaming.blame_cell(run, label, tell_progress)
     if script and blame.script:
         reproduce.write(blame.script.text, script)
@@ -826,45 +681,6 @@ def blame_cell(
     return exit_status
 
 
-@contextlib.contextmanager
-def _search_progress() -> Iterator[Callable[[str], None]]:
-    """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
-    again, which names the smallest part so far."""
-    lines: list[str] = []
-
-    def tell_progress(text: str) -> None:
-        status.update(Text(text))
-        if ": build " in text or ": script " in text or ": keep " in text:
-            lines.append(text)
-            say(text, stderr)
-
-    try:
-        with stderr.status("") as status:
-            yield tell_progress
-    except KeyboardInterrupt:
-        if lines:
-            say(f"Interrupted during {lines[-1]}", stderr)
-        raise
-
-
-def _conclude(
-    report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None
-) -> int:
-    """Tell what came out, write the files for CI that were asked for, and return the exit status."""
-    shown = tell(report, store.root, quiet, stderr if as_json else stdout, junit, summary)
-    if not report.complete:
-        say("Interrupted.", stderr)  # the answer names the command that measures the rest
-        status = INTERRUPTED
-    else:
-        status = INTERRUPTED if shown.was_interrupted else runs.exit_status(shown.judgement)
-    return print_json(answer_of(shown.judgement, store.root), status) if as_json else status
-
-
-def _interrupted(folder: Path) -> int:
-    say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)
-    return INTERRUPTED
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Parse the arguments, carry out, and turn errors into one line. Returns the exit status.
 
@@ -877,7 +693,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BakeoffError as error:
         return _complain(str(error), USAGE_ERROR if isinstance(error, UsageError) else 1, as_json)
     except (KeyboardInterrupt, typer.Abort) as interruption:
-        return _complain(": ".join(["interrupted", *map(str, interruption.args)]), INTERRUPTED, as_json)
+        return _complain(": ".join(["interrupted", *map(str, interruption.args)]), runs.INTERRUPTED, as_json)
     except OSError as error:
         why = f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume"
         return _complain(why, 1, as_json)

@@ -33,6 +33,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,10 +42,26 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.commands import selfcheck
+from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer, Trial
 from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.estimate import ratio_over_processes
+from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
-from bakeoff.planning.sampling_plan import MAX_PROCESSES
+from bakeoff.measuring.messages import (
+    BeginWarmUp,
+    Build,
+    Built,
+    BurstTaken,
+    ComputeReference,
+    Failed,
+    MeasureCell,
+    Ready,
+    ReadyToBuild,
+    TakeBurst,
+)
+from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Burst, Cell
 
 PLUGIN = Path(__file__).resolve().parent.parent / "tests/support/plugin"
 """The tests' plug-in, with the copies of eager that are really slower."""
@@ -54,6 +71,13 @@ COPIES = Path(__file__).resolve().parent / "copies"
 
 SLOWER_COPIES = {1.03: "eager-3-percent-slower", 1.05: "eager-5-percent-slower"}
 """Its backends, by how many times slower than eager they are."""
+
+USUAL_CALLS = 100
+USUAL_MARGIN = 0.02
+"""The usual method measures each side in one process, one after the other, and compares medians of this many calls. A
+gap over this margin counts as a difference."""
+
+USUAL_LIMIT_S = 120.0
 
 RESAMPLES = 3000
 MEAN_S = 0.5
@@ -132,7 +156,7 @@ def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -
         planted, copy = [1.0], {"first": options.backend, "again": f"{options.backend}-again"}
     what = model, options.device, options.mode
     for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, schedule=options.schedule, **copy):
-        yield selfcheck.to_json(trial)
+        yield to_json(trial)
 
 
 def use_plugin(plugin: Path) -> None:
@@ -142,8 +166,68 @@ def use_plugin(plugin: Path) -> None:
 
 
 def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    for trial in selfcheck.usual_method(model, options.device, options.mode, trials, limit_s):
-        yield json.dumps({"gap": trial.gap, "seconds": trial.seconds})
+    """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
+    cells = [selfcheck.cell_of(model, options.device, backend, options.mode) for backend in (FIRST, AGAIN)]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "reference.safetensors"
+        with Launchers("auto") as launchers:
+            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
+            worker.receive(time.monotonic() + USUAL_LIMIT_S)
+        for _ in range(trials):
+            started = time.monotonic()
+            if started - begun > limit_s:
+                return
+            medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
+            gap = max(medians) / min(medians) - 1  # slower median over faster median
+            yield json.dumps({"gap": gap, "seconds": time.monotonic() - started})
+
+
+def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
+    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
+    with Launchers("auto") as launchers:
+        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
+        worker = launchers.first.start(job, folder / "log")
+        while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
+            if isinstance(event, Failed):
+                raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
+            if isinstance(event, ReadyToBuild):
+                worker.send(Build())
+            if isinstance(event, Built):
+                worker.send(BeginWarmUp())
+            if isinstance(event, Ready):
+                worker.send(TakeBurst())
+        return statistics.median(event.samples_ns)
+
+
+def to_json(trial: Trial) -> str:
+    """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
+    answers = [answer.model_dump(mode="json") for answer in trial.answers]
+    return json.dumps(
+        {"answers": answers, "bursts": [[_condensed(burst) for burst in each.bursts] for each in trial.records]}
+    )
+
+
+def answers_of(line: str) -> list[Answer]:
+    """Return the answers in a line that `to_json` has made."""
+    return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
+
+
+def _condensed(burst: Burst) -> dict[str, object]:
+    ordered = sorted(burst.samples_ns)
+    deciles = [ordered[round((len(ordered) - 1) * part / 20)] for part in range(21)]
+    conditions = burst.conditions
+    return {
+        "process": burst.process,
+        "round": burst.round,
+        "calls": len(ordered),
+        "mean_ns": round(statistics.mean(ordered)),
+        "twentieths_ns": deciles,
+        "wait": conditions and conditions.wait_share,
+        "steal": conditions and conditions.steal_share,
+        "switches": conditions and conditions.involuntary_switches,
+        "calibration_ms": conditions and conditions.calibration_ms,
+    }
 
 
 def report(path: Path, model: str, mode: str) -> None:
@@ -151,12 +235,12 @@ def report(path: Path, model: str, mode: str) -> None:
     lines = path.read_text().splitlines()
     if path.name.startswith("usual"):
         trials = [json.loads(line) for line in lines]
-        false = sum(trial["gap"] > selfcheck.USUAL_MARGIN for trial in trials)
+        false = sum(trial["gap"] > USUAL_MARGIN for trial in trials)
         seconds = statistics.median(trial["seconds"] for trial in trials)
         shares = f"{1 - false / len(trials):.1%} | | {false / len(trials):.1%}"
         _say(f"| {path.stem} | 1.00 | {len(trials)} | {shares} | | | 1 | {seconds:.1f} |")
         return
-    for row in selfcheck.summarise_trials(model, mode, [selfcheck.answers_of(line) for line in lines]):
+    for row in selfcheck.summarise_trials(model, mode, [answers_of(line) for line in lines]):
         shares = " | ".join(f"{number / row.trials:.1%}" for number in (row.right, row.unstable, row.winners))
         measured = f"{row.upper:.1%} | {row.half_width:.2%} | {row.processes:.1f} | {row.seconds:.1f}"
         _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {shares} | {measured} |")

@@ -1,9 +1,11 @@
-"""Carries out a bisection: makes an environment for each version, measures the contest of each step, and keeps it."""
+"""Carries out a bisection: makes an environment for each version, measures the contest of each step, and says it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,10 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Frozen, Report
 from bakeoff.records.store import Store
+from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
+from bakeoff.reports.command_answers import of_bisection
+from bakeoff.reports.console import console_for, print_json, print_markdown, say, stderr, write
+from bakeoff.reports.terminal import LiveTable
 
 FILE = "bisection.json"
 
@@ -66,6 +72,27 @@ def begin(
     bisection = Bisection(package=package, backend=contests[0].cells[0].cell.configuration, versions=whole)
     _keep(BisectionState(command=command, request=request, bisection=bisection), folder)
     return folder
+
+
+def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
+    """Take the steps that are left, say what they come to, and return the exit status."""
+    console = console_for(as_json)
+
+    def say_step(bisection: Bisection, step: Step) -> None:
+        if not quiet:
+            say(step_line(bisection, step), console)
+
+    take = functools.partial(measure_step, progress=lambda: LiveTable(console, quiet))
+    bisected = go_on(folder, take, say_step)
+    write(folder / "bisection.md", lambda: to_markdown(bisected))
+    if not as_json:
+        print_markdown(steps_table(bisected))
+        say(conclusion(bisected))
+    status = 0 if bisected.first_slow else 1
+    if bisected.next_version is not None:
+        say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)
+        status = runs.INTERRUPTED
+    return print_json(of_bisection(bisected, folder), status) if as_json else status
 
 
 def go_on(

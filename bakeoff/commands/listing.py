@@ -1,10 +1,9 @@
-"""The tables of `bakeoff list` and `bakeoff selfcheck`, and lines of `bakeoff cache list` and `bakeoff --version`."""
+"""The tables of `bakeoff list`, and the line of `bakeoff --version`."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,6 @@ from bakeoff.records.schema import Frozen
 
 if TYPE_CHECKING:
     from bakeoff.backends.base import Backend
-    from bakeoff.commands.selfcheck import Summary
-    from bakeoff.measuring.controller.build_cache import CachedBuild
 
 
 def version() -> str:
@@ -38,13 +35,6 @@ def version() -> str:
             f"Python {platform.python_version()}",
         ]
     )
-
-
-def kept_build(build: CachedBuild) -> str:
-    """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
-    used = datetime.fromtimestamp(build.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
-    built = build.built_at[:16].replace("T", " ")
-    return f"{build.what}  ({build.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC)"
 
 
 class ListedBackend(Frozen):
@@ -177,33 +167,3 @@ def _spelled(versions: Mapping[str, str | None]) -> str:
     installed = [f"{library} {version}" for library, version in versions.items() if version]
     missing = [library for library, version in versions.items() if not version]
     return "; ".join(filter(None, [", ".join(installed), f"not installed: {', '.join(missing)}" if missing else ""]))
-
-
-def selfcheck_table(rows: Sequence[Summary]) -> Table:
-    """Return a table of trials of eager against itself, with a row for each planted slowdown."""
-    table = Table(
-        "model",
-        "the copy is",
-        "trials",
-        "right",
-        "undecided",
-        "winner called",
-        "at most",
-        "half-width",
-        "processes",
-        "s per trial",
-    )
-    for row in rows:
-        table.add_row(
-            Text(row.model),
-            "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
-            str(row.trials),
-            f"{row.right / row.trials:.1%}",
-            f"{row.unstable / row.trials:.1%}",
-            f"{row.winners / row.trials:.1%}",
-            f"{row.upper:.1%}",
-            f"±{row.half_width:.2%}",
-            f"{row.processes:.1f}",
-            f"{row.seconds:.1f}",
-        )
-    return table

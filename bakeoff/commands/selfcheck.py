@@ -7,15 +7,17 @@ slowdown is decided, and each is judged with as many processes as it would have 
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from bakeoff import models
@@ -25,39 +27,20 @@ from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.progress import Progress, Silent
 from bakeoff.measuring.controller.run_context import RunContext
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    ComputeReference,
-    Failed,
-    MeasureCell,
-    Ready,
-    ReadyToBuild,
-    TakeBurst,
-)
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, Schedule
 from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
 from bakeoff.records.store import Store
+from bakeoff.reports import sentences
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
 """Factors by which the second copy is slowed down. 1.0 must be called equal, and the others must be found."""
-
-USUAL_CALLS = 100
-USUAL_MARGIN = 0.02
-"""The usual method measures each side in one process, one after the other, and compares medians of this many calls. A
-gap over this margin counts as a difference."""
-
-USUAL_LIMIT_S = 120.0
 
 
 class Answer(Frozen):
@@ -98,6 +81,21 @@ class Summary(Frozen):
     seconds: float  # median over trials
 
 
+def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int, console: Console) -> list[Summary]:
+    """Run these trials of each model, say what each called and then the table, and return its rows."""
+    rows: list[Summary] = []
+    for model in models_named:
+        answers = []
+        for number, trial in enumerate(run(model, device, mode, trials, Silent()), start=1):
+            answers.append(trial.answers)
+            equal = trial.answers[0]
+            said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
+            console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
+        rows += summarise_trials(model, mode, answers)
+    console.print(_table(rows))
+    return rows
+
+
 def run(
     model: str,
     device: str,
@@ -117,7 +115,7 @@ def run(
     `again` is the backend that is the second copy of `first`. It may really be slower, `by_itself` times. Samples are
     multiplied by the rest.
     """
-    cells = (_cell(model, device, first, mode), _cell(model, device, again, mode))
+    cells = (cell_of(model, device, first, mode), cell_of(model, device, again, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
     request = Request(models=(model,), devices=(device,), schedule=schedule)
@@ -161,78 +159,6 @@ class SelfcheckAnswer(Frozen):
     """What `bakeoff selfcheck --json` prints."""
 
     rows: list[Summary]
-
-
-@dataclass(frozen=True)
-class UsualTrial:
-    """Two copies that were measured as most scripts do it."""
-
-    gap: float  # slower median / faster median - 1
-    seconds: float
-
-
-def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float = float("inf")) -> list[UsualTrial]:
-    """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
-    cells = [_cell(model, device, backend, mode) for backend in (FIRST, AGAIN)]
-    begun = time.monotonic()
-    measured: list[UsualTrial] = []
-    with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder) / "reference.safetensors"
-        with Launchers("auto") as launchers:
-            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
-            worker.receive(time.monotonic() + USUAL_LIMIT_S)
-        while len(measured) < trials and time.monotonic() - begun <= limit_s:
-            started = time.monotonic()
-            medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
-            measured.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
-    return measured
-
-
-def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
-    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
-    with Launchers("auto") as launchers:
-        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
-        worker = launchers.first.start(job, folder / "log")
-        while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
-            if isinstance(event, Failed):
-                raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
-            if isinstance(event, ReadyToBuild):
-                worker.send(Build())
-            if isinstance(event, Built):
-                worker.send(BeginWarmUp())
-            if isinstance(event, Ready):
-                worker.send(TakeBurst())
-        return statistics.median(event.samples_ns)
-
-
-def to_json(trial: Trial) -> str:
-    """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
-    answers = [answer.model_dump(mode="json") for answer in trial.answers]
-    return json.dumps(
-        {"answers": answers, "bursts": [[_condensed(burst) for burst in each.bursts] for each in trial.records]}
-    )
-
-
-def answers_of(line: str) -> list[Answer]:
-    """Return the answers in a line that `to_json` has made."""
-    return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
-
-
-def _condensed(burst: Burst) -> dict[str, object]:
-    ordered = sorted(burst.samples_ns)
-    deciles = [ordered[round((len(ordered) - 1) * part / 20)] for part in range(21)]
-    conditions = burst.conditions
-    return {
-        "process": burst.process,
-        "round": burst.round,
-        "calls": len(ordered),
-        "mean_ns": round(statistics.mean(ordered)),
-        "twentieths_ns": deciles,
-        "wait": conditions and conditions.wait_share,
-        "steal": conditions and conditions.steal_share,
-        "switches": conditions and conditions.involuntary_switches,
-        "calibration_ms": conditions and conditions.calibration_ms,
-    }
 
 
 def _trial(
@@ -326,7 +252,7 @@ def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
     return record.model_copy(update={"bursts": bursts, "latency": summarise(bursts)})
 
 
-def _cell(model: str, device: str, backend: str, mode: str) -> Cell:
+def cell_of(model: str, device: str, backend: str, mode: str) -> Cell:
     return Cell(
         model=model, dimensions=models.find(model).resolve({}), device=Device(device), backend=backend, mode=mode
     )
@@ -339,3 +265,33 @@ def _half_width(ratio: Ratio) -> float:
 def _upper_bound(hits: int, trials: int) -> float:
     """Return Clopper and Pearson's one-sided 95 % upper bound of a rate."""
     return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))
+
+
+def _table(rows: Sequence[Summary]) -> Table:
+    """Return a table of trials of eager against itself, with a row for each planted slowdown."""
+    table = Table(
+        "model",
+        "the copy is",
+        "trials",
+        "right",
+        "undecided",
+        "winner called",
+        "at most",
+        "half-width",
+        "processes",
+        "s per trial",
+    )
+    for row in rows:
+        table.add_row(
+            Text(row.model),
+            "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
+            str(row.trials),
+            f"{row.right / row.trials:.1%}",
+            f"{row.unstable / row.trials:.1%}",
+            f"{row.winners / row.trials:.1%}",
+            f"{row.upper:.1%}",
+            f"±{row.half_width:.2%}",
+            f"{row.processes:.1f}",
+            f"{row.seconds:.1f}",
+        )
+    return table

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console
+from rich.text import Text
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records import report_file
@@ -26,6 +27,14 @@ from bakeoff.reports.terminal import print_answers, print_report
 # reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
 stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
+
+
+def console_for(as_json: bool) -> Console:
+    """Return where a command says what goes on: standard error, if the answer is JSON on standard output."""
+    return stderr if as_json else stdout
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,27 @@ def _signals_answered_by(*handlers: Callable[[int, FrameType | None], Any]) -> I
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def search_progress() -> Iterator[Callable[[str], None]]:
+    """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
+    again, which names the smallest part so far."""
+    lines: list[str] = []
+
+    def tell_progress(text: str) -> None:
+        status.update(Text(text))
+        if ": build " in text or ": script " in text or ": keep " in text:
+            lines.append(text)
+            say(text, stderr)
+
+    try:
+        with stderr.status("") as status:
+            yield tell_progress
+    except KeyboardInterrupt:
+        if lines:
+            say(f"Interrupted during {lines[-1]}", stderr)
+        raise
 
 
 def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 
 import pytest
 
@@ -10,6 +12,7 @@ from bakeoff.commands import selfcheck
 from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.records.schema import Interval, Ratio, Record
+from benchmarks import aa
 from tests.reports import samples
 
 
@@ -79,8 +82,8 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept() -> None:
     assert all(len(record.processes) == 3 for record in trial.records)
     assert all(record.latency and not record.throughput for record in trial.records)  # a trial measures nothing else
     assert [found.planted for found in trial.answers] == [1.0, 2.0]
-    line = selfcheck.to_json(trial)
-    assert selfcheck.answers_of(line) == list(trial.answers)
+    line = aa.to_json(trial)
+    assert aa.answers_of(line) == list(trial.answers)
     assert len(json.loads(line)["bursts"][0]) == len(trial.records[0].bursts)
 
 
@@ -96,6 +99,7 @@ def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_the_usual_method_has_a_gap_and_takes_its_time() -> None:
-    (trial,) = selfcheck.usual_method("mlp", "cpu", "default", 1)
-    assert trial.gap >= 0
-    assert trial.seconds > 0.5
+    (line,) = aa.usual("mlp", argparse.Namespace(device="cpu", mode="default"), 1, math.inf)
+    trial = json.loads(line)
+    assert trial["gap"] >= 0
+    assert trial["seconds"] > 0.5

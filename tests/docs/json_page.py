@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bakeoff.commands import answers as commands
+from bakeoff.commands.env_and_cache import CacheAnswer, EnvironmentsAnswer
 from bakeoff.commands.listing import ListAnswer
 from bakeoff.commands.preview import Preview
 from bakeoff.commands.selfcheck import SelfcheckAnswer
@@ -40,8 +40,8 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "run --dry-run": Preview,
     "inspect": Parts,
     "selfcheck": SelfcheckAnswer,
-    "env": commands.EnvironmentsAnswer,
-    "cache": commands.CacheAnswer,
+    "env": EnvironmentsAnswer,
+    "cache": CacheAnswer,
 }
 """What each command prints. `resume` and `report` of one path print what `run` does, or `bisect`."""
 

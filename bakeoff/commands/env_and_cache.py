@@ -1,0 +1,141 @@
+"""The commands below `bakeoff env` and `bakeoff cache`, and what they print. docs/json.md lists every key."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from bakeoff.commands import environments
+from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
+from bakeoff.records.schema import Frozen
+from bakeoff.reports.console import AsJson, print_json, say
+
+
+class EnvironmentAnswer(Frozen):
+    """One environment beside the one that runs Bakeoff."""
+
+    name: str
+    python: str
+    packages: dict[str, str]  # versions of what differs in it
+
+
+class EnvironmentsAnswer(Frozen):
+    """What `bakeoff env list --json` prints, and so do `add` and `remove`, after what they do."""
+
+    environments: list[EnvironmentAnswer]
+
+
+class KeptBuild(Frozen):
+    """One build that later runs use again."""
+
+    what: str  # model, device, backend and mode
+    size_bytes: int
+    built_at: str
+    used_at: str
+
+
+class CacheAnswer(Frozen):
+    """What `bakeoff cache list --json` prints, and so does `clear`, after what it does."""
+
+    folder: str
+    removed_bytes: int
+    size_bytes: int
+    builds: list[KeptBuild]
+
+
+def of_environments() -> EnvironmentsAnswer:
+    return EnvironmentsAnswer(
+        environments=[
+            EnvironmentAnswer(name=name, python=str(environments.python_of(name)), packages=environments.contents(name))
+            for name in environments.names()
+        ]
+    )
+
+
+def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
+    entries = cache.entries()
+    return CacheAnswer(
+        folder=str(cache.folder),
+        removed_bytes=removed_bytes,
+        size_bytes=sum(each.size_bytes for each in entries),
+        builds=[
+            KeptBuild(
+                what=each.what,
+                size_bytes=each.size_bytes,
+                built_at=each.built_at,
+                used_at=datetime.fromtimestamp(each.used_s, UTC).isoformat(timespec="seconds"),
+            )
+            for each in entries
+        ],
+    )
+
+
+def _line(build: CachedBuild) -> str:
+    """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
+    used = datetime.fromtimestamp(build.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+    built = build.built_at[:16].replace("T", " ")
+    return f"{build.what}  ({build.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC)"
+
+
+env = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
+
+
+@env.command("add")
+def add_environment(
+    name: Annotated[str, typer.Argument(help="Its name, as in onnx@NAME")],
+    packages: Annotated[list[str], typer.Argument(help="What differs in it, such as onnxruntime==1.30.0")],
+    as_json: AsJson = False,
+) -> int:
+    """Make an environment that has these packages, and else all that this one has."""
+    python = environments.add(name, packages)
+    if as_json:
+        return print_json(of_environments(), 0)
+    say(f"{name}: {python}")
+    return 0
+
+
+@env.command("list")
+def list_environments(as_json: AsJson = False) -> int:
+    """The environments, with what differs in each."""
+    if as_json:
+        return print_json(of_environments(), 0)
+    for name in environments.names():
+        installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
+        say(f"{name}: {installed}")
+    return 0
+
+
+@env.command("remove")
+def remove_environment(name: str, as_json: AsJson = False) -> int:
+    """Remove an environment."""
+    environments.remove(name)
+    return print_json(of_environments(), 0) if as_json else 0
+
+
+cache_commands = typer.Typer(help="Builds of earlier runs, which later runs of the same model use again.")
+
+
+@cache_commands.command("list")
+def list_builds(as_json: AsJson = False) -> int:
+    """What is kept, with its size and when it was built and used; --fresh builds anew."""
+    cache = BuildCache()
+    if as_json:
+        return print_json(of_cache(cache), 0)
+    entries = cache.entries()
+    for each in entries:
+        say(_line(each))
+    say(f"{sum(each.size_bytes for each in entries) / 1e6:.0f} MB in {cache.folder}")
+    return 0
+
+
+@cache_commands.command("clear")
+def clear_builds(as_json: AsJson = False) -> int:
+    """Remove every build that no run uses."""
+    with BuildCache() as cache:
+        removed_bytes = cache.clear()
+        if as_json:
+            return print_json(of_cache(cache, removed_bytes), 0)
+    say(f"Removed {removed_bytes / 1e6:.0f} MB.")
+    return 0
