@@ -4,22 +4,33 @@ import gc
 import signal
 import sys
 
-from bakeoff.measuring.controller.server_start import early_servers, servers_for
+INTERRUPTED = 130
 
 
 def main() -> int:
-    """Start the fork servers that the command most likely needs. Then import the command line, and carry out."""
+    """Start the fork servers that the command most likely needs. Then import the command line, and carry out.
+
+    SIGTERM is taken as Ctrl-C is. Once the command has said all, either passes, and the exit status is the command's.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end, as after Ctrl-C
     try:
+        from bakeoff.measuring.controller.server_start import early_servers, servers_for
+
         with early_servers(servers_for(sys.argv[1:])):
             gc.disable()  # it would take a tenth of the time, and finds nothing among what stays
             from bakeoff import cli
 
             gc.enable()
-            return cli.main()
-    except KeyboardInterrupt:  # the command line, which would say more, was not imported yet
-        sys.stderr.write("error: interrupted\n")
-        return 130
+            status = cli.main()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        if "bakeoff.cli" not in sys.modules:  # it would say more
+            sys.stderr.write("error: interrupted\n")
+            if "--json" in sys.argv[1:]:
+                sys.stdout.write(f'{{\n  "error": "interrupted",\n  "exit_status": {INTERRUPTED}\n}}\n')
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # at its end Python itself would take the usual handlers back
+    return status
 
 
 if __name__ == "__main__":

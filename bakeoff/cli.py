@@ -26,7 +26,7 @@ from bakeoff.judging import compare as comparing
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
-from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.errors import BakeoffError, UsageError, os_reason, unknown
 from bakeoff.records.store import Store
 from bakeoff.reports import command_answers, writer
 from bakeoff.reports.console import (
@@ -695,8 +695,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort) as interruption:
         return _complain(": ".join(["interrupted", *map(str, interruption.args)]), runs.INTERRUPTED, as_json)
     except OSError as error:
-        why = f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume"
-        return _complain(why, 1, as_json)
+        file = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{file}{os_reason(error)}; what a run has measured is kept: bakeoff resume", 1, as_json)
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):

@@ -1,6 +1,7 @@
 """The command line, from what a user types to the exit status, on the null backend."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -447,6 +448,30 @@ def test_a_run_that_is_interrupted_before_it_measures_says_so_and_that_it_can_be
     status, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
     said = "error: interrupted: nothing was measured yet, and the command can be run again"
     assert (status, err.splitlines()[-1]) == (130, said) and not list(Path("run").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "this process may not open any more files: raise its limit"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "this machine cannot open any more files"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/run/plan.json"),
+            "/run/plan.json: No space left on device;",
+        ),
+        (OSError("it is gone"), "it is gone;"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runs, "launchers_for", refused)
+    status, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
+    assert status == 1 and err.splitlines()[-1].startswith(f"error: {said}")
+    assert err.endswith("what a run has measured is kept: bakeoff resume\n")
 
 
 def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(

@@ -25,7 +25,7 @@ from bakeoff.measuring.controller.server_start import command_of
 from bakeoff.models.base import LIVE_MODEL
 from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
-from bakeoff.records.errors import BakeoffError, first_line
+from bakeoff.records.errors import BakeoffError, first_line, os_reason
 from bakeoff.records.schema import Cell, Record
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
@@ -196,9 +196,10 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
     except BakeoffError as error:
         return RunFailed(error)
     except OSError as error:
-        if isinstance(error, ConnectionError) or error.filename is None:
+        if isinstance(error, ConnectionError):
             raise
-        return RunFailed(BakeoffError(f"{error.filename}: {error.strerror}; what was measured is kept"))
+        file = f"{error.filename}: " if error.filename else ""
+        return RunFailed(BakeoffError(f"{file}{os_reason(error)}; what was measured is kept"))
     except Exception as error:
         traceback.print_exc()
         return RunFailed(BakeoffError(f"the run failed: {type(error).__name__}: {first_line(error)}"))

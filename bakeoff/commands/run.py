@@ -35,7 +35,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports.console import console_for, print_json, say, stderr, tell
+from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -289,12 +289,13 @@ def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
 
 def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None) -> int:
     """Tell what came out, write the files for CI that were asked for, and return the exit status."""
-    shown = tell(report, store.root, quiet, console_for(as_json), junit, summary)
-    if not report.complete:
-        say("Interrupted.", stderr)  # the answer names the command that measures the rest
-    was_interrupted = shown.was_interrupted or not report.complete
-    status = INTERRUPTED if was_interrupted else exit_status(shown.judgement)
-    return print_json(answer_of(shown.judgement, store.root), status) if as_json else status
+    with written_to_the_end():
+        shown = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+        if not report.complete:
+            say("Interrupted.", stderr)  # the answer names the command that measures the rest
+        was_interrupted = shown.was_interrupted or not report.complete
+        status = INTERRUPTED if was_interrupted else exit_status(shown.judgement)
+        return print_json(answer_of(shown.judgement, store.root), status) if as_json else status
 
 
 def _in_any_precision(cell: Cell) -> str:

@@ -46,7 +46,8 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
 
 def sampling_of(request: Request) -> SamplingPlan:
     plan = SamplingPlan.lasting(request.min_time_s, request.processes, request.require.calls, builds=request.builds)
-    plan = replace(plan, energy_of_all="joules_per_call" in {each.name for each in request.require.each})
+    required = {each.name for each in request.require.each}
+    plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
     if any(part.inputs for part in request.parts()):
         plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes
     # what loses at single calls may win under load, so that no cell sits out

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.models.base import Call, Inputs, call_of
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import UsageError, os_reason
 
 if TYPE_CHECKING:
     import torch
@@ -235,7 +235,7 @@ def _table_in(path: Path) -> dict[str, Any]:
             f"no file {path}: bakeoff.record(module) records calls, and their save(path) writes it"
         ) from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {os_reason(error)}") from None
     except (KeyError, zipfile.BadZipFile, json.JSONDecodeError):
         raise UsageError(
             f"{path} is no file of calls: bakeoff.Calls.of(inputs).save('calls.pt') writes one of a tensor, a tuple, "

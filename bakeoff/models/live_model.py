@@ -33,7 +33,7 @@ from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
 from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
-from bakeoff.records.errors import UsageError, first_line
+from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import LIVE
 
@@ -165,7 +165,7 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
             (folder / program_name).write_bytes(program.getvalue())
         except OSError as error:
             raise UsageError(
-                f"the {next(iter(named))} cannot be written into {folder}: {error.strerror or error}: let the variable "
+                f"the {next(iter(named))} cannot be written into {folder}: {os_reason(error)}: let the variable "
                 "TMPDIR name a folder with room for its weights"
             ) from None
         except Exception as error:  # pickling calls methods of the model's own, which may raise anything

@@ -67,7 +67,7 @@ from bakeoff.models.base import (
 )
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
-from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.errors import UsageError, os_reason, unknown
 from bakeoff.records.package import checkout
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ def _parse(path: Path) -> ast.Module:
     except FileNotFoundError:
         raise UsageError(f"no file {path}: a model of your own is path/to/file.py:FACTORY") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {os_reason(error)}") from None
     except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None

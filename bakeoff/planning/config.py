@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from bakeoff.planning.request import OPTIONS, Part, Request
-from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.errors import UsageError, os_reason, unknown
 
 KEYS = {flag.removeprefix("--"): name for name, option in OPTIONS.items() for flag in option.flags}
 """Field of a request, by the key that it has in a TOML file."""
@@ -69,7 +69,7 @@ def read_config(path: Path) -> Options:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror or error}") from None
+        raise UsageError(f"--config {path}: {os_reason(error)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: not TOML: {error}") from None
     runs = document.pop("run", None)

@@ -34,7 +34,7 @@ class SamplingPlan:
     A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
     throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
     gets no further process. Processes take turns among `builds` builds. With `energy_of_all`, the energy of cells that
-    cannot win is measured, too.
+    cannot win is measured, too, and with `throughput_of_all` their throughput is as well as that of the others.
     """
 
     processes: int
@@ -48,6 +48,7 @@ class SamplingPlan:
     races: bool = False
     builds: int = 1
     energy_of_all: bool = False
+    throughput_of_all: bool = False
 
     @property
     def rounds_may_end_early(self) -> bool:

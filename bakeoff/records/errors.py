@@ -10,6 +10,7 @@ BakeoffError            an error that is shown as one line, never as a traceback
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -36,6 +37,15 @@ class NotServed(BakeoffError):
 def first_line(error: object) -> str:
     """Return the first line of the message that is not empty, or else the name of the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def os_reason(error: OSError) -> str:
+    """Return why the system refused something, and what to do where only its user can know that."""
+    if error.errno == errno.EMFILE:
+        return "this process may not open any more files: raise its limit, such as by `ulimit -n 4096`"
+    if error.errno == errno.ENFILE:
+        return "this machine cannot open any more files: end what holds many, or raise the limit, fs.file-max"
+    return error.strerror or first_line(error)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:

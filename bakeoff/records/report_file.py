@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.errors import UsageError, first_line
+from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.schema import SCHEMA_VERSION, Report
 from bakeoff.records.upgrade import upgrade_report
 
@@ -48,8 +48,10 @@ def read(path: Path, with_samples: bool = True) -> Report:
         document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
     except FileNotFoundError:
         raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
-    except (OSError, EOFError) as error:
-        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {os_reason(error)}") from None
+    except EOFError as error:
+        raise UsageError(f"cannot read {file}: {first_line(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not JSON ({first_line(error)}): give the {REPORT_JSON} of a run") from None
     if not isinstance(document, dict) or "schema_version" not in document:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import UsageError, os_reason
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import (
@@ -108,9 +108,7 @@ class Store:
             with tempfile.TemporaryFile(dir=root):
                 pass
         except OSError as error:
-            raise UsageError(
-                f"--out {root}: cannot be written ({error.strerror or error}): name a folder that can"
-            ) from None
+            raise UsageError(f"--out {root}: cannot be written ({os_reason(error)}): name a folder that can") from None
 
     @classmethod
     def create(cls, root: Path, request: Frozen, planned: Sequence[str], command: str) -> Store:

@@ -156,11 +156,21 @@ def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_al
             assert last_measured < min(map(steps.index, ("finishes", "ended"))), "nothing else goes on beside it"
 
 
-def test_only_cells_that_may_be_chosen_have_several_blocks_of_throughput(tmp_path: Path) -> None:
-    scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.3)}
-    records = run_contest(tmp_path, scripts, plan_of(3)).records
+@pytest.mark.parametrize("is_required", [False, True])
+def test_a_cell_that_nobody_may_choose_has_several_blocks_of_throughput_only_if_it_is_required(
+    tmp_path: Path, is_required: bool
+) -> None:
+    scripts = {
+        "eager": Script(level_ms=1.1),
+        "null": Script(),
+        "null/double": Script(level_ms=1.3, calls_per_s={0: 50.0}),
+    }
+    plan = replace(plan_of(3), races=False, throughput_of_all=is_required)
+    records = run_contest(tmp_path, scripts, plan).records
     blocks = {label: record.throughput.blocks for label, record in records.items() if record.throughput}
-    assert blocks == {"eager": 3, "null": 3, "null/double": 1}
+    assert blocks == {"eager": 3, "null": 3, "null/double": 3 if is_required else 1}
+    slowest = records["null/double"].throughput
+    assert slowest is not None and (slowest.calls_per_s > 50) == is_required, "its latency contradicts the first one"
 
 
 def test_a_cell_that_dies_when_it_is_measured_further_ends_so_and_the_others_go_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bakeoff.measuring.controller import server_start
 from bakeoff.measuring.controller.launcher import ForkLauncher, create_launcher
 from bakeoff.measuring.controller.server_start import USUAL_SERVERS, StartedServer, early_servers, servers_for
 from bakeoff.planning.request import Request
+from bakeoff.reports.command_answers import ErrorAnswer, document
 
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
 
@@ -35,8 +37,19 @@ class Interrupting:
 
 sys.meta_path.insert(0, Interrupting())
 number = sys.argv[1]
-sys.argv[1:] = ["--model", "mlp", "--processes", "1"]
+sys.argv[1:] = ["--model", "mlp", "--processes", "1", *sys.argv[2:]]
 sys.exit(entry.main())
+"""
+
+SIGNALLED_AT_THE_END = """
+import os, signal, sys
+from bakeoff import __main__ as entry, cli
+
+cli.main = lambda: 7
+status = entry.main()
+os.kill(os.getpid(), signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(status)
 """
 
 COMMAND = """
@@ -108,8 +121,28 @@ def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(tmp_pat
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(int(number))]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (130, "error: interrupted\n")
-    assert "1 server" in result.stdout
+    assert result.stdout == "1 server\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_reads_as_json_that_the_import_of_the_command_line_was_interrupted() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(int(signal.SIGTERM)), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    said, answer = result.stdout.split("\n", 1)
+    assert said == "1 server" and answer == document(ErrorAnswer(error="interrupted"), result.returncode) + "\n"
+
+
+def test_a_signal_after_the_command_has_said_all_does_not_change_its_exit_status() -> None:
+    assert subprocess.run([sys.executable, "-c", SIGNALLED_AT_THE_END], timeout=60).returncode == 7
+
+
+def test_nothing_is_left_of_a_server_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError) as raised:
+        StartedServer.start([str(tmp_path / "no-python")])
+    assert set(os.listdir("/proc/self/fd")) == before and list(tmp_path.iterdir()) == []
+    del raised  # until here its traceback would keep a socket open that nobody had closed
 
 
 def test_a_command_goes_on_where_no_process_or_folder_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:

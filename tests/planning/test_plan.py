@@ -300,6 +300,15 @@ def test_who_asks_for_processes_gets_them_of_every_cell(
     assert (sampling.processes, sampling.most_processes, sampling.races) == (processes, most, races)
 
 
+@pytest.mark.parametrize(
+    ("require", "energy", "throughput"),
+    [("", False, False), ("joules_per_call<1, median_ms<5", True, False), ("calls_per_s>100", False, True)],
+)
+def test_what_a_requirement_names_is_measured_well_of_every_cell(require: str, energy: bool, throughput: bool) -> None:
+    sampling = measuring.sampling_of(Request.model_validate({"require": require}))
+    assert (sampling.energy_of_all, sampling.throughput_of_all) == (energy, throughput)
+
+
 def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:
     forth = Cell(model="mlp", dimensions={"batch": 1, "hidden": 2}, backend="eager")
     back = Cell(model="mlp", dimensions={"hidden": 2, "batch": 1}, backend="eager")

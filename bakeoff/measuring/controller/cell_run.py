@@ -471,12 +471,14 @@ class CellRun:
         Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
         What takes longer is for a cell that `may_be_chosen`: energy in the process that is `with_energy`, the stages
-        around the model in each, several blocks of throughput, and again one that its latency contradicts.
+        around the model in each, several blocks of throughput, and again one that its latency contradicts. Throughput
+        is so for every cell if the plan says it.
         """
         known = self._growing.known
         wants_more = has_time and not self._setup.sampling.latency_only
-        wants_throughput = wants_more and (known is None or (may_be_chosen and known.is_throughput_doubtful))
-        blocks = THROUGHPUT_BLOCKS if may_be_chosen else 1
+        throughput_counts = may_be_chosen or self._setup.sampling.throughput_of_all
+        wants_throughput = wants_more and (known is None or (throughput_counts and known.is_throughput_doubtful))
+        blocks = THROUGHPUT_BLOCKS if throughput_counts else 1
         return MeasureFurther(
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,

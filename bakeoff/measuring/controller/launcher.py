@@ -31,7 +31,7 @@ from bakeoff.measuring.messages import Assignment, Event, Job
 from bakeoff.measuring.server_messages import Serving
 from bakeoff.measuring.variables import allowed_variables
 from bakeoff.planning.request import StartMethod
-from bakeoff.records.errors import BakeoffError
+from bakeoff.records.errors import BakeoffError, os_reason
 
 MAX_PRELOAD_S = 120.0
 """A fork server may take this long to import what it was asked to."""
@@ -262,7 +262,7 @@ class Launchers:
                 self._further[epoch] = self._started()
         except OSError as error:
             self._leave_further([each for each in epochs if each in self._further])
-            raise BakeoffError(f"no further fork server could be started: {error}") from None
+            raise BakeoffError(f"no further fork server could be started: {os_reason(error)}") from None
         for epoch in epochs:
             try:
                 self._further[epoch] = self._serving(self._further[epoch])

@@ -63,16 +63,21 @@ class StartedServer:
     @classmethod
     def start(cls, command: Sequence[str]) -> Self:
         """Start a server that the interpreter of `command` runs. It gets those variables that a worker may see."""
-        temporary, variables = new_folder(), allowed_variables(os.environ)
-        control, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [*command, SERVE, str(theirs.fileno()), str(temporary)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=variables,
-                start_new_session=True,
-            )
+        variables = allowed_variables(os.environ)
+        with contextlib.ExitStack() as undo:
+            temporary = new_folder()
+            undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+            control, theirs = socket.socketpair()
+            undo.enter_context(control)
+            with theirs:
+                process = subprocess.Popen(
+                    [*command, SERVE, str(theirs.fileno()), str(temporary)],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env=variables,
+                    start_new_session=True,
+                )
+            undo.pop_all()
         return cls(command, variables, temporary, control, process)
 
     def end(self, max_close_s: float) -> None:
