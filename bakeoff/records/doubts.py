@@ -20,13 +20,6 @@ class Caveat(Frozen):
     text: str
 
 
-class Noted(Frozen):
-    """A text from a report of schema 1, where a doubt was a sentence."""
-
-    kind: Literal["noted"] = "noted"
-    text: str
-
-
 class NarrowReference(Frozen):
     """Not all of the reference was computed in float64."""
 
@@ -117,7 +110,6 @@ class Growing(Frozen):
 
 RecordDoubt = Annotated[
     Caveat
-    | Noted
     | Unchecked
     | AcceptedByMetric
     | FrozenChoices

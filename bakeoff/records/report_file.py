@@ -14,10 +14,8 @@ from pydantic_core import core_schema
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.schema import SCHEMA_VERSION, Report
-from bakeoff.records.upgrade import upgrade_report
 
 REPORT_JSON = "report.json"
-READABLE_MAJORS = ("1", "2", "3")
 
 
 def write_json(report: Report, folder: Path) -> Path:
@@ -35,8 +33,7 @@ def read(path: Path, with_samples: bool = True) -> Report:
     """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
 
     Without samples, hundreds of reports fit into memory: bursts and the ends of logs are left out.
-    A report of an earlier major version is upgraded. One of a newer minor version is read without the fields that we
-    do not know.
+    One of a newer minor version is read without the fields that we do not know.
     Raises UsageError, in one line, if there is no report or it is not valid.
     """
     file = path / REPORT_JSON if path.is_dir() else path
@@ -58,7 +55,7 @@ def read(path: Path, with_samples: bool = True) -> Report:
         raise UsageError(f"{file} is JSON but no report: it has no schema_version")
     _check_version(file, document["schema_version"])
     try:
-        report = _validated(upgrade_report(document))
+        report = _validated(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -92,9 +89,9 @@ def _without_samples(report: Report) -> Report:
 
 
 def _check_version(file: Path, version: object) -> None:
-    if not isinstance(version, str) or version.split(".")[0] not in READABLE_MAJORS:
-        readable = f"{READABLE_MAJORS[0]}.x to {READABLE_MAJORS[-1]}.x"
-        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {readable}: use the one that made it")
+    major = SCHEMA_VERSION.split(".")[0]
+    if not isinstance(version, str) or version.split(".")[0] != major:
+        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {major}.x: use the one that made it")
 
 
 def _validated(document: dict[str, Any]) -> Report:

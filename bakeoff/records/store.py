@@ -35,7 +35,6 @@ from bakeoff.records.schema import (
     Work,
 )
 from bakeoff.records.traits import ModelTraits
-from bakeoff.records.upgrade import upgrade_record
 
 VMSTAT = Path("/proc/vmstat")
 """The kernel's counters, on Linux."""
@@ -171,11 +170,13 @@ class Store:
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
         """Return how far a contest has come, or None if it has not begun or has ended."""
         path = self._unfinished(contest_id)
-        return _read_unfinished(path) if path.exists() else None
+        return _read(path, UnfinishedContest)
 
     def all_unfinished(self) -> list[UnfinishedContest]:
         """Return how far each contest has come that has begun and not ended."""
-        return [_read_unfinished(path) for path in self.root.glob("unfinished/*.json")]
+        return [
+            UnfinishedContest.model_validate_json(path.read_bytes()) for path in self.root.glob("unfinished/*.json")
+        ]
 
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
@@ -223,8 +224,7 @@ class Store:
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):
-                document = json.loads(self._ended(cell_id).read_text())
-                records[cell_id] = Record.model_validate(upgrade_record(document))
+                records[cell_id] = Record.model_validate_json(self._ended(cell_id).read_text())
         return [records[cell_id] for cell_id in wanted if cell_id in records]
 
     def has(self, cell_id: str) -> bool:
@@ -373,13 +373,6 @@ class Store:
 def _read(path: Path, kind: type[Kept]) -> Kept | None:
     """Return what was kept in a file, or None if there is no such file."""
     return kind.model_validate_json(path.read_bytes()) if path.exists() else None
-
-
-def _read_unfinished(path: Path) -> UnfinishedContest:
-    document = json.loads(path.read_text())
-    for cell in document["cells"]:
-        cell["record"] = upgrade_record(cell["record"])
-    return UnfinishedContest.model_validate(document)
 
 
 def _kernel_kills(vmstat: Path) -> int:

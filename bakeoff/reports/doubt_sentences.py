@@ -48,7 +48,6 @@ from bakeoff.records.doubts import (
     FrozenChoices,
     Growing,
     NarrowReference,
-    Noted,
     OtherWidths,
     ProcessLost,
     Recompiled,
@@ -224,7 +223,7 @@ def doubt(doubt: Doubt) -> str:
 def doubt_of_record(doubt: RecordDoubt) -> str:
     """Say what there is to doubt of a record's own cell."""
     match doubt:
-        case Caveat() | Noted():
+        case Caveat():
             return doubt.text
         case Unchecked():
             return f"its outputs could not be compared: {doubt.why}. Compare them yourself before you rely on it"

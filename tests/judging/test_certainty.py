@@ -6,7 +6,7 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, cells_of
 from bakeoff.records.schema import Record, Status
-from tests.reports.samples import cell, failed, lived, noted, ok, once, steady, under
+from tests.reports.samples import caveat, cell, failed, lived, ok, once, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
 LATER = failed(cell("openvino"), Status.NOT_REACHED, "no time")
@@ -89,9 +89,9 @@ def test_a_shared_gpu_bears_on_a_narrow_lead(lead: float, effect: Effect) -> Non
 
 def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_others() -> None:
     records = [
-        lived(3.0, "inductor", doubts=[noted("of another cell")]),
-        lived(1.0, "onnx", doubts=[noted("of the winner")]),
-        lived(2.0, "eager", doubts=[noted("of the baseline")]),
+        lived(3.0, "inductor", doubts=[caveat("of another cell")]),
+        lived(1.0, "onnx", doubts=[caveat("of the winner")]),
+        lived(2.0, "eager", doubts=[caveat("of the baseline")]),
         LATER,
     ]
     contest = judge_contest(records)

@@ -32,13 +32,13 @@ from tests.reports.samples import (
     LAYOUTS,
     accuracy,
     bursts,
+    caveat,
     cell,
     constant,
     conv_on_cpu,
     failed,
     lived,
     mlp_on_cuda,
-    noted,
     ok,
     once,
     over_processes,
@@ -170,20 +170,20 @@ def test_engines_that_did_nothing_did_not_do_the_work() -> None:
 
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
-    contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[noted("never steady")])])
-    assert doubt(contest, OfRecords) == OfRecords(noted("never steady"), ("onnx",))
+    contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[caveat("never steady")])])
+    assert doubt(contest, OfRecords) == OfRecords(caveat("never steady"), ("onnx",))
     assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",))
 
 
 def test_a_doubt_that_several_records_share_is_one() -> None:
     records = [
-        once(2.0, "eager", doubts=[noted("no trend")]),
-        once(1.0, "onnx", doubts=[noted("odd"), noted("no trend")]),
+        once(2.0, "eager", doubts=[caveat("no trend")]),
+        once(1.0, "onnx", doubts=[caveat("odd"), caveat("no trend")]),
         once(3.0, "openvino"),
     ]
     assert judge_contest(records).doubts == (
-        OfRecords(noted("odd"), ("onnx",)),
-        OfRecords(noted("no trend"), ("onnx", "eager")),
+        OfRecords(caveat("odd"), ("onnx",)),
+        OfRecords(caveat("no trend"), ("onnx", "eager")),
     )
 
 

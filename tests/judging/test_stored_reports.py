@@ -1,4 +1,4 @@
-"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written by an earlier version."""
+"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written when they were."""
 
 import json
 from pathlib import Path

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.doubts import Caveat, NarrowReference, Noted, ProcessLost, Recompiled, WarmUpNoise, WarmUpTrend
+from bakeoff.records.doubts import Recompiled
 from bakeoff.records.errors import UsageError
 from bakeoff.records.report_file import json_schema, read, to_json, write_json
-from bakeoff.records.schema import SCHEMA_VERSION, Phase, Report
-from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
+from bakeoff.records.schema import Report
+from tests.reports.samples import accuracy, bursts, cell, ok, report
 
 
 def test_json_has_a_record_a_line_and_is_utf8(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_errors_say_what_is_wrong_and_where(tmp_path: Path) -> None:
     assert "is not JSON" in error_line(tmp_path)
     (tmp_path / "report.json").write_text("[1]", encoding="utf-8")
     assert "no schema_version" in error_line(tmp_path)
-    assert "has schema 4.0.0, this Bakeoff reads 1.x to 3.x" in error_line(changed(tmp_path, schema_version="4.0.0"))
+    assert "has schema 4.0.0, this Bakeoff reads 3.x" in error_line(changed(tmp_path, schema_version="4.0.0"))
     assert "has schema None" in error_line(changed(tmp_path, schema_version=None))
     assert "planned: Input should be a valid integer" in error_line(changed(tmp_path, planned="many"))
     assert "colour: Extra inputs" in error_line(changed(tmp_path, colour="red"))
@@ -114,25 +114,6 @@ def test_the_schema_describes_what_is_written() -> None:
     assert {"enum": ["NaN", "Infinity", "-Infinity"]} in schema["$defs"]["Accuracy"]["properties"]["rmse"]["anyOf"]
 
 
-def test_a_report_of_the_first_version_lacks_what_came_later(tmp_path: Path) -> None:
-    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
-    for name in ("roofline", "precision_in_force"):
-        del records[0][name]
-    for name in ("time_share", "evidence"):
-        del records[0]["placement"][name]
-    found = read(changed(tmp_path, schema_version="1.0.0", records=records)).records[0]
-    assert (found.roofline, found.precision_in_force) == (None, {})
-    assert found.placement is not None and found.placement.time_share == {}
-
-
-def test_a_report_of_before_tensor_cores_is_read_without_them(tmp_path: Path) -> None:
-    records = json.loads(to_json(report(product_on_cuda())))["records"]
-    for record in records:
-        del record["roofline"]["tensor_cores"]
-    found = read(changed(tmp_path, schema_version="1.4.0", records=records))
-    assert found.records == product_on_cuda(clock_mhz=None)
-
-
 def test_a_gzipped_report_is_read_too_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
     packed = tmp_path / "report.json.gz"
     packed.write_bytes(gzip.compress(to_json(report()).encode()))
@@ -150,63 +131,3 @@ def test_a_latency_that_no_clock_can_read_is_refused_with_its_place(tmp_path: Pa
     records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
     records[0]["latency"]["median_ms"] = sample_ns
     assert "records.0.latency.median_ms: Input should be" in error_line(changed(tmp_path, records=records))
-
-
-@pytest.mark.parametrize("version", ["1.0.0", "1.3.0", "1.5.0"])
-def test_a_report_of_schema_1_is_upgraded(tmp_path: Path, version: str) -> None:
-    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
-    records[0]["doubts"] = ["never steady"]
-    for phase in [*records[0]["phases"], *records[0]["processes"][0]["phases"]]:
-        del phase["calls"]
-    records[0]["processes"][0]["settling"] = {"calls": 7, "seconds": 0.5}
-    upgraded = read(changed(tmp_path, schema_version=version, records=records))
-    assert upgraded.schema_version == SCHEMA_VERSION
-    (found,) = upgraded.records
-    assert found.doubts == [Noted(text="never steady")]
-    assert found.phases == found.processes[0].phases
-    assert found.phases[-1] == Phase(name="settle", calls=7, seconds=0.5)
-    assert read(write_json(upgraded, tmp_path)) == upgraded
-
-
-def test_the_doubts_of_a_report_of_schema_2_are_upgraded(tmp_path: Path) -> None:
-    def old(kind: str, *details: str, **values: float) -> dict[str, Any]:
-        return {"kind": kind, "labels": [], "values": values, "ratios": [], "details": list(details)}
-
-    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
-    records[0]["doubts"] = [
-        old("caveat", "never ran"),
-        old("noted", "never steady"),
-        old("reference", "float64", "aten._grouped_mm"),
-        old("reference", "float32", "OutOfMemoryError: 80 GiB"),
-        old("recompiled", count=2),
-        old("warm-up", seconds=30.2),
-        old("warm-up noise"),
-        old("process lost", "not done within 600 s"),
-    ]
-    upgraded = read(changed(tmp_path, schema_version="2.4.0", records=records))
-    assert upgraded.schema_version == SCHEMA_VERSION
-    assert upgraded.records[0].doubts == [
-        Caveat(text="never ran"),
-        Noted(text="never steady"),
-        NarrowReference(computed_in="float64", in_float32=("aten._grouped_mm",)),
-        NarrowReference(computed_in="float32", why="OutOfMemoryError: 80 GiB"),
-        Recompiled(count=2),
-        WarmUpTrend(seconds=30.2),
-        WarmUpNoise(),
-        ProcessLost(reason="not done within 600 s"),
-    ]
-    assert read(write_json(upgraded, tmp_path)) == upgraded
-
-
-def test_a_damaged_report_of_schema_1_is_refused_with_the_place(tmp_path: Path) -> None:
-    def refusal(records: Any) -> str:
-        return error_line(changed(tmp_path, schema_version="1.5.0", records=records))
-
-    assert ": records: Input should be a valid list" in refusal(3)
-    assert ": records.0: Input should be" in refusal(["x"])
-    record = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"][0]
-    assert ": records.0.processes: Input should be" in refusal([record | {"processes": 3}])
-    assert ": records.0.processes.0: Input should be" in refusal([record | {"processes": ["x"]}])
-    assert ": records.0.phases.1.seconds: Field required" in refusal(
-        [record | {"processes": [{"settling": {"calls": 1}}]}]
-    )

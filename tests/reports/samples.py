@@ -11,7 +11,7 @@ from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.measuring.controller.cell_record import colour_of
-from bakeoff.records.doubts import Noted
+from bakeoff.records.doubts import Caveat
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import (
     Accuracy,
@@ -109,9 +109,8 @@ def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
     return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
 
 
-def noted(text: str) -> Noted:
-    """Return a doubt as reports of schema 1 hold it: a text."""
-    return Noted(text=text)
+def caveat(text: str) -> Caveat:
+    return Caveat(text=text)
 
 
 def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:
@@ -254,7 +253,7 @@ def conv_on_cpu() -> list[Record]:
             cells["inductor"],
             bursts(1.21, seed=1, spread=0.05),
             build_s=11.2,
-            doubts=[noted("warm-up never became steady")],
+            doubts=[caveat("warm-up never became steady")],
         ),
         ok(cells["inductor/max-autotune"], bursts(1.13, seed=2), build_s=48.0),
         ok(cells["onnx"], bursts(0.94, seed=3), build_s=0.9),

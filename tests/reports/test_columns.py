@@ -28,12 +28,12 @@ from bakeoff.reports.terminal import print_report
 from tests.reports.samples import (
     accuracy,
     bursts,
+    caveat,
     cell,
     conv_on_cpu,
     failed,
     judged,
     mlp_on_cuda,
-    noted,
     ok,
     over_processes,
     roofline,
@@ -109,7 +109,7 @@ def a_contest() -> list[Record]:
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
-           placement=partly, doubts=[noted("one"), noted("two")]),
+           placement=partly, doubts=[caveat("one"), caveat("two")]),
         failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11),
     ]  # fmt: skip
 

@@ -21,10 +21,10 @@ from bakeoff.reports.terminal import LiveTable, print_report
 from tests.reports.samples import (
     HOSTILE,
     accuracy,
+    caveat,
     cell,
     environment,
     failed,
-    noted,
     ok,
     over_processes,
     report,
@@ -37,7 +37,7 @@ def hostile(text: str = HOSTILE, run_id: str = HOSTILE, created_at: str = "2026-
     """Return a report with this text wherever text can come from outside."""
     where = {"model": text, "dimensions": {"batch": text}}
     everywhere = {
-        "doubts": [noted(text)],
+        "doubts": [caveat(text)],
         "command": text,
         "settings": {text: text},
         "versions": {text: text},

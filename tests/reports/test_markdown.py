@@ -6,11 +6,11 @@ from bakeoff.records.schema import Status
 from bakeoff.reports.markdown import to_markdown
 from tests.reports.samples import (
     bursts,
+    caveat,
     cell,
     conv_on_cpu,
     failed,
     judged,
-    noted,
     ok,
     product_on_cuda,
     strictly_on_cpu,
@@ -42,8 +42,8 @@ def test_every_link_of_the_contents_leads_to_a_section_and_one_contest_has_none(
 
 
 def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
-    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[noted("of another cell")])
-    markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[noted("of the winner")]), slower]))
+    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
+    markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower]))
     assert "What could change the winner's numbers:\n\n- eager: of the winner\n" in markdown
     assert fold(markdown, "Other remarks") == ["- onnx: of another cell"]
 

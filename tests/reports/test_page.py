@@ -16,6 +16,7 @@ from bakeoff.reports.page import comparison_to_page, to_page
 from tests.reports.samples import (
     accuracy,
     bursts,
+    caveat,
     cell,
     constant,
     conv_on_cpu,
@@ -23,7 +24,6 @@ from tests.reports.samples import (
     failed,
     judged,
     mlp_on_cuda,
-    noted,
     ok,
     over_processes,
     product_on_cuda,
@@ -101,8 +101,8 @@ def test_the_contents_lead_to_every_section_if_there_are_several(page: Page) -> 
 
 
 def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
-    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[noted("of another cell")])
-    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=[noted("of the winner")]), slower])))
+    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
+    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower])))
     assert "What could change the winner's numbers eager: of the winner" in made.reads()
     assert "Other remarks" in made.reads("summary")
 
@@ -123,7 +123,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
         precision_in_force={"cudnn_allow_tf32": False},
         settings={"threads": 16},
         versions={"onnxruntime": "1.31.1"},
-        doubts=[noted("warm-up never became steady")],
+        doubts=[caveat("warm-up never became steady")],
         warm_up=WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
         energy=Energy(
             joules_per_call=0.0123,

@@ -2,7 +2,6 @@ import pytest
 from pydantic import ValidationError
 
 from bakeoff.records.schema import Status
-from bakeoff.records.upgrade import upgrade_record
 from bakeoff.reports.charts.palette import (
     BLACK,
     DARK_GROUND,
@@ -78,10 +77,3 @@ def test_luminance_is_that_of_the_standard() -> None:
 def test_a_label_that_was_not_named_has_no_look() -> None:
     with pytest.raises(KeyError):
         drawn("onnx")("onnx/cuda-graph")
-
-
-def test_an_earlier_record_keeps_the_colour_that_charts_gave_it() -> None:
-    upgraded = upgrade_record({"cell": {"backend": "onnx"}})
-    assert upgraded["colour"] == drawn("onnx")("onnx").light
-    assert upgrade_record({"cell": {"backend": "theirs"}, "colour": "#0000ff"})["colour"] == "#0000ff"
-    assert upgrade_record({"cell": {"backend": "theirs"}})["colour"] == ""

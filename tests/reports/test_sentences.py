@@ -41,7 +41,7 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status
 from bakeoff.reports import doubt_sentences, headline, sentences
-from tests.reports.samples import cell, constant, failed, lived, noted, ok, once, over_processes, report
+from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report
 
 
 def verdict(*records: Record, require: str = "") -> str:
@@ -222,7 +222,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             RequirementMissed("onnx", "peak_device_bytes", "<", "400 MB", 412e6),
             "onnx may not win: peak_device_bytes is 392.914 MiB, not < 400 MB (381.47 MiB)",
         ),
-        (OfRecords(noted("no trend"), ("onnx", "eager")), "onnx, eager: no trend"),
+        (OfRecords(caveat("no trend"), ("onnx", "eager")), "onnx, eager: no trend"),
         (OfRecords(Caveat(text="never ran"), ("onnx",)), "onnx: never ran"),
         (
             CoarseCheck(("eager", "onnx"), error=0.416),
@@ -327,7 +327,7 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
 @pytest.mark.parametrize(
     ("doubt", "said"),
     [
-        (noted("never steady"), "never steady"),
+        (caveat("never steady"), "never steady"),
         (
             NarrowReference(computed_in="float64", in_float32=("aten._grouped_mm",)),
             "checked against float64, but without float64 ran in float32: aten._grouped_mm",
