@@ -130,7 +130,7 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 ) -> None:
     launcher.answers[MeasureCeilings] = answer
     cell = CONTEST.cells[0].cell
-    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, None, launcher.await_serving)
     assert store.ceilings(cell.device, cell.precision) is None
     assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in store.notes())
 
@@ -138,7 +138,7 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, measured_ceilings: None) -> None:
     cell = CONTEST.cells[0].cell
     for _ in range(2):
-        groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+        groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, None, launcher.await_serving)
         launcher.answers.clear()
     assert store.ceilings(cell.device, cell.precision) is not None
 
@@ -151,13 +151,15 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     store.save_environment(machine)
     measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
     launcher.answers[MeasureCeilings] = measured
-    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, BuildCache(tmp_path / "cache"))
-    assert not store.notes()
+    cache, asked_for_quiet = BuildCache(tmp_path / "cache"), list[str]()
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, cache, lambda: asked_for_quiet.append("first"))
+    assert not store.notes() and asked_for_quiet == ["first"]
 
     launcher.answers.clear()
     later = Store.create(tmp_path / "later", Request(), [], "test")
     later.save_environment(machine)
-    groundwork.measure_ceilings(cell, launcher, later, Silent(), 30.0, BuildCache(tmp_path / "cache"))
+    groundwork.measure_ceilings(cell, launcher, later, Silent(), 30.0, cache, lambda: asked_for_quiet.append("later"))
+    assert asked_for_quiet == ["first"], "nothing is measured"
     assert later.ceilings(cell.device, cell.precision) == measured.ceilings
     (note,) = later.notes()
     assert note.startswith("the machine's ceilings on cpu in fp32 are those that a run measured on 2")

@@ -149,7 +149,7 @@ class ScriptedWorker:
         self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_step: Callable[[str], None]
     ) -> None:
         self.is_over = False
-        self._is_stopped = False
+        self.is_stopped, self._stopped_s = False, 0.0
         self.warmed_up_s = 0.0
         self._on_step = on_step
         on_step("launched")
@@ -209,7 +209,7 @@ class ScriptedWorker:
         self._events.extend(events)
 
     def send(self, command: object) -> None:
-        assert not self._is_stopped, "a stopped process hears nothing"
+        assert not self.is_stopped, "a stopped process hears nothing"
         if isinstance(command, Build):
             self._passing(self._script.seconds_per_start)
             self._on_step("builds")
@@ -281,11 +281,13 @@ class ScriptedWorker:
 
     def pause(self) -> None:
         assert not self.is_over
-        self._is_stopped = True
+        self.is_stopped, self._stopped_s = True, self._machine.time_s
 
     def resume(self) -> None:
         assert not self.is_over
-        self._is_stopped = False
+        if self.is_stopped and self._due_s > self._stopped_s:  # it does the rest now
+            self._due_s += self._machine.time_s - self._stopped_s
+        self.is_stopped = False
 
     def kill(self) -> None:
         assert not self.is_over
@@ -320,6 +322,7 @@ class ScriptedLauncher:
         }
         self.epoch = 0
         self._workers: dict[str, list[ScriptedWorker]] = {}
+        self.most_beside_what_is_timed = 0  # so many other workers went on then
         self.folders: dict[str, list[Path]] = {}  # that the workers of a cell were to share
 
     def await_serving(self) -> None: ...
@@ -353,6 +356,11 @@ class ScriptedLauncher:
 
         def on_step(what: str) -> None:
             self.steps.append((epoch, what, label))
+            if what in ("burst", "measures"):
+                going_on = sum(
+                    not (each.is_over or each.is_stopped) for all_of in self._workers.values() for each in all_of
+                )
+                self.most_beside_what_is_timed = max(self.most_beside_what_is_timed, going_on - 1)
 
         before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, on_step))
         return before[-1]
@@ -514,6 +522,7 @@ def run_contest(
         folders=launcher.folders,
         steps=launcher.steps,
         most=launcher.most,
+        most_beside_what_is_timed=launcher.most_beside_what_is_timed,
         warmed_up_s=launcher.warmed_up_s,
         ended_s=machine.time_s,
         left_alive=launcher.alive(),

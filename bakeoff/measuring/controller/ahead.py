@@ -1,7 +1,8 @@
 """Processes of later epochs that load beside those of the present one, where a GPU's machine has cores to spare.
 
 Loading needs no quiet, and several processes of a cell load sooner side by side than one after the other. What is timed
-comes in order: a process that has loaded is stopped until its epoch comes.
+comes in order: a process that has loaded is stopped until its epoch comes. One that is still loading is held while
+anything is timed, and goes on while processes are checked, end, or warm up.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ class AheadProcess:
     One that `builds_alone` stops before it builds.
     """
 
-    def __init__(self, live: LiveProcess, begun_s: float, builds_alone: bool) -> None:
+    def __init__(self, live: LiveProcess, now_s: float, builds_alone: bool) -> None:
         self.live = live
         self.is_built = False
+        self.may_be_held = False  # it has told something, and so leads a process group of its own
         self._is_loaded = False
         self._has_failed = False
-        self._begun_s = begun_s
+        self._goes_on_since_s: float | None = now_s
         self._builds_alone = builds_alone
+        if not builds_alone:
+            live.worker.send(Build())  # which it takes once it has loaded
 
     @property
     def is_ready(self) -> bool:
@@ -50,7 +54,23 @@ class AheadProcess:
 
     @property
     def is_loading(self) -> bool:
+        """Return True until it is ready or has failed, also while it is held."""
         return not (self.is_ready or self._has_failed)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.is_loading and self._goes_on_since_s is not None
+
+    def hold(self, now_s: float) -> None:
+        """Stop it wherever it is, because something is timed now."""
+        if self.goes_on:
+            self._stop(now_s)
+
+    def go_on(self, now_s: float) -> None:
+        """Let it load what is left, after it was held."""
+        if self.is_loading and not self.goes_on:
+            self._goes_on_since_s = now_s
+            self.live.worker.resume()
 
     def poll(self, now_s: float) -> None:
         """Take what it has said, and do not wait. A failure is told by the process that its epoch starts instead."""
@@ -58,32 +78,39 @@ class AheadProcess:
         try:
             event = live.worker.receive(now_s)
         except DeadlinePassed:
-            if now_s - self._begun_s >= LIMIT_S:
+            if self._waited_s(now_s) >= LIMIT_S:
                 self._give_up()
             return
         except WorkerEnded:
             self._give_up()
             return
+        self.may_be_held = True
         if isinstance(event, PhaseBegun):
             live.phase = event.name
         elif isinstance(event, PhaseEnded):
             live.phases.append(Phase(name=event.name, seconds=event.seconds))
         elif isinstance(event, ReadyToBuild):
             self._is_loaded = True
-            if not self._builds_alone:
-                live.worker.send(Build())
         elif isinstance(event, Built):
             live.built_s += event.seconds
             self.is_built = True
         elif isinstance(event, Failed):
             self._give_up()
         if self.is_ready:
-            live.waited_s = now_s - self._begun_s
-            live.worker.pause()
+            self._stop(now_s)
 
     def end(self) -> None:
         if not self.live.worker.is_over:
             self.live.worker.end()
+
+    def _waited_s(self, now_s: float) -> float:
+        """Return for how long it has gone on so far, without the time for which it was held."""
+        since_s = now_s if self._goes_on_since_s is None else self._goes_on_since_s
+        return self.live.waited_s + now_s - since_s
+
+    def _stop(self, now_s: float) -> None:
+        self.live.waited_s, self._goes_on_since_s = self._waited_s(now_s), None
+        self.live.worker.pause()
 
     def _give_up(self) -> None:
         self._has_failed = True

@@ -214,13 +214,14 @@ class ContestRun:
 
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
-        self._await_ends()
+        if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
+            self._await_ends()  # what starts now needs their memory
         number = next(self._run.group_numbers)
         group = self._start_group(epoch)
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
-            self._run.headers.await_all()  # nothing goes on beside what is measured
+            self._await_quiet()
             survivors = self._run_rounds(epoch, number, survivors)
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
@@ -228,6 +229,12 @@ class ContestRun:
         epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
         self._let_go(epoch, [cell_run for cell_run in survivors if cell_run not in epoch.staying])
         epoch.holds_all &= not epoch.has_more_groups
+
+    def _await_quiet(self) -> None:
+        """Wait for all that goes on beside the start of cells, because nothing may beside what is measured."""
+        self._await_ends()
+        self._run.await_serving()
+        self._run.headers.await_all()
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
@@ -329,7 +336,8 @@ class ContestRun:
     def _let_go(self, epoch: Epoch, cells: Sequence[CellRun]) -> None:
         """Measure these processes further, one alone after the other, and then end them.
 
-        So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together.
+        So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together,
+        and processes of the next epochs load beside them.
         """
         has_energy, seconds = self._measure_further(epoch, cells)
         cells = [cell_run for cell_run in cells if cell_run in seconds]
@@ -350,6 +358,8 @@ class ContestRun:
                 if going and not (last.only_checks and going[0][1].only_checks):
                     break
                 going.append((leaving.popleft(), last))
+            if going[0][1].only_checks:
+                self._go_on_ahead()
             for cell_run, last in going:
                 self._resume(cell_run)
                 cell_run.begin_finish(last)
@@ -357,6 +367,11 @@ class ContestRun:
             for cell_run, last in going:
                 others.remove(cell_run)
                 self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving], seconds[cell_run])
+
+    def _go_on_ahead(self) -> None:
+        for cell_run in self._cells:
+            for process in cell_run.ahead.values():
+                process.go_on(self._machine.now_s())
 
     def _await_ends(self) -> None:
         """Wait until the processes are gone that were let go. They die while their epoch is kept."""

@@ -56,12 +56,9 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         eager_calls |= {own.id: eager_call} if eager_call else {}
     if not sensible:
         return
-    if not run.launchers.are_serving:
-        run.progress.note("importing torch in the fork servers of further processes")
     special_functions()  # imported now at the latest, and not between two rounds
-    run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
     for cell in {products_of(planned.cell): planned.cell for planned in sensible}.values():
-        groundwork.measure_ceilings(cell, *needed, run.build_cache)
+        groundwork.measure_ceilings(cell, *needed, run.build_cache, run.await_serving)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)

@@ -6,7 +6,7 @@ import datetime
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bakeoff.measuring import isolation
@@ -257,11 +257,18 @@ def _builds_of(cell: Cell) -> str:
 
 
 def measure_ceilings(
-    cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float, cache: BuildCache | None = None
+    cell: Cell,
+    launcher: Launcher,
+    store: Store,
+    progress: Progress,
+    limit_s: float,
+    cache: BuildCache | None,
+    await_quiet: Callable[[], None],
 ) -> None:
     """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so.
 
-    What an earlier run has kept in the cache is taken instead, and the report says so.
+    What an earlier run has kept in the cache is taken instead, and the report says so. `await_quiet` is called before
+    something is measured.
     """
     precision = products_of(cell)
     if store.ceilings(cell.device, precision):
@@ -274,6 +281,7 @@ def measure_ceilings(
         store.note(f"the machine's ceilings {where} are those that a run measured on {date}: --fresh measures anew")
         _save_ceilings(store, cell, where, ceilings)
         return
+    await_quiet()
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
     event, _ = _answer(launcher, store, MeasureCeilings(device=cell.device, precision=precision), log, limit_s)

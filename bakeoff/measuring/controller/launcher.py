@@ -223,9 +223,10 @@ class Launchers:
         Servers beyond the prepared ones start by twos. When there are too many, two that are not in use end. Spawned
         workers are processes of their own anyway, so that one launcher serves all epochs.
         """
-        self.await_serving()
         if epoch < len(self._launchers) or not self.first.is_per_epoch:
-            return self._launchers[min(epoch, len(self._launchers) - 1)]
+            place = min(epoch, len(self._launchers) - 1)
+            self._launchers[place] = self._serving(self._launchers[place])
+            return self._launchers[place]
         if epoch not in self._further:
             following = range(epoch, epoch + FURTHER_SERVERS_AT_ONCE)
             if len(self._further) >= MOST_FURTHER_SERVERS:

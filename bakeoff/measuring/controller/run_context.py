@@ -54,6 +54,12 @@ class RunContext:
         self.begun_s = self.machine.now_s() - self.store.elapsed_s
         self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
 
+    def await_serving(self) -> None:
+        """Wait until no fork server imports anything any more."""
+        if not self.launchers.are_serving:
+            self.progress.note("importing torch in the fork servers of further processes")
+        self.launchers.await_serving()
+
     def undecided_pairs(self, records: Sequence[Record]) -> Pairs:
         """Return the pairs of labels for which more processes are worth their time, by the records so far."""
         return self.undecided(records) if self.undecided else undecided(records, self.requirements)

@@ -5,6 +5,7 @@
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
   cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
+  Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class GroupStart:
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
         self._epoch.is_full = False
-        while self._starting or self._loading_ahead or (self._epoch.waiting and not self._epoch.is_full):
+        if not self._loads_beside:
+            self._run.await_serving()  # nothing is imported beside what is timed
+        self._go_on_ahead()
+        while self._starting or self._newly_forked or (self._epoch.waiting and not self._epoch.is_full):
             self._launch_waiting()
             self._launch_ahead()
             self._begin_builds()
@@ -116,6 +120,8 @@ class GroupStart:
                 self._await_event()
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell_run.cell)
+        for process in self._loading_ahead:
+            process.hold(self._machine.now_s())
         built = [each.cell.label for each in self._group if each.cell.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
@@ -151,9 +157,9 @@ class GroupStart:
         if self._starting and (not goes_on_beside or self._is_quiet_for_warm_up):
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
-            alive, following = self._alive(), next((each for each in self._epoch.waiting if each.may_launch), None)
+            alive, following = self._alive(), next(filter(self._may_launch, self._epoch.waiting), None)
             if following is None:
-                return  # all that wait start from what is being built
+                return  # all that wait start from what is being built, or are still loading
             if alive and not (self._run.interleaved and self._fits(alive, following)):
                 self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
                 return
@@ -171,6 +177,10 @@ class GroupStart:
             starting = Starting(following, self._machine.now_s())
             self._starting.append(starting)
             self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
+
+    def _may_launch(self, cell_run: CellRun) -> bool:
+        ahead = cell_run.ahead.get(self._epoch.number)
+        return cell_run.may_launch and not (ahead and ahead.is_loading)
 
     def _launch_ahead(self) -> None:
         """Launch processes of the next epochs, the next one's first, while cores and memory are there for them."""
@@ -194,9 +204,21 @@ class GroupStart:
                 return
             cell_run.launch_ahead(launcher, epoch)
 
+    def _go_on_ahead(self) -> None:
+        """Let those go on that are held. Processes of later epochs stay held where something is built anew."""
+        for cell_run in (*self._alive(), *self._epoch.waiting):
+            for epoch, process in cell_run.ahead.items():
+                if epoch == self._epoch.number or self._loads_beside:
+                    process.go_on(self._machine.now_s())
+
     @property
     def _loading_ahead(self) -> list[AheadProcess]:
-        return [each for cell_run in self._alive() for each in cell_run.ahead.values() if each.is_loading]
+        processes = [each for cell_run in (*self._alive(), *self._epoch.waiting) for each in cell_run.ahead.values()]
+        return [each for each in processes if each.goes_on]
+
+    @property
+    def _newly_forked(self) -> bool:
+        return not all(each.may_be_held for each in self._loading_ahead)
 
     @property
     def _busy(self) -> int:
