@@ -169,8 +169,7 @@ class Store:
 
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
         """Return how far a contest has come, or None if it has not begun or has ended."""
-        path = self._unfinished(contest_id)
-        return _read(path, UnfinishedContest)
+        return _read(self._unfinished(contest_id), UnfinishedContest)
 
     def all_unfinished(self) -> list[UnfinishedContest]:
         """Return how far each contest has come that has begun and not ended."""
