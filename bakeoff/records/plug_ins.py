@@ -13,7 +13,11 @@ def plug_ins(group: str) -> dict[str, str]:
 
 
 def versions() -> tuple[str, ...]:
-    """Return a line for each installed distribution, with its name and version, in alphabetical order."""
+    """Return a line for each installed distribution, with its name and version, in alphabetical order.
+
+    One that was installed from a folder or a repository may change without another version. Its list of files, which
+    holds digests of them, is in its line.
+    """
     return _versions(tuple(sys.path))
 
 
@@ -24,6 +28,9 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def _versions(search_path: tuple[str, ...]) -> tuple[str, ...]:
-    # `name` and `version` of a distribution would parse its file twice
-    described = (each.metadata for each in metadata.distributions())
-    return tuple(sorted({f"{each['Name']} {each['Version']}\n" for each in described}))
+    lines = set()
+    for each in metadata.distributions():
+        described = each.metadata  # `name` and `version` would parse it twice
+        files = each.read_text("RECORD") if each.read_text("direct_url.json") else ""
+        lines.add(f"{described['Name']} {described['Version']} {files}\n")
+    return tuple(sorted(lines))

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.user_code import is_users
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
+from bakeoff.records import plug_ins
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
@@ -82,6 +83,11 @@ def with_attribute(value: object) -> Net:
     return net
 
 
+@dataclass(slots=True)
+class Slotted:
+    scale: float
+
+
 def scaled_by(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x * scale
 
@@ -95,12 +101,67 @@ def scaled_by(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
         lambda scale: partial(torch.mul, other=scale),
         lambda scale: torch.full((3,), scale),
         lambda scale: np.full(3, scale),
+        Slotted,
+        lambda scale: torch.distributions.Normal(0.0, scale),
+        {2.0: torch.relu, 2.5: torch.tanh}.get,
+        {2.0: torch.ops.aten.relu.default, 2.5: torch.ops.aten.tanh.default}.get,
+        {2.0: np.sin, 2.5: np.cos}.get,
+        {2.0: nn.ReLU, 2.5: nn.GELU}.get,
     ],
-    ids=["dict", "object", "closure", "partial", "tensor", "array"],
+    ids=[
+        *("dict", "object", "closure", "partial", "tensor", "array"),
+        *("slots", "distribution", "builtin", "operator", "ufunc", "class"),
+    ],
 )
 def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[float], object]) -> None:
     one, same, other = (fingerprint(with_attribute(value_of(scale)), SETS) for scale in (2.0, 2.0, 2.5))
     assert one == same != other
+
+
+def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    def of(function: Callable[[torch.Tensor], torch.Tensor], constant: float) -> str:
+        added = torch.full((3,), constant)
+
+        class Plain(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return function(x) + added
+
+        torch.jit.save(torch.jit.trace(Plain(), torch.ones(2, 3)), tmp_path / "net.pt")
+        loaded = [torch.jit.load(tmp_path / "net.pt") for _ in range(2)]
+        one, same = (fingerprint(nn.Sequential(each), SETS) for each in loaded)
+        assert one == same
+        return one
+
+    assert len({of(torch.relu, 1.0), of(torch.tanh, 1.0), of(torch.relu, 2.0)}) == 3
+
+
+def test_an_installed_file_that_was_edited_is_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site-packages" / "library_of_net.py"
+    file.parent.mkdir()
+    monkeypatch.setitem(sys.modules, "library_of_net", SimpleNamespace(__file__=str(file)))
+    monkeypatch.setattr(Net, "__module__", "library_of_net")
+    prints = []
+    for text in ("SCALE = 1", "SCALE = 1", "SCALE = 2"):
+        file.write_text(text, encoding="utf-8")
+        prints.append(fingerprint(Net(), SETS))
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_what_was_installed_from_a_folder_is_told_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may change without another version."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    info = tmp_path / "net_of_mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: net-of-mine\nVersion: 1.0\n", encoding="utf-8")
+    lines = []
+    for source, record in [("", "net.py,sha256=a,1"), ("{}", "net.py,sha256=a,1"), ("{}", "net.py,sha256=b,1")]:
+        (info / "direct_url.json").write_text(source, encoding="utf-8")
+        (info / "RECORD").write_text(record, encoding="utf-8")
+        plug_ins._versions.cache_clear()
+        lines.append(plug_ins.versions())
+    assert lines[0] == ("net-of-mine 1.0 \n",) and len(set(lines)) == 3
 
 
 def test_no_kind_of_attribute_stops_the_fingerprint() -> None:

@@ -1,9 +1,9 @@
 """A fingerprint of all that decides what a build of a model is: equal fingerprints mean that a build can be used again.
 
-It holds the weights and example inputs by content, the structure and attributes of every part of the model, the source
-files of the user's own that were imported or that these import later, the values that their variables have, the
-environment variables that they name, the versions of all installed packages, and the hardware. Bakeoff adds no name of
-a file or of a model.
+It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
+parts in TorchScript, the source files of the parts' classes and those of the user's own that were imported or that
+these import later, the values that their variables have, the environment variables that they name, the versions of all
+installed packages, and the hardware. Bakeoff adds no name of a file or of a model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,11 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
     digest = hashlib.sha256(code_without_file.encode())
     own = _own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
-    code = (*_digests(own), *variables, *described_variables(), *_structure(module))
+    code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
     for text in (*_hardware(), *versions(), *code):
         digest.update(text.encode())
+    for part in _scripted(module):
+        digest.update(part)
     tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
     for name, tensor in tensors:
         digest.update(name.encode() + content(tensor))
@@ -60,9 +63,30 @@ def _structure(module: Any) -> Iterable[str]:
         yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()} {described_attributes(part)}\n"
 
 
-def _digests(own: Sequence[Path]) -> Iterable[str]:
-    """Return digests of the source files that no package manager has installed, Bakeoff's among them."""
-    files = {*own, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
+def _scripted(module: Any) -> Iterable[bytes]:
+    """Return each part in TorchScript as its file. Its attributes tell neither its code nor its constants."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        try:
+            yield module.save_to_buffer()
+        except RuntimeError:  # it holds an object that cannot be saved, so that it is like no other one
+            yield os.urandom(16)
+    else:
+        for child in module.children():
+            yield from _scripted(child)
+
+
+def _files_of_parts(module: Any) -> Iterable[Path]:
+    """Return the files that define the classes of a model's parts. One that was installed may have been edited."""
+    for name in {type(part).__module__ for part in module.modules()}:
+        if file := getattr(sys.modules.get(name), "__file__", None):
+            yield Path(file)
+
+
+def _digests(sources: Sequence[Path]) -> Iterable[str]:
+    """Return digests of these source files and of Bakeoff's."""
+    files = {*sources, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
     return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 

@@ -157,7 +157,9 @@ def described(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, torch.Tensor):
         return _content_of(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if depth == 0 or isinstance(value, type | types.GenericAlias | types.ModuleType | torch.nn.Module):
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if depth == 0 or isinstance(value, types.GenericAlias | types.ModuleType | torch.nn.Module):
         return kind
 
     def inside(*values: Any) -> str:
@@ -181,9 +183,11 @@ def described(value: Any, depth: int = DEPTH) -> str:
         return inside(value.func, value.args, value.keywords)
     if kind == "numpy.ndarray" and not value.dtype.hasobject:
         return f"{kind} {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if kind.startswith("torch."):
+    if isinstance(name := getattr(value, "__name__", None), str):  # a function that is not written in Python
+        return f"{kind} {name}"
+    if kind.startswith("torch.") and not kind.startswith("torch.distributions."):
         return kind  # its objects hold counters and addresses
-    return inside(dict(getattr(value, "__dict__", {})))
+    return inside(object.__getstate__(value))  # with what lies in its slots
 
 
 def _held(cell: types.CellType) -> Iterator[Any]:
