@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, field_names, form_of_call
+from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, field_names, form_of_call, parameters_of
 
 if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
@@ -286,8 +285,7 @@ class FlatModule(torch.nn.Module):
 
 def tensor_names(module: torch.nn.Module, example: Inputs) -> list[str]:
     """Name each tensor of `example` in the order of `Inputs.tensors`, after the parameter that it belongs to."""
-    parameters: dict[str, Any] = dict(inspect.signature(module.forward).parameters)
-    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL]
+    positional = [name for name, kind, *_ in parameters_of(module.forward) if not kind.startswith("VAR_")]
     names: list[str] = []
     for index, value in enumerate(example.args):
         names += _names_of(positional[index] if index < len(positional) else f"input_{index}", value)

@@ -132,12 +132,18 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):  # some callables of C++ do not tell
+        if schema := getattr(function, "schema", None):  # of TorchScript, whose first argument is the module
+            return [[each.name, "POSITIONAL_OR_KEYWORD", *_default_in(each)] for each in schema.arguments[1:]]
         return [["args", "VAR_POSITIONAL"], ["kwargs", "VAR_KEYWORD"]]
     described: list[list[Any]] = []
     for each in parameters:
         default = [] if each.default is each.empty else [_form_of_default(each.default)]
         described.append([each.name, each.kind.name, *default])
     return described
+
+
+def _default_in(argument: Any) -> list[Form]:
+    return [_form_of_default(argument.default_value)] if argument.has_default_value() else []
 
 
 def _form_of_default(value: object) -> Form:

@@ -34,6 +34,7 @@ from bakeoff.backends.torchscript import TorchScript
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
+from bakeoff.records.call_form import parameters_of
 from bakeoff.records.device import CPU
 from bakeoff.records.schema import Status
 from bakeoff.shipping import export
@@ -292,6 +293,20 @@ def test_arguments_may_skip_parameters_that_have_defaults(tmp_path: Path) -> Non
     assert torch.equal(fast(x, None, z, extra=extra), x - z + extra)
     with pytest.raises(bakeoff.NotServed, match="the build was made without 'y'"):
         fast(x, z, z, extra=extra)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return x * factor
+
+
+def test_a_loaded_torchscript_file_tells_its_parameters(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(Scaled()), tmp_path / "scaled.pt")
+    for module in (torch.jit.script(Scaled()), torch.jit.load(tmp_path / "scaled.pt")):
+        form = call_form(module, Inputs((torch.ones(2),)))
+        kind = "POSITIONAL_OR_KEYWORD"
+        assert form["names"] == ["x"]
+        assert form["parameters"] == [["x", kind], ["factor", kind, parameters_of(lambda it=2.0: it)[0][2]]]
 
 
 # --- threads
