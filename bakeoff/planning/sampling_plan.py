@@ -31,7 +31,7 @@ class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
     `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time.
 
-    A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
+    A warm-up of at least `warm_up_s` precedes them, and of a quarter of that in further processes. With `latency_only`,
     throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
     gets no further process. Processes take turns among `builds` builds. With `energy_of_all`, the energy of cells that
     cannot win is measured, too, and with `throughput_of_all` their throughput is as well as that of the others.

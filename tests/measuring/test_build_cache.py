@@ -164,6 +164,16 @@ def test_what_was_installed_from_a_folder_is_told_by_its_files(tmp_path: Path, m
     assert lines[0] == ("net-of-mine 1.0 \n",) and len(set(lines)) == 3
 
 
+def test_what_python_hashes_to_in_a_process_is_no_part_of_the_fingerprint() -> None:
+    """Such as transformers keeps in the GenerationConfig of each model that generates text."""
+
+    def generating(hashed: int, temperature: float) -> nn.Module:
+        return with_attribute(SimpleNamespace(temperature=temperature, _original_object_hash=hashed))
+
+    one, same, other = (fingerprint(generating(*each), SETS) for each in ((1, 0.5), (2, 0.5), (1, 0.7)))
+    assert one == same != other
+
+
 def test_no_kind_of_attribute_stops_the_fingerprint() -> None:
     """Some objects answer for a class, as the alias of a type does, and some hold themselves."""
     cyclic: list[object] = []

@@ -251,7 +251,7 @@ def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -
 @pytest.mark.parametrize("seed", range(5))
 def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: int) -> None:
     warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, clock_of(time), 0.5, is_first=False)
-    assert 0.25 <= warm_up.seconds < 0.7
+    assert 0.125 <= warm_up.seconds < 0.7
 
 
 def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
@@ -267,11 +267,11 @@ def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) 
     assert sampling.warm_up(compiling, SETS, clock_of(time), 0.5, is_first=False).calls > 600
 
 
-def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
+def test_a_further_process_that_is_steady_warms_up_for_a_quarter_of_the_time(time: FakeTime) -> None:
     warm_up = sampling.warm_up(Scripted(time), SETS, clock_of(time), 0.5, is_first=False)
     assert warm_up.steady and warm_up.calls >= 10
     assert not warm_up.trendless and not doubt_of(warm_up)
-    assert 0.25 <= warm_up.seconds < 0.35
+    assert 0.125 <= warm_up.seconds < 0.2
 
 
 def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime) -> None:

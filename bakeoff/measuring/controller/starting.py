@@ -108,20 +108,19 @@ class GroupStart:
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
         self._epoch.is_full = False
-        if not self._loads_beside:
+        if not self._shares_cores:
             self._run.await_serving()  # nothing is imported beside what is timed
-        self._go_on_ahead()
         while self._starting or self._newly_forked or (self._epoch.waiting and not self._epoch.is_full):
+            self._go_on_ahead()
             self._launch_waiting()
-            self._launch_ahead()
             self._begin_builds()
             self._begin_warm_up()
-            if self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
-                self._await_event()
+            launched = self._launch_ahead()
+            if launched or self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
+                self._await_event(0.0 if launched else TICK_S)
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell_run.cell)
-        for process in self._loading_ahead:
-            process.hold(self._machine.now_s())
+        self._hold_ahead()
         built = [each.cell.label for each in self._group if each.cell.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
@@ -182,12 +181,15 @@ class GroupStart:
         ahead = cell_run.ahead.get(self._epoch.number)
         return cell_run.may_launch and not (ahead and ahead.is_loading)
 
-    def _launch_ahead(self) -> None:
-        """Launch processes of the next epochs, the next one's first, while cores and memory are there for them."""
-        if not (self._ahead and self._epoch.holds_all and self._loads_beside):
-            return
+    def _launch_ahead(self) -> bool:
+        """Launch a process of the next epochs, the next one's first, if a core and memory are there for it.
+
+        Return True if one was launched. Another one may follow at once, unless something else is to be begun first.
+        """
+        if not (self._ahead and self._epoch.holds_all and self._loads_beside) or self._builds_alone_now:
+            return False
         if self._epoch.waiting or any(not each.cell_run.builds_alone for each in self._at(*BEFORE_WARM_UP)):
-            return  # what this epoch waits for comes first
+            return False  # what this epoch waits for comes first
         cores = len(self._machine.usable_cores())
         alive = self._alive()
         ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
@@ -196,16 +198,24 @@ class GroupStart:
             if epoch in cell_run.ahead:
                 continue
             if self._busy + len(self._loading_ahead) >= cores or not self._fits(alive, cell_run):
-                return
+                return False
             try:
                 launcher = self._run.launchers.of_environment(cell_run.cell.environment).of_epoch(epoch)
             except BakeoffError:  # that epoch says so, if it comes
                 self._ahead = range(0)
-                return
+                return False
             cell_run.launch_ahead(launcher, epoch)
+            return True
+        return False
+
+    def _hold_ahead(self) -> None:
+        for process in self._loading_ahead:
+            process.hold(self._machine.now_s())
 
     def _go_on_ahead(self) -> None:
         """Let those go on that are held. Processes of later epochs stay held where something is built anew."""
+        if self._builds_alone_now:
+            return
         for cell_run in (*self._alive(), *self._epoch.waiting):
             for epoch, process in cell_run.ahead.items():
                 if epoch == self._epoch.number or self._loads_beside:
@@ -283,7 +293,7 @@ class GroupStart:
             return False
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
-        is_quiet = not (building or self._loading_ahead or self._at(Stage.BUILT, Stage.WARMING_UP))
+        is_quiet = not (building or self._newly_forked or self._at(Stage.BUILT, Stage.WARMING_UP))
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
 
     def _begin_builds(self) -> None:
@@ -298,18 +308,20 @@ class GroupStart:
                 continue
             if self._run.interleaved:
                 cell_run.resume()  # one that was launched ahead is stopped
+            if cell_run.builds_alone:
+                self._hold_ahead()
             if self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING
                 if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
                     self._side_by_side |= {each.cell_run.cell.label for each in building}
 
-    def _await_event(self) -> None:
-        """Wait until a process that loads or builds says something, or a moment has passed."""
+    def _await_event(self, seconds: float) -> None:
+        """Wait until a process that loads or builds says something, or so many seconds have passed."""
         going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP), self._loading_ahead
         now_s = self._machine.now_s()
-        left_s = min((each.cell_run.start_ends_s - now_s for each in going_on), default=TICK_S)
+        left_s = min((each.cell_run.start_ends_s - now_s for each in going_on), default=seconds)
         workers = [*(each.cell_run.worker for each in going_on), *(each.live.worker for each in ahead)]
-        spoke = self._machine.wait(workers, max(0.0, min(TICK_S, left_s)))
+        spoke = self._machine.wait(workers, max(0.0, min(seconds, left_s)))
         for process in ahead:
             if not spoke or process.live.worker in spoke:
                 process.poll(self._machine.now_s())

@@ -133,11 +133,11 @@ def warm_up(
 ) -> WarmUp:
     """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend.
 
-    In a later process of the same cell half of `min_s` is enough, the limit is a second, and the warm-up also ends once
-    calls stop getting faster.
+    In a later process of the same cell a quarter of `min_s` is enough, the limit is a second, and the warm-up also ends
+    once calls stop getting faster.
     """
     if not is_first:
-        min_s, limit_s = min_s / 2, REPEATED_WARM_UP_LIMIT_S
+        min_s, limit_s = min_s / 4, REPEATED_WARM_UP_LIMIT_S
     limit_s = max(limit_s, min_s)
     window_s = min_s / (STEADY_WINDOWS + 1)
     start_ns = clock.now_ns()

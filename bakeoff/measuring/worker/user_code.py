@@ -24,6 +24,9 @@ from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.records.package import PACKAGE
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
+VARYING = frozenset({"_original_object_hash"})
+"""Attributes that hold what `hash` said in this process, as that of transformers' GenerationConfig does."""
+
 DEPTH = 8
 """What lies deeper in an object is told by its type alone."""
 
@@ -166,7 +169,8 @@ def described(value: Any, depth: int = DEPTH) -> str:
         return f"{kind}({', '.join(described(each, depth - 1) for each in values)})"
 
     if isinstance(value, Mapping):
-        pairs = sorted((described(key, depth - 1), described(each, depth - 1)) for key, each in value.items())
+        items = [(key, each) for key, each in value.items() if not (isinstance(key, str) and key in VARYING)]
+        pairs = sorted((described(key, depth - 1), described(each, depth - 1)) for key, each in items)
         return f"{kind}({pairs})"
     if isinstance(value, tuple | list):
         return inside(*value)
