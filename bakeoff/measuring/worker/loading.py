@@ -111,13 +111,19 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
 
 
 def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) -> torch.nn.Module:
-    """Put the module on `device` in `dtype`. torch's own `Module.to` would cut off imaginary parts."""
-    if not any(tensor.is_complex() for tensor in (*module.parameters(), *module.buffers())):
-        return module.to(device, dtype)
+    """Put the module on `device` in `dtype`.
+
+    torch's own `Module.to` would cut off imaginary parts, and widens on the host, so that twice as many bytes move.
+    """
     import torch
 
+    is_complex = any(tensor.is_complex() for tensor in (*module.parameters(), *module.buffers()))
+    if not (is_complex or (device.is_cuda and dtype is torch.float64)):
+        return module.to(device, dtype)
+
     def cast(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(torch.device(device), dtype if tensor.is_floating_point() else type_in(tensor, dtype))
+        wanted = dtype if tensor.is_floating_point() else type_in(tensor, dtype)
+        return tensor.to(torch.device(device)).to(wanted)
 
     moved: torch.nn.Module = module._apply(cast)  # type: ignore[no-untyped-call]
     return moved
