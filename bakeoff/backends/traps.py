@@ -62,9 +62,6 @@ class Facts(Frozen):
     container: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)  # variables that overrule precision
 
-    def libraries_of(self, backend: str) -> list[Library]:
-        return [library for library in self.libraries.values() if backend in library.backends]
-
     def version(self, name: str) -> str | None:
         """Return the version of the package `name`, or None where it is not installed."""
         library = self.libraries.get(name)

@@ -80,10 +80,6 @@ def _attributes(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             yield name, operator.attrgetter(name)(torch.backends)
 
 
-def _set_deterministic(value: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
-
 def _set_device(name: str) -> None:
     if name != str(torch.get_default_device()):  # once it was set, every function of torch goes through a mode
         torch.set_default_device(name)
@@ -93,7 +89,7 @@ SETTERS: dict[str, Callable[[Any], object]] = {
     "threads": torch.set_num_threads,
     "dtype": torch.set_default_dtype,
     "device": _set_device,
-    "deterministic": _set_deterministic,
+    "deterministic": lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     "matmul_precision": torch.set_float32_matmul_precision,
     **{f"{kind}_attention": getattr(torch.backends.cuda, f"enable_{kind}_sdp") for kind in ATTENTION},
 }

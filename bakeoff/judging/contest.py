@@ -266,7 +266,7 @@ def judge_contest(
     others = [_unranked_cell(record, ranking) for record in unranked]
     others.sort(key=lambda cell: median_ms(cell.record) if cell.beyond else math.inf)
     cells = (*ranked, *others)
-    baseline = _label(ranking.baseline)
+    baseline = ranking.baseline.cell.label if ranking.baseline else None
     may_not_win = [cell.label for cell in cells if cell.beyond or cell.unmet]
     load = judge_load(records, price_per_hour, baseline, may_not_win)
     return ContestJudgement(
@@ -364,10 +364,6 @@ def _of_precisions_under_load(cells: Sequence[CellJudgement], load: LoadJudgemen
         for best in [loaded[labels[0]]]
         if best.value is not None
     )
-
-
-def _label(record: Record | None) -> str | None:
-    return record.cell.label if record else None
 
 
 def _distance_from_success(record: Record) -> int:

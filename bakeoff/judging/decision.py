@@ -81,7 +81,8 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
         return Relation.UNDECIDED
     if not ratio.paired:
         return Relation.TIE if _is_within(ratio.ci95, MARGIN_UNPAIRED) else Relation.UNDECIDED
-    return Relation.TIE if _contains_one(ratio.ci95) or not _is_beyond_tie(ratio.value) else Relation.UNDECIDED
+    is_close = max(ratio.value, 1 / ratio.value) < 1 + TIE_MARGIN
+    return Relation.TIE if is_close or ratio.ci95.low <= 1 <= ratio.ci95.high else Relation.UNDECIDED
 
 
 def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
@@ -123,14 +124,6 @@ def _is_over_processes(ratio: Ratio) -> bool:
 def _inverse(ratio: Ratio) -> Ratio:
     interval = ratio.ci95 and Interval(low=1 / ratio.ci95.high, high=1 / ratio.ci95.low)
     return ratio.model_copy(update={"value": 1 / ratio.value, "ci95": interval})
-
-
-def _is_beyond_tie(value: float) -> bool:
-    return max(value, 1 / value) >= 1 + TIE_MARGIN
-
-
-def _contains_one(interval: Interval) -> bool:
-    return interval.low <= 1 <= interval.high
 
 
 def _is_within(interval: Interval, margin: float) -> bool:

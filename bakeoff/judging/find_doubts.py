@@ -72,7 +72,9 @@ def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple
     found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
-        found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
+        found += [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
+        found += _of_first_place(ranking)
+        found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
     in_order = sorted(found, key=weight)
@@ -154,10 +156,6 @@ def _of_metrics(
                 yield EvaluationVaries(record.cell.label, name, metric.value, metric.reference)
 
 
-def _of_baseline(ranking: Ranking) -> list[NoBaseline]:
-    return [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
-
-
 def _of_first_place(ranking: Ranking) -> Iterator[Undecided | NarrowLead | NotToldApart]:
     """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
     best, tied, open_pairs = ranking.ranked[0].cell.label, ranking.sharing_first_place(), ranking.open_pairs()
@@ -178,10 +176,6 @@ def _of_first_place(ranking: Ranking) -> Iterator[Undecided | NarrowLead | NotTo
     }
     if behind:
         yield NotToldApart(best, behind)
-
-
-def _of_pairing(ranking: Ranking) -> list[Unpaired]:
-    return [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
 
 
 def _of_builds(ranked: Sequence[Record]) -> list[BuildSpread]:

@@ -187,7 +187,7 @@ def judge_load(
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
-    fitted = fit_load({label: load for label, load in loads.items() if label in sound})
+    fitted = fit({label: _series(load) for label, load in loads.items() if label in sound})
     everyone = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
     order = [label for label in everyone if label not in may_not_win]
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
@@ -226,13 +226,8 @@ def judge_load(
     )
 
 
-def fit_load(loads: dict[str, Load]) -> Fit:
-    """Return the fit of the turns of these cells, as the milliseconds for a request."""
-    return fit({label: load_series(load) for label, load in loads.items()})
-
-
-def load_series(load: Load) -> Series:
-    """Return the turns of one cell that have a value. What disturbed a round is known from its calibration."""
+def _series(load: Load) -> Series:
+    """Return the turns of one cell that have a value, in milliseconds a request. Calibration tells disturbed rounds."""
     return series_of([_as_burst(load.scenario.spec, turn) for turn in load.turns if turn.value is not None])
 
 

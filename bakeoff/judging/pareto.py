@@ -56,20 +56,11 @@ def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float
 
 
 def _aims_on(records: Sequence[Record]) -> list[Aim]:
-    on_device = any(record.cell.device.is_cuda for record in records)
-    memory = Aim("device memory", _device_bytes) if on_device else Aim("resident memory", _resident_bytes)
+    kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
     return [
         Aim("latency", lambda record: record.latency.median_ms if record.latency else None),
         Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
-        memory,
+        Aim(f"{kind} memory", lambda record: getattr(record.memory, f"peak_{kind}_bytes", None)),
         Aim("build time", lambda record: record.build_s if record.phases else None),
         Aim("error", lambda record: record.accuracy.relative_rmse if record.accuracy else None, tie=2.0),
     ]
-
-
-def _device_bytes(record: Record) -> float | None:
-    return record.memory.peak_device_bytes if record.memory else None
-
-
-def _resident_bytes(record: Record) -> float | None:
-    return record.memory.peak_resident_bytes if record.memory else None
