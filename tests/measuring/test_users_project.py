@@ -86,7 +86,7 @@ def test_workers_of_both_kinds(start_method: str, project: Path) -> None:
 
 
 def test_a_worker_that_loads_what_another_one_packaged(project: Path) -> None:
-    measured(project / "run", "eager", "aotinductor")
+    measured(project / "run", "eager", "null-packaged")
 
 
 def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
