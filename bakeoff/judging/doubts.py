@@ -9,22 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bakeoff.records.doubts import (
-    AcceptedByMetric,
-    BuiltAnew,
-    Caveat,
-    DecidedByRounding,
-    FrozenChoices,
-    Growing,
-    NarrowReference,
-    OtherWidths,
-    ProcessLost,
-    Recompiled,
-    RecordDoubt,
-    Unchecked,
-    WarmUpNoise,
-    WarmUpTrend,
-)
+from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import Extent, Ratio, Status
 
 
@@ -32,7 +17,7 @@ from bakeoff.records.schema import Extent, Ratio, Status
 class OfRecords:
     """A doubt that the records of these cells carry."""
 
-    doubt: RecordDoubt
+    doubt: record_doubts.RecordDoubt
     labels: tuple[str, ...]
 
 
@@ -287,9 +272,9 @@ Doubt = (
 )
 
 _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
-    Unchecked,
-    FrozenChoices,
-    Growing,
+    record_doubts.Unchecked,
+    record_doubts.FrozenChoices,
+    record_doubts.Growing,
     Undecided,
     NotToldApart,
     NarrowLead,
@@ -301,17 +286,17 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     JudgedByCalibration,
     EvaluationVaries,
     WithoutInterval,
-    AcceptedByMetric,
-    Caveat,
-    DecidedByRounding,
-    NarrowReference,
-    OtherWidths,
+    record_doubts.AcceptedByMetric,
+    record_doubts.Caveat,
+    record_doubts.DecidedByRounding,
+    record_doubts.NarrowReference,
+    record_doubts.OtherWidths,
     CoarseCheck,
-    Recompiled,
-    WarmUpTrend,
-    WarmUpNoise,
-    ProcessLost,
-    BuiltAnew,
+    record_doubts.Recompiled,
+    record_doubts.WarmUpTrend,
+    record_doubts.WarmUpNoise,
+    record_doubts.ProcessLost,
+    record_doubts.BuiltAnew,
     SettledLate,
     PartlyElsewhere,
     BuildSpread,

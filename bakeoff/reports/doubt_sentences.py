@@ -5,57 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
+from bakeoff.judging import doubts as contest_doubts
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import OF_STARTS, PERCENTILES, QUANTITIES, UNITS, is_bytes
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
-from bakeoff.judging.doubts import (
-    AlwaysWaited,
-    BuildSpread,
-    ClockFell,
-    ClockHeldDown,
-    CoarseCheck,
-    CoresStolen,
-    CoresTaken,
-    Doubt,
-    EvaluationVaries,
-    FreshMemory,
-    GpuShared,
-    JudgedByCalibration,
-    NarrowLead,
-    NoBaseline,
-    NotEvaluated,
-    NotRanked,
-    NotToldApart,
-    OfRecords,
-    PartlyElsewhere,
-    ProcessSpread,
-    RequirementMissed,
-    RequirementOpen,
-    SettledLate,
-    SpeedDrifted,
-    ThroughputContradicted,
-    Undecided,
-    Unpaired,
-    WithoutInterval,
-)
 from bakeoff.judging.headline import doubts_by_effect
-from bakeoff.records.doubts import (
-    AcceptedByMetric,
-    BuiltAnew,
-    Caveat,
-    DecidedByRounding,
-    FrozenChoices,
-    Growing,
-    NarrowReference,
-    OtherWidths,
-    ProcessLost,
-    Recompiled,
-    RecordDoubt,
-    Unchecked,
-    WarmUpNoise,
-    WarmUpTrend,
-)
+from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
 from bakeoff.records.text import counted
 from bakeoff.reports import number_format
@@ -82,248 +38,250 @@ def doubts(contest: ContestJudgement) -> list[str]:
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
     """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
     doubts = doubts_by_effect(contest)[effect]
-    return [doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, NotRanked)]
+    return [
+        doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, contest_doubts.NotRanked)
+    ]
 
 
-def doubt(doubt: Doubt) -> str:
+def doubt(doubt: contest_doubts.Doubt) -> str:
     """Say what there is to doubt of a contest, and of which cells."""
     match doubt:
-        case OfRecords():
+        case contest_doubts.OfRecords():
             return f"{', '.join(doubt.labels)}: {doubt_of_record(doubt.doubt)}"
-        case Undecided() | NarrowLead() if doubt.best in (ORIGINAL, WITH_WINNERS):
+        case contest_doubts.Undecided() | contest_doubts.NarrowLead() if doubt.best in (ORIGINAL, WITH_WINNERS):
             return (
                 "calls of the whole pipeline, in one process, differ too much to tell whether it is faster with the "
                 "winners. Use a quieter machine, or an example call in which the parts take more of the time"
             )
-        case Undecided():
+        case contest_doubts.Undecided():
             processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{processes} of each cannot decide how {doubt.best} compares with "
                 f"{listed(list(doubt.ratios))}. Raise --time-limit, or --processes over {doubt.processes}, or use a "
                 "quieter machine"
             )
-        case NotToldApart():
+        case contest_doubts.NotToldApart():
             return (
                 f"{listed(list(doubt.ratios))} may be as fast as {doubt.best}: the median is longer, but varies too "
                 "much to tell. Raise --processes"
             )
-        case NarrowLead():
+        case contest_doubts.NarrowLead():
             measured = "a single process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{doubt.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal "
                 f"processes can be so far apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
             )
-        case NoBaseline():
+        case contest_doubts.NoBaseline():
             return f"{doubt.baseline} has no numbers here, so no speed-up can be given. Measure it too"
-        case Unpaired():
+        case contest_doubts.Unpaired():
             return (
                 "some cells were not measured in the same rounds, and the machine may have changed in between: leads "
                 f"under {percent(MARGIN_UNPAIRED)} between them count as ties. Measure them in one run, interleaved"
             )
-        case RequirementMissed():
+        case contest_doubts.RequirementMissed():
             return of_requirement(doubt)
-        case RequirementOpen():
+        case contest_doubts.RequirementOpen():
             return f"{listed(list(doubt.labels))} may miss what is required: {_open_requirement(doubt)}"
-        case NotEvaluated(of_reference=True):
+        case contest_doubts.NotEvaluated(of_reference=True):
             return f"nothing was evaluated: evaluate failed for the float32 reference: {doubt.reason}"
-        case NotEvaluated():
+        case contest_doubts.NotEvaluated():
             return f"{listed(list(doubt.labels))} could not be evaluated: {doubt.reason}"
-        case WithoutInterval():
+        case contest_doubts.WithoutInterval():
             return (
                 f"{listed(list(doubt.quantities))}: evaluate returns a plain number, which has no interval, so that a "
                 "difference may be chance. Let it return the score of each sample"
             )
-        case EvaluationVaries():
+        case contest_doubts.EvaluationVaries():
             return (
                 f"evaluate is not repeatable: {doubt.label} is the reference itself, and its {doubt.metric} is "
                 f"{number_format.metric(doubt.value)} here and {number_format.metric(doubt.reference)} there. "
                 "Let it use the same samples in each call"
             )
-        case JudgedByCalibration():
+        case contest_doubts.JudgedByCalibration():
             return (
                 f"{listed(list(doubt.labels))}: {doubt.samples:,} of the {doubt.judged:,} samples that evaluate judges "
                 "are calibration data, so that the metric may look better than it is. Let calibrate return others"
             )
-        case CoarseCheck():
+        case contest_doubts.CoarseCheck():
             return (
                 f"{', '.join(doubt.labels)}: the error is up to {100 * doubt.error:.0f} % of the outputs and passes, "
                 "because eager's is as large: this check finds only gross faults. Random weights often do this: check "
                 "trained ones"
             )
-        case SettledLate():
+        case contest_doubts.SettledLate():
             return (
                 f"{doubt.label}: this build was final only after {doubt.calls:,} calls ({doubt.seconds:.1f} s). They "
                 "count as part of building it"
             )
-        case PartlyElsewhere(extent=Extent.FALLBACK):
+        case contest_doubts.PartlyElsewhere(extent=Extent.FALLBACK):
             where = f": {_reasons(doubt.elsewhere)}" if doubt.elsewhere else ""
             where = f": {', '.join(doubt.engines)} did the work" if doubt.engines else where
             return f"{doubt.label} did not run where it was asked to (fallback){where}. With --strict it is not ranked"
-        case PartlyElsewhere():
+        case contest_doubts.PartlyElsewhere():
             where = _reasons(doubt.elsewhere or doubt.engines) or "the library does not say what ran elsewhere"
             return (
                 f"{doubt.label} ran only in part where it was asked to ({doubt.extent}): {where}. Its latency is that "
                 "of both parts; with --strict it is not ranked"
             )
-        case BuildSpread():
+        case contest_doubts.BuildSpread():
             return (
                 f"builds of the same cell differ, the slowest from the fastest by: {_percentages(doubt.spreads)}. That "
                 "is more than processes of one build do, so the interval holds for these builds only: raise --builds"
             )
-        case ProcessSpread():
+        case contest_doubts.ProcessSpread():
             return (
                 f"processes of the same cell differ, the slowest from the fastest by: {_percentages(doubt.spreads)}. "
                 "The intervals contain this, and more --processes narrow them"
             )
-        case ThroughputContradicted():
+        case contest_doubts.ThroughputContradicted():
             return (
                 f"the throughput is only a part of what the latency allows ({_percentages(doubt.shares)}), also when "
                 "measured again: other load took the machine meanwhile. Measure it on a quiet machine"
             )
-        case FreshMemory():
+        case contest_doubts.FreshMemory():
             pages = ", ".join(f"{label} {count:,.0f}" for label, count in doubt.pages.items())
             return (
                 "each call gets memory from the kernel that the C library had given back after the last one (pages: "
                 f"{pages}). Another allocator may be much faster: measure rows such as eager@glibc-tuned, and serve so"
             )
-        case ClockFell():
+        case contest_doubts.ClockFell():
             return (
                 f"the GPU's clock fell to {doubt.lowest_mhz:,} MHz in {_share(doubt.share)} of the measurements"
                 f"{_throttling(doubt)}. {_SLOWED_GPU}"
             )
-        case ClockHeldDown():
+        case contest_doubts.ClockHeldDown():
             held_down = f"the GPU's clock was held down in {_share(doubt.share)} of the measurements"
             return f"{held_down}{_throttling(doubt)}. {_SLOWED_GPU}"
-        case CoresTaken():
+        case contest_doubts.CoresTaken():
             busy = f"other processes kept the machine busy in {_share(doubt.share)} of the measurements"
             return f"{busy}. {_what_of_these(doubt)}"
-        case CoresStolen():
+        case contest_doubts.CoresStolen():
             stolen = f"the hypervisor gave our cores to others in {_share(doubt.share)} of the measurements"
             return f"{stolen}. {_what_of_these(doubt)}"
-        case AlwaysWaited():
+        case contest_doubts.AlwaysWaited():
             return (
                 f"threads waited for a core all the time ({_percentages(doubt.shares)} of their time, summed over "
                 "threads): there are more threads than cores, or another process never rests. Stop it, or lower "
                 "OMP_NUM_THREADS"
             )
-        case SpeedDrifted():
+        case contest_doubts.SpeedDrifted():
             by = f"by {percent(doubt.share)}" if doubt.share <= 1 else f"by a factor of {1 + doubt.share:.2g}"
             return (
                 f"the machine's speed drifted {by} over the run. Ratios are taken within rounds and stay right; the "
                 "latencies are an average"
             )
-        case GpuShared():
+        case contest_doubts.GpuShared():
             others, them = ("processes", "them") if doubt.processes > 1 else ("process", "it")
             return f"{doubt.processes} other {others} used the GPU meanwhile. Stop {them} and measure again"
-        case NotRanked():
+        case contest_doubts.NotRanked():
             return _not_ranked(doubt)
     assert_never(doubt)
 
 
-def doubt_of_record(doubt: RecordDoubt) -> str:
+def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
     """Say what there is to doubt of a record's own cell."""
     match doubt:
-        case Caveat():
+        case record_doubts.Caveat():
             return doubt.text
-        case Unchecked():
+        case record_doubts.Unchecked():
             return f"its outputs could not be compared: {doubt.why}. Compare them yourself before you rely on it"
-        case FrozenChoices():
+        case record_doubts.FrozenChoices():
             return (
                 f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "
                 "other inputs this build may answer wrongly, and it does less work than the model"
             )
-        case Growing():
+        case record_doubts.Growing():
             return (
                 f"the model keeps more from call to call ({listed(first(doubt.names))} grows): its memory grows, and "
                 "calls may take longer the more there were before"
             )
-        case DecidedByRounding(computed_in="float64"):
+        case record_doubts.DecidedByRounding(computed_in="float64"):
             return (
                 f"the answer depends on rounding ({doubt.how}): what is at most four times as far off as eager "
                 "passes, so that a fault of that size is not seen"
             )
-        case DecidedByRounding():
+        case record_doubts.DecidedByRounding():
             return (
                 f"checked against eager in {doubt.computed_in}, since what the model decides depends on rounding "
                 f"({doubt.how})"
             )
-        case NarrowReference(computed_in="float64"):
+        case record_doubts.NarrowReference(computed_in="float64"):
             operators = ", ".join(doubt.in_float32)
             return f"checked against float64, but without float64 ran in float32: {operators}"
-        case NarrowReference():
+        case record_doubts.NarrowReference():
             causes = "; ".join([*([doubt.why] if doubt.why else []), *doubt.in_float32])
             return (
                 f"checked against eager in {doubt.computed_in}, since float64 gave no reference here"
                 f"{f' ({causes})' if causes else ''}: an error that eager makes too is not seen"
             )
-        case AcceptedByMetric():
+        case record_doubts.AcceptedByMetric():
             return (
                 f"the numeric check rejects it (relative RMSE {number_format.error(doubt.relative_rmse)}), but "
                 f"{doubt.required} surely holds, which decides. Make sure that the metric covers what you need"
             )
-        case OtherWidths():
+        case record_doubts.OtherWidths():
             return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"
-        case Recompiled():
+        case record_doubts.Recompiled():
             return (
                 f"compiled {counted(doubt.count, 'more time')} while it was measured: its latency may contain "
                 "compiling. Fix the shapes of the inputs"
             )
-        case WarmUpTrend():
+        case record_doubts.WarmUpTrend():
             return (
                 f"still became faster or slower after {doubt.seconds:.0f} s of warm-up: its latency in a long-lived "
                 "process may be another. A longer --min-time shows it"
             )
-        case WarmUpNoise():
+        case record_doubts.WarmUpNoise():
             return (
                 "latencies still moved by more than 2 % at the end of the warm-up, but neither up nor down: this is "
                 "noise"
             )
-        case ProcessLost():
+        case record_doubts.ProcessLost():
             return f"a further process was {doubt.reason}: its numbers are those of the processes before"
-        case BuiltAnew():
+        case record_doubts.BuiltAnew():
             return f"a build that an earlier run kept failed ({doubt.reason}): its numbers are those of a new build"
     assert_never(doubt)
 
 
-def brief(doubt: Doubt) -> str:
+def brief(doubt: contest_doubts.Doubt) -> str:
     """Say in a few words, after `but`, what could change the winner."""
     match doubt:
-        case NotToldApart():
+        case contest_doubts.NotToldApart():
             return f"{listed(first(list(doubt.ratios)), 'or')} may be as fast"
-        case NarrowLead():
+        case contest_doubts.NarrowLead():
             return "measured in too few processes"
-        case NotRanked():
+        case contest_doubts.NotRanked():
             return f"without {listed(first(doubt.labels))}, for lack of time"
-        case CoresTaken() | CoresStolen() | AlwaysWaited():
+        case contest_doubts.CoresTaken() | contest_doubts.CoresStolen() | contest_doubts.AlwaysWaited():
             return "the machine was busy"
-        case GpuShared():
+        case contest_doubts.GpuShared():
             return "the GPU was shared"
-        case BuildSpread():
+        case contest_doubts.BuildSpread():
             return "other builds may differ"
-        case RequirementOpen():
+        case contest_doubts.RequirementOpen():
             asked = f"{listed(first(doubt.labels))} may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
             return f"{asked}: {_further_samples(doubt)}"
-        case NotEvaluated():
+        case contest_doubts.NotEvaluated():
             return "its metrics are not known"
-        case JudgedByCalibration():
+        case contest_doubts.JudgedByCalibration():
             return "it is judged by its calibration data"
-        case OfRecords(doubt=Unchecked()):
+        case contest_doubts.OfRecords(doubt=record_doubts.Unchecked()):
             return "its outputs could not be compared"
-        case OfRecords(doubt=FrozenChoices()):
+        case contest_doubts.OfRecords(doubt=record_doubts.FrozenChoices()):
             return "a choice of the model is frozen in it"
-        case OfRecords(doubt=Growing()):
+        case contest_doubts.OfRecords(doubt=record_doubts.Growing()):
             return "the model keeps more from call to call"
-        case OfRecords(doubt=DecidedByRounding()):
+        case contest_doubts.OfRecords(doubt=record_doubts.DecidedByRounding()):
             return "the answer depends on rounding"
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")
 
 
-def of_requirement(doubt: RequirementMissed) -> str:
+def of_requirement(doubt: contest_doubts.RequirementMissed) -> str:
     """Say which cell may not win, and why."""
     return f"{doubt.label} may not win: {unmet(doubt)}"
 
 
-def unmet(doubt: RequirementMissed) -> str:
+def unmet(doubt: contest_doubts.RequirementMissed) -> str:
     """Say which requirement is not met: `p99_ms is 5.2, not < 5`."""
     if doubt.value is None:
         return f"{doubt.quantity} cannot be judged: {doubt.why or _why_not_measured(doubt.quantity)}"
@@ -333,7 +291,7 @@ def unmet(doubt: RequirementMissed) -> str:
     return f"{doubt.quantity} is {_quantity(doubt.quantity, doubt.value)}, not {doubt.comparison} {_limit(doubt)}"
 
 
-def _open_requirement(doubt: RequirementOpen) -> str:
+def _open_requirement(doubt: contest_doubts.RequirementOpen) -> str:
     """Say how far the samples tell, and how many more would tell: `8 samples do not show that top1 is > -1%`."""
     if doubt.quantity in QUANTITIES:
         return (
@@ -350,7 +308,7 @@ def _open_requirement(doubt: RequirementOpen) -> str:
     return f"{text}. {_further_samples(doubt).capitalize()}, if they are like these"
 
 
-def _further_samples(doubt: RequirementOpen) -> str:
+def _further_samples(doubt: contest_doubts.RequirementOpen) -> str:
     return (
         "more samples would hardly tell"
         if doubt.further is None
@@ -361,20 +319,20 @@ def _further_samples(doubt: RequirementOpen) -> str:
 _SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"
 
 
-def _throttling(doubt: ClockFell | ClockHeldDown) -> str:
+def _throttling(doubt: contest_doubts.ClockFell | contest_doubts.ClockHeldDown) -> str:
     """Return why the clock was held down, in NVML's words, and how hot the GPU was."""
     heat = [] if doubt.temperature_c is None else [f"at up to {doubt.temperature_c} °C"]
     named = ", ".join([*doubt.reasons, *heat])
     return f" ({named})" if named else ""
 
 
-def _what_of_these(doubt: CoresTaken | CoresStolen) -> str:
+def _what_of_these(doubt: contest_doubts.CoresTaken | contest_doubts.CoresStolen) -> str:
     if doubt.is_counted:
         return "They count, and without them the answer is open: measure again while the machine is quiet"
     return "No narrow lead depends on them"
 
 
-def _not_ranked(doubt: NotRanked) -> str:
+def _not_ranked(doubt: contest_doubts.NotRanked) -> str:
     labels, several = listed(list(doubt.labels)), len(doubt.labels) > 1
     if doubt.status is Status.NOT_REACHED:
         were, them = ("were", "them") if several else ("was", "it")
@@ -416,7 +374,7 @@ def _quantity(name: str, value: float) -> str:
     return f"{value / number_format.MEBIBYTE:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
 
 
-def _limit(doubt: RequirementMissed | RequirementOpen) -> str:
+def _limit(doubt: contest_doubts.RequirementMissed | contest_doubts.RequirementOpen) -> str:
     """Return the limit as it was written, and bytes in MiB, too."""
     number, _, unit = doubt.limit.partition(" ")
     if not is_bytes(doubt.quantity) or unit == "MiB":

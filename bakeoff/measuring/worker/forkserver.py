@@ -29,21 +29,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bakeoff.measuring import isolation
+from bakeoff.measuring import isolation, server_messages
 from bakeoff.measuring.messages import Assignment
 from bakeoff.measuring.nvml import compute_capability
-from bakeoff.measuring.server_messages import (
-    Branch,
-    Exited,
-    Forked,
-    Notice,
-    Order,
-    Preload,
-    Preloaded,
-    Serving,
-    notice_line,
-    receive_order,
-)
 from bakeoff.measuring.worker import main as worker
 from bakeoff.measuring.worker.sampling import freeze_garbage, no_garbage_collection
 
@@ -67,7 +55,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     server = Server(control, temporary)
-    _tell(control, Serving())
+    _tell(control, server_messages.Serving())
     server.serve()
     shutil.rmtree(temporary, ignore_errors=True)
 
@@ -94,7 +82,7 @@ class Server:
             if self._wake_read in readable:
                 self._note_ended()
             if self._control.fileno() in readable:
-                received = receive_order(self._control)
+                received = server_messages.receive_order(self._control)
                 if received is None or not self._do(*received):
                     break
         for pid, mark in self._marks.items():
@@ -103,7 +91,7 @@ class Server:
             with contextlib.suppress(Exception):
                 process.kill()
 
-    def preload(self, order: Preload | Branch) -> bool:
+    def preload(self, order: server_messages.Preload | server_messages.Branch) -> bool:
         """Import modules. Return False if this process cannot fork workers any more.
 
         A fork has none of its parent's threads, and whatever they held stays locked in it.
@@ -113,21 +101,21 @@ class Server:
         if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False
         freeze_garbage()
-        _tell(self._control, Preloaded(modules=tuple(imported)))
+        _tell(self._control, server_messages.Preloaded(modules=tuple(imported)))
         return True
 
-    def _do(self, order: Order, descriptors: list[int]) -> bool:
-        if isinstance(order, Preload):
+    def _do(self, order: server_messages.Order, descriptors: list[int]) -> bool:
+        if isinstance(order, server_messages.Preload):
             return self.preload(order)
         pid = os.fork()
         if pid == 0:
-            if isinstance(order, Branch):
+            if isinstance(order, server_messages.Branch):
                 self._become_branch(order, descriptors[0])
             self._become_worker(order, descriptors[0])
         os.close(descriptors[0])
         if isinstance(order, Assignment):
             self._marks[pid] = order.mark
-            _tell(self._control, Forked(pid=pid))
+            _tell(self._control, server_messages.Forked(pid=pid))
         return True
 
     def _note_ended(self) -> None:
@@ -137,7 +125,7 @@ class Server:
             mark = self._marks.pop(pid, None)
             if mark is not None:
                 isolation.kill_tree(pid, mark)
-                _tell(self._control, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+                _tell(self._control, server_messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def _become_worker(self, assignment: Assignment, descriptor: int) -> NoReturn:
         """Do the job in this process, which was just forked."""
@@ -150,7 +138,7 @@ class Server:
             # without exit handlers, because they belong to the server
             os._exit(1)
 
-    def _become_branch(self, order: Branch, descriptor: int) -> NoReturn:
+    def _become_branch(self, order: server_messages.Branch, descriptor: int) -> NoReturn:
         """Serve in this process, which was just forked."""
         try:
             self._leave()
@@ -293,6 +281,6 @@ def _ended() -> list[tuple[int, int]]:
         found.append((pid, status))
 
 
-def _tell(control: socket.socket, notice: Notice) -> None:
+def _tell(control: socket.socket, notice: server_messages.Notice) -> None:
     with contextlib.suppress(OSError):  # the controller is gone, as the next read will show
-        control.sendall(notice_line(notice))
+        control.sendall(server_messages.notice_line(notice))

@@ -19,37 +19,6 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
-from bakeoff.measuring.messages import (
-    Assignment,
-    BlameCell,
-    Blamed,
-    CeilingsMeasured,
-    CellJob,
-    ComputeReference,
-    Evaluated,
-    EvaluateReference,
-    ExportProgram,
-    Failed,
-    FindOpenAxes,
-    HeadersMade,
-    Job,
-    KeepModules,
-    KeptModules,
-    MeasureCeilings,
-    MeasureCell,
-    MeasurePackagedCell,
-    PackageCell,
-    Packaged,
-    PhaseBegun,
-    PrecompileHeaders,
-    ProbeTorch,
-    ProfileCell,
-    Profiled,
-    TorchFacts,
-    Tried,
-    TryBackend,
-    TryImport,
-)
 from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, program, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
@@ -61,7 +30,7 @@ from bakeoff.records.errors import Unavailable, first_line
 from bakeoff.records.schema import LIVE
 
 
-def main(connection: Connection, assignment: Assignment) -> None:
+def main(connection: Connection, assignment: messages.Assignment) -> None:
     """Do the job in this process, which is the worker's own from here on. This never returns."""
     status = 1
     try:
@@ -76,7 +45,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
         if not failure.place:
             failure = failure.model_copy(update={"place": place_of(error, assignment.job)})
         with contextlib.suppress(OSError):
-            messages.send(connection, Failed(status=ending, failure=failure))
+            messages.send(connection, messages.Failed(status=ending, failure=failure))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -85,9 +54,11 @@ def main(connection: Connection, assignment: Assignment) -> None:
         os._exit(status)
 
 
-def place_of(error: BaseException, job: Job) -> str:
+def place_of(error: BaseException, job: messages.Job) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
-    if not isinstance(job, CellJob | ComputeReference | EvaluateReference | FindOpenAxes):
+    if not isinstance(
+        job, messages.CellJob | messages.ComputeReference | messages.EvaluateReference | messages.FindOpenAxes
+    ):
         return ""
     if job.cell.model.startswith(LIVE):
         return last_frame_of_program(error)
@@ -107,59 +78,59 @@ def spawned() -> None:
     main(connection, messages.receive_assignment(connection))
 
 
-def do_job(connection: Connection, assignment: Assignment) -> None:
+def do_job(connection: Connection, assignment: messages.Assignment) -> None:
     """Do the job, and send what answers it."""
     match job := assignment.job:
-        case MeasureCell():
+        case messages.MeasureCell():
             measure(WorkerContext.begin(connection, job, assignment.workspace))
-        case PackageCell():
+        case messages.PackageCell():
             worker = WorkerContext.begin(connection, job, assignment.workspace)
             package(worker)
-            messages.send(connection, Packaged(seconds=worker.building_s))
-        case MeasurePackagedCell():
+            messages.send(connection, messages.Packaged(seconds=worker.building_s))
+        case messages.MeasurePackagedCell():
             measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
-        case ProfileCell():
+        case messages.ProfileCell():
             worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, Profiled(profile=profiling.profile(worker, job.kept)))
-        case BlameCell():
+            messages.send(connection, messages.Profiled(profile=profiling.profile(worker, job.kept)))
+        case messages.BlameCell():
             from bakeoff.measuring.worker.blaming import find_blame
 
             worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, Blamed(blame=find_blame(worker, job.looks_for_failure)))
-        case KeepModules():
+            messages.send(connection, messages.Blamed(blame=find_blame(worker, job.looks_for_failure)))
+        case messages.KeepModules():
             from bakeoff.measuring.worker.keeping import find_kept
 
             worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, KeptModules(kept=find_kept(worker, job)))
-        case ComputeReference():
+            messages.send(connection, messages.KeptModules(kept=find_kept(worker, job)))
+        case messages.ComputeReference():
             computed = reference.compute(
                 job,
                 assignment.cwd,
                 assignment.workspace,
-                announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
+                announce=lambda phase: messages.send(connection, messages.PhaseBegun(name=phase)),
             )
             messages.send(connection, computed)
-        case EvaluateReference():
-            messages.send(connection, Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))
-        case FindOpenAxes():
+        case messages.EvaluateReference():
+            messages.send(connection, messages.Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))
+        case messages.FindOpenAxes():
             messages.send(connection, open_axes.find(job.cell, assignment.cwd))
-        case ExportProgram():
+        case messages.ExportProgram():
             precision.apply(job.cell.precision)
             fast_path.apply(backends.create(job.cell.backend), job.cell)
             program.export(job.cell, assignment.cwd, job.program)
-            messages.send(connection, Packaged())
-        case MeasureCeilings():
+            messages.send(connection, messages.Packaged())
+        case messages.MeasureCeilings():
             precision.apply(job.precision)
-            messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
-        case ProbeTorch():
+            messages.send(connection, messages.CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
+        case messages.ProbeTorch():
             messages.send(connection, probe(job.lists_versions))
-        case TryBackend():
+        case messages.TryBackend():
             available = backends.create(job.backend).available(job.device)
-            messages.send(connection, Tried(reason=available.reason))
-        case PrecompileHeaders():
-            messages.send(connection, HeadersMade(checks_s=precompile_headers(connection, job)))
-        case TryImport():
-            messages.send(connection, Tried(reason=import_error(job.module)))
+            messages.send(connection, messages.Tried(reason=available.reason))
+        case messages.PrecompileHeaders():
+            messages.send(connection, messages.HeadersMade(checks_s=precompile_headers(connection, job)))
+        case messages.TryImport():
+            messages.send(connection, messages.Tried(reason=import_error(job.module)))
 
 
 def measure(worker: WorkerContext) -> None:
@@ -204,7 +175,7 @@ def measure_packaged(worker: WorkerContext) -> None:
         serve(worker, compiled, sets)
 
 
-def probe(lists_versions: bool) -> TorchFacts:
+def probe(lists_versions: bool) -> messages.TorchFacts:
     """Return what torch says of this machine, and the versions of libraries if they are asked for."""
     import torch
 
@@ -215,7 +186,7 @@ def probe(lists_versions: bool) -> TorchFacts:
             torch.empty(1, device="cuda")
         except Exception as raised:  # of several types, from version to version
             error = first_line(raised)
-    return TorchFacts(
+    return messages.TorchFacts(
         torch=torch.__version__,
         cuda=torch.version.cuda,
         cuda_devices=devices,
@@ -226,7 +197,7 @@ def probe(lists_versions: bool) -> TorchFacts:
     )
 
 
-def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
+def precompile_headers(connection: Connection, job: messages.PrecompileHeaders) -> float:
     """Have torch precompile the headers that the backend's builds include, once.
 
     Return for how many seconds torch checked the compiler, or 0 where it has not. Raises Unavailable where the backend
@@ -239,7 +210,7 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
         return 0.0
     if not (available := backend.available(job.device)):
         raise Unavailable(available.reason)
-    messages.send(connection, PhaseBegun(name="precompile"))
+    messages.send(connection, messages.PhaseBegun(name="precompile"))
     begun_s = time.monotonic()
     answers = try_vector_instructions()
     checks = CompilerChecks(answers=answers, seconds=time.monotonic() - begun_s)
@@ -258,7 +229,7 @@ def import_error(module: str) -> str:
     return ""
 
 
-def _set_up_process(assignment: Assignment) -> None:
+def _set_up_process(assignment: messages.Assignment) -> None:
     """Give this process its own session, output, environment and random state."""
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()

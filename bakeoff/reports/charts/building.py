@@ -51,12 +51,7 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     builds_s = [build_s(cell) for cell, _ in points]
     is_cut = SHORTEST_BUILD_S in builds_s
     x = axis_around(f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}", builds_s, is_log=True)
-    front = stairs([(build_s(cell), latency.median_ms) for cell, latency in points])
-    corners = [front[0]]
-    for at_s, median_ms in front[1:]:
-        corners += [(at_s, corners[-1][1]), (at_s, median_ms)]
-    xs, ys = zip(*corners, (x.high, corners[-1][1]), strict=True)
-    marks = [Mark((Line(xs, ys, colour="soft", width=1.0),))]
+    marks = [front_mark([(build_s(cell), latency.median_ms) for cell, latency in points], x)]
     reached = []
     for cell, latency in points:
         at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
@@ -81,6 +76,17 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
 def build_s(cell: CellJudgement) -> float:
     """Return the build time, long enough for a logarithmic axis."""
     return max(cell.record.build_s, SHORTEST_BUILD_S)
+
+
+def front_mark(points: Sequence[tuple[float, float]], x: Axis, x_sign: int = 1, y_sign: int = 1) -> Mark:
+    """Return the front of these points as a line up to the end of the axis. A sign is -1 where more is better."""
+    front = stairs([(x_sign * at, y_sign * value) for at, value in points])
+    corners = [front[0]]
+    for at, value in front[1:]:
+        corners += [(at, corners[-1][1]), (at, value)]
+    corners.append((x_sign * (x.high if x_sign > 0 else x.low), corners[-1][1]))
+    xs, ys = zip(*((x_sign * at, y_sign * value) for at, value in corners), strict=True)
+    return Mark((Line(xs, ys, colour="soft", width=1.0),))
 
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import Interval
 from bakeoff.reports import findings
-from bakeoff.reports.charts.building import stairs
+from bakeoff.reports.charts.building import front_mark
 from bakeoff.reports.charts.chart import Chart, Dots, Line, Mark, Shape, axis_around, name
 from bakeoff.reports.charts.palette import Palette
 
@@ -28,13 +28,7 @@ def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | Non
         return None
     points = {cell.label: (loss.values[cell.label], speed.values[cell.label]) for cell in shown}
     x = axis_around(loss.title, [value for value, _ in points.values()], is_log=loss.is_log)
-    front = stairs([(loss.sign * lost, speed.sign * value) for lost, value in points.values()])
-    corners = [front[0]]
-    for lost, value in front[1:]:
-        corners += [(lost, corners[-1][1]), (lost, value)]
-    corners.append((loss.sign * (x.high if loss.sign > 0 else x.low), corners[-1][1]))
-    xs, ys = zip(*((loss.sign * lost, speed.sign * value) for lost, value in corners), strict=True)
-    marks, reached = [Mark((Line(xs, ys, colour="soft", width=1.0),))], []
+    marks, reached = [front_mark(list(points.values()), x, loss.sign, speed.sign)], []
     may_win = {cell.label for cell in (contest.load or contest.generation or contest).ranked}
     for label, (lost, value) in points.items():
         interval = speed.intervals.get(label)
