@@ -115,12 +115,16 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
 
     In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
-    time budget. Raises UsageError where `folder` holds no run, and where a variable that the model reads has changed.
+    time budget. Raises UsageError where `folder` holds no run, and where a source file of the model or a variable that
+    it reads has changed.
     """
     store = Store.open(folder)
     request = request_of(store)
-    if not request.cluster:  # whose nodes have variables of their own
+    if not request.cluster:  # whose nodes have files and variables of their own
         require_own_variables(store.own_variables(), os.environ)
+        if changed := store.changed_files():
+            files = ", ".join(changed)
+            raise UsageError(f"{files} is not as it was when the run began: put the code back, or begin a new run")
     contests = plan(request)
     store.forget_not_reached()
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported

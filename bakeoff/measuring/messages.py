@@ -434,6 +434,7 @@ class ReferenceComputed(Frozen):
     memory: Memory | None = None  # the peak of the process
     fingerprint: str = ""  # of the model, if it was asked for
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
+    own_files: tuple[Path, ...] = ()  # source files of the user's that were imported, or that these import later
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 

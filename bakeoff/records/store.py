@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 import tempfile
@@ -281,6 +282,18 @@ class Store:
         files = sorted((self.root / "reference").glob("*.variables.json"))
         return {name: digest for file in files for name, digest in json.loads(file.read_text()).items()}
 
+    def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
+        """Keep digests of the user's source files that the contest's model comes from, if it comes from any."""
+        if files:
+            write_atomically(
+                self._of_contest(contest_id, "files.json"), json.dumps({str(each): _digest(each) for each in files})
+            )
+
+    def changed_files(self) -> list[str]:
+        """Return the user's source files that are not as they were when a contest of theirs began."""
+        kept = [json.loads(file.read_text()) for file in sorted((self.root / "reference").glob("*.files.json"))]
+        return sorted({path for each in kept for path, digest in each.items() if _digest(Path(path)) != digest})
+
     def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
         """Keep what was found out about a contest's model, beside the reference."""
         write_atomically(self._of_contest(contest_id, "traits.json"), traits.model_dump_json())
@@ -372,6 +385,10 @@ class Store:
 def _read(path: Path, kind: type[Kept]) -> Kept | None:
     """Return what was kept in a file, or None if there is no such file."""
     return kind.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _kernel_kills(vmstat: Path) -> int:

@@ -402,7 +402,7 @@ def factory(batch: int = 2):
 """
 
 
-def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_is_another(
+def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_or_its_code_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wide.py").write_text(READS_VARIABLES)
@@ -425,5 +425,10 @@ def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_is_another(
             changed.setenv(name, value) if value else changed.delenv(name)
             with pytest.raises(UsageError, match=re.escape(told)):
                 runs.resume(folder, Silent())
+    for text in (READS_VARIABLES.replace("Linear", "Bilinear"), None):
+        (tmp_path / "wide.py").write_text(text) if text else (tmp_path / "wide.py").unlink()
+        with pytest.raises(UsageError, match=r"wide\.py is not as it was when the run began: put the code back"):
+            runs.resume(folder, Silent())
+    (tmp_path / "wide.py").write_text(READS_VARIABLES)
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]

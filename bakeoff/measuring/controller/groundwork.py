@@ -105,6 +105,7 @@ def reference(
     store.save_traits(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
     store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
+    store.save_own_files(contest.id, event.own_files)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

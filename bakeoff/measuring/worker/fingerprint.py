@@ -38,7 +38,7 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
     from torch.utils import _pytree as pytree
 
     digest = hashlib.sha256(code_without_file.encode())
-    own = _own_files()
+    own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
     code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
     for text in (*_hardware(), *versions(), *code):
@@ -95,14 +95,15 @@ def named_variables() -> tuple[str, ...]:
 
     One that is set counts wherever its name stands between quotes, and another one only where it is read.
     """
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in _own_files()]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in own_files()]
     quoted = {name for text in texts for name in _QUOTED_NAME.findall(text)}
     read = {name for text in texts for name in _READ_NAME.findall(text)}
     return tuple(sorted(quoted & os.environ.keys() | read))
 
 
-def _own_files() -> list[Path]:
-    return sorted(path for path in user_sources() if path.is_file())
+def own_files() -> tuple[Path, ...]:
+    """Return the source files of the user's own, in alphabetical order."""
+    return tuple(sorted(path for path in user_sources() if path.is_file()))
 
 
 def _hardware() -> Iterable[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.fingerprint import fingerprint, named_variables
+from bakeoff.measuring.worker.fingerprint import fingerprint, named_variables, own_files
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
     calibration_of,
@@ -160,6 +160,7 @@ def compute(
         memory=size,
         fingerprint=as_is.fingerprint,
         named_variables=named_variables(),
+        own_files=own_files(),
         eager_call=as_is.eager_call,
     )
 
