@@ -10,7 +10,7 @@ from pathlib import Path
 def write_atomically(path: Path, text: str) -> Path:
     """Write `text` in UTF-8 to `path`, and return `path`. The folder must exist.
 
-    A reader sees either the old file or the whole new one, even if this process is killed.
+    A reader sees either the old file or the whole new one, even if this process is killed. An OSError names `path`.
     """
     temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
     try:
@@ -19,7 +19,9 @@ def write_atomically(path: Path, text: str) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk is told without the name of a file
         raise
     return path

@@ -1,7 +1,9 @@
+import errno
 import gzip
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,19 @@ class Interrupted(type(Path())):  # type: ignore[misc]
 
     def __fspath__(self) -> str:
         raise KeyboardInterrupt
+
+
+def test_a_full_disk_leaves_the_old_file_and_is_told_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = write_atomically(tmp_path / "report.json", "old")
+    monkeypatch.setattr(os, "fsync", is_full)
+    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{path}'")):
+        write_atomically(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_interrupted_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
