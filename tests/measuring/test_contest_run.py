@@ -201,6 +201,7 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     first, second = (run.steps.index((epoch, "burst", "eager")) for epoch in (0, 1))
     assert all(place < first for place in launched["eager"])
     assert all(first < place < second for place in launched["inductor"])
+    assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
 def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path) -> None:

@@ -188,13 +188,17 @@ class GroupStart:
         """
         if not (self._ahead and self._epoch.holds_all and self._loads_beside) or self._builds_alone_now:
             return False
-        if self._epoch.waiting or any(not each.cell_run.builds_alone for each in self._at(*BEFORE_WARM_UP)):
+        if any(map(self._may_launch, self._epoch.waiting)):
             return False  # what this epoch waits for comes first
+        loading = [each for each in self._at(*BEFORE_WARM_UP) if not each.cell_run.builds_alone]
+        if (loading or self._epoch.waiting) and self._epoch.number == 0:
+            return False  # nothing is known yet of who is slow to start, or beaten
+        ahead = self._ahead[:1] if loading else self._ahead  # more at once would delay this epoch
         cores = len(self._machine.usable_cores())
         alive = self._alive()
         ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
         ready = [each for each in ready if each.was_measured or each.waited_s <= QUICK_START_S]
-        for epoch, cell_run in [(epoch, cell_run) for epoch in self._ahead for cell_run in ready]:
+        for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
             if self._busy + len(self._loading_ahead) >= cores or not self._fits(alive, cell_run):
