@@ -25,15 +25,15 @@ def special_functions() -> ModuleType:
     return special  # type: ignore[no-any-return,unused-ignore]
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the interval of the median from order statistics, which needs no distribution. 95 % needs six values.
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % interval of the median from order statistics, which needs no distribution. It needs six values.
 
     The k-th smallest and the k-th largest value enclose the median with probability 1 - 2·P(Binomial(n, 1/2) < k)
-    (David & Nagaraja, Order Statistics, 3rd ed., §7.1). The largest k that keeps `confidence` is used.
+    (David & Nagaraja, Order Statistics, 3rd ed., §7.1). The largest k that keeps 95 % is used.
     """
     n = len(values)
     k = 0
-    while 2 * special_functions().bdtr(k, n, 0.5) <= 1 - confidence:
+    while 2 * special_functions().bdtr(k, n, 0.5) <= 0.05:
         k += 1
     if k < 1:
         return None
@@ -42,18 +42,18 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
 
 
 @functools.cache
-def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> int:
+def calls_needed(quantile: float) -> int:
     """Return the smallest sample that can hold `quantile`: 64 calls for p90, 130 for p95, 662 for p99, 6,636 for p99.9.
 
-    With probability `confidence`, at least two calls lie above the true quantile. The bound is binomial:
-    q^n + n·q^(n-1)·(1-q) <= 1 - confidence.
+    With a probability of 99 %, at least two calls lie above the true quantile. The bound is binomial:
+    q^n + n·q^(n-1)·(1-q) <= 1 %.
     """
     low, high = 2, 4
-    while special_functions().bdtr(1, high, 1 - quantile) > 1 - confidence:
+    while special_functions().bdtr(1, high, 1 - quantile) > 1 - PERCENTILE_CONFIDENCE:
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
-        if special_functions().bdtr(1, middle, 1 - quantile) > 1 - confidence:
+        if special_functions().bdtr(1, middle, 1 - quantile) > 1 - PERCENTILE_CONFIDENCE:
             low = middle + 1
         else:
             high = middle

@@ -69,9 +69,9 @@ def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any
             return None
 
 
-def compute_capability(index: int, opened: Callable[[], AbstractContextManager[Any]] = nvml) -> tuple[int, int] | None:
+def compute_capability(index: int) -> tuple[int, int] | None:
     """Return a CUDA device's version, as (9, 0), or None where NVML does not tell. CUDA's driver is not initialised."""
-    with opened() as library:
+    with nvml() as library:
         if library is None:
             return None
         try:

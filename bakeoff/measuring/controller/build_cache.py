@@ -45,11 +45,11 @@ CEILINGS = "ceilings-"
 USED = "used"
 
 
-def default_folder(variables: Mapping[str, str] = os.environ) -> Path:
+def default_folder() -> Path:
     """Return `$BAKEOFF_CACHE_DIR`, or else the folder `bakeoff/builds` in the user's own cache folder."""
-    if given := variables.get("BAKEOFF_CACHE_DIR"):
+    if given := os.environ.get("BAKEOFF_CACHE_DIR"):
         return Path(given).resolve()
-    home = variables.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home).resolve() / "bakeoff" / "builds"
 
 

@@ -57,16 +57,7 @@ LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
 NAMED_FALLBACKS = 2
 
-TOLD_BY_FIRST = (
-    "accuracy",
-    "generated",
-    "warm_up",
-    "placement",
-    "memory",
-    "precision_in_force",
-    "settings",
-    "versions",
-)
+FIRST_TELLS = ("accuracy", "generated", "warm_up", "placement", "memory", "precision_in_force", "settings", "versions")
 """Fields of a record that its first process tells when it is ready."""
 
 
@@ -146,7 +137,7 @@ class GrowingRecord:
         """Return the record of a cell that ends with its live process."""
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
         first = self.known or live.ready
-        known = {name: getattr(first, name) for name in TOLD_BY_FIRST} if first else {}
+        known = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
         settings = {"start_method": live.start_method, **known.pop("settings", {})}
         return Record(
             cell=self._cell,

@@ -236,8 +236,8 @@ class _Sheet:
             artist.set_clip_box(TransformedBbox(extent, self._to_pixels))
         self.figure.add_artist(artist)
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, width: float = 0.6, **style: Any) -> None:
-        self.add(Line2D(xs, ys, color=colour, lw=width, **style))
+    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, **style: Any) -> None:
+        self.add(Line2D(xs, ys, color=colour, lw=0.6, **style))
 
     def write(self, x: float, y: float, text: str, gid: str = "", **style: Any) -> None:
         self.add(Writing(x, y, one_line(text), **style), gid)
