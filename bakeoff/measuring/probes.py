@@ -12,7 +12,7 @@ from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
-from bakeoff.planning.request import Request
+from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
 PROBE_LIMIT_S = 300.0
@@ -41,7 +41,7 @@ def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, T
         try:
             facts[name] = ask(launchers.of_environment(name).first, ProbeTorch(lists_versions=True), TorchFacts)
         except BakeoffError as error:
-            raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
+            raise UsageError(f"--env {name}={python} runs no worker; it needs {OF_WORKERS}: {error}") from None
     return facts
 
 

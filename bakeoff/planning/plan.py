@@ -7,6 +7,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
@@ -17,7 +18,7 @@ from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import BEST, best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
-from bakeoff.planning.request import Names, Request, options_of, tasks_of
+from bakeoff.planning.request import Malloc, Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, Cell, RecordedSize, Status
@@ -156,7 +157,7 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
     for entry in request.backends:
         name, at, environment = entry.partition("@")
         if at and environment not in request.env:
-            raise unknown("environment", environment, request.env, "--env NAME=PYTHON")
+            raise unknown("environment", environment, [*request.env, *get_args(Malloc)[1:]], "--env NAME=PYTHON")
         found.setdefault(environment, []).append(name)
     return dict(sorted(found.items(), key=lambda each: each[0] != ""))
 

@@ -33,6 +33,9 @@ StartMethod = Literal["auto", "forkserver", "spawn"]
 Malloc = Literal["", "glibc", "glibc-tuned", "jemalloc", "tcmalloc"]
 Names = tuple[str, ...]
 
+OF_WORKERS = "torch, numpy, pydantic, psutil and safetensors"
+"""What an interpreter must have to measure a cell, besides the cell's own compiler."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -275,7 +278,7 @@ class Request(Frozen):
         dict[str, str],
         Option(
             ("--env",),
-            "NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs torch and pydantic",
+            f"NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs {OF_WORKERS}",
             parse=parse_interpreters,
             spell=spell_interpreters,
             written_as=tuple,

@@ -60,6 +60,7 @@ def test_ratios_are_taken_to_eager_or_else_to_the_first_of_several_environments(
     ("backends", "env", "said"),
     [
         (("null@old",), (), "unknown environment 'old'"),
+        (("null@tcmaloc",), (), "unknown environment 'tcmaloc': did you mean 'tcmalloc'?"),
         (("null@od",), ("old=/x/python",), "did you mean 'old'"),
         (("null",), ("old",), "write NAME=PYTHON"),
         (("null@old",), ("old=/nowhere/python",), "there is no such interpreter"),
@@ -99,5 +100,5 @@ def test_an_environment_is_made_measured_and_removed(caches: Path, own_servers: 
 def test_an_environment_without_torch_is_told_in_one_line(tmp_path: Path, own_servers: None) -> None:
     """The interpreter below this virtual environment has none of its packages."""
     bare = Path(sys.executable).resolve()
-    with pytest.raises(UsageError, match="it needs torch and pydantic"):
+    with pytest.raises(UsageError, match="it needs torch, numpy, pydantic, psutil and safetensors"):
         measuring.measure(tmp_path / "run", "null@bare", env=(f"bare={bare}",), set=SMALL)
