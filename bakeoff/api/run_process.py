@@ -93,7 +93,8 @@ class RunProcess:
     def result(self, progress: Progress) -> RunEnded | RunFailed:
         """Show events until the run has ended. The first KeyboardInterrupt ends the run, and gives what it has.
 
-        Raises KeyboardInterrupt for a second one, and BakeoffError where the process dies.
+        Raises KeyboardInterrupt for a second one, and for one before the run has begun. Raises BakeoffError where the
+        process dies.
         """
         while True:
             try:
@@ -112,6 +113,8 @@ class RunProcess:
                 self.is_interrupted = True
                 self._process.send_signal(signal.SIGINT)
             except (EOFError, ConnectionError):
+                if self.is_interrupted and self._process.wait() == -signal.SIGINT:  # during its imports
+                    raise KeyboardInterrupt from None
                 raise BakeoffError(f"the process that directs the run ended: {self._how_it_ended()}") from None
 
     def __enter__(self) -> RunProcess:

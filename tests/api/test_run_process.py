@@ -81,6 +81,12 @@ def test_an_interruption_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch
         assert process.result(Stopping()) == RunEnded(Path("run"))
 
 
+def test_an_interruption_while_the_process_imports_is_one_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = "note('one'); note('two')\nwhile True: time.sleep(0.01)"
+    with process_doing(monkeypatch, imports) as process, pytest.raises(KeyboardInterrupt):
+        process.result(Stopping())
+
+
 @pytest.mark.usefixtures("no_child_is_left")
 def test_a_second_interruption_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = "signal.signal(signal.SIGINT, lambda *_: None)\nwhile True: note('still measuring')"
