@@ -12,6 +12,7 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends.exporting import export_onnx
 from bakeoff.judging.ranking import baseline_of
+from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
@@ -82,6 +83,13 @@ def test_the_reference_is_computed_in_float64(file: Path, module: Classifier) ->
         assert ours.dtype == torch.float64 and coarse.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(coarse.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_computing_the_graph_is_no_decision_of_the_model(file: Path) -> None:
+    loaded = load(file, batch=3, seq=5)
+    with ReadingWatch(loaded.inputs[0].tensors()) as watch:
+        loaded.module(*loaded.inputs[0].args)
+    assert {Path(each.file).name for each in watch.decisions} <= {Path(__file__).name}, "which calls it here"
 
 
 def test_work_counts_products_and_weights(file: Path) -> None:

@@ -56,7 +56,8 @@ SHOWN_CHARACTERS = 1000
 """So much of a value that was read tells it from another one."""
 
 _TORCH = Path(torch.__file__).parent
-_NOT_THE_MODELS = (str(_TORCH), str(PACKAGE / "measuring"), str(PACKAGE / "backends"), "<")
+_OURS = (PACKAGE / "measuring", PACKAGE / "backends", PACKAGE / "models" / "onnx_module.py")
+_NOT_THE_MODELS = (str(_TORCH), *map(str, _OURS), "<")
 
 Line = tuple[str, int]
 Values = dict[Line, tuple[str, ...]]
