@@ -25,6 +25,7 @@ from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.planning import config
 from bakeoff.records.errors import BakeoffError, UsageError, os_reason, unknown
 from bakeoff.records.store import Store
@@ -712,8 +713,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _complain(text: str, exit_status: int, as_json: bool) -> int:
     """Say why a command ended, in one line and as its JSON, and return its exit status."""
     error = " ".join(text.splitlines())
-    say(f"error: {error}", stderr)
-    return print_json(command_answers.ErrorAnswer(error=error), exit_status) if as_json else exit_status
+    with signals_ignored():
+        say(f"error: {error}", stderr)
+        return print_json(command_answers.ErrorAnswer(error=error), exit_status) if as_json else exit_status
 
 
 if __name__ == "__main__":

@@ -41,6 +41,18 @@ sys.argv[1:] = ["--model", "mlp", "--processes", "1", *sys.argv[2:]]
 sys.exit(entry.main())
 """
 
+AND_ONCE_MORE = """
+import os, signal
+from bakeoff.measuring.controller.server_start import StartedServer
+
+def discard(server, discard=StartedServer.discard):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    discard(server)
+
+StartedServer.discard = discard
+"""
+
 SIGNALLED_AT_THE_END = """
 import os, signal, sys
 from bakeoff import __main__ as entry, cli
@@ -115,10 +127,13 @@ def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.Mo
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
 
 
+@pytest.mark.parametrize("also", ["", AND_ONCE_MORE])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(tmp_path: Path, number: int) -> None:
+def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(
+    tmp_path: Path, number: int, also: str
+) -> None:
     environment = dict(os.environ, TMPDIR=str(tmp_path))
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(int(number))]
+    command = [sys.executable, "-c", also + INTERRUPTED_IMPORT, str(int(number))]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (130, "error: interrupted\n")
     assert result.stdout == "1 server\n"

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -127,7 +128,19 @@ def early_servers(number: int) -> Iterator[None]:
                     _early.append(StartedServer.start(command_of(sys.executable)))
         yield
     finally:
-        discard_early()
+        with signals_ignored():
+            discard_early()
+
+
+@contextlib.contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Have SIGINT and SIGTERM pass, for what is quick and must come to its end. Many send one right after the other."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def discard_early() -> None:
