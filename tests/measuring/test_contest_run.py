@@ -21,7 +21,7 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.schema import Burst, Record, Status
 from bakeoff.records.store import Store
-from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
+from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Ending, Script, contest_of, plan_of, run_contest
 
 THREE = ("eager", "null", "null/double")
 FORWARDS = list(THREE)
@@ -204,8 +204,9 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
-def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): SEGFAULT})}
+@pytest.mark.parametrize("ending", [SEGFAULT, HANG, Status.ERROR])
+def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path, ending: Ending) -> None:
+    scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): ending})}
     run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
     assert {record.status for record in run.records.values()} == {Status.OK}
     assert sorted(label for epoch, label in run.started if epoch == 2) == ["eager", "inductor", "inductor"]

@@ -14,7 +14,7 @@ from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.schema import Phase
 
 LIMIT_S = 60.0
-"""One that takes longer is given up, and its cell starts in its own epoch as usual."""
+"""One that takes so much longer than the one before it is given up, and its cell starts in its own epoch as usual."""
 
 MOST_AHEAD = 2
 """So many processes of a cell are loaded for later epochs at most, since each holds memory."""
@@ -36,8 +36,9 @@ class AheadProcess:
     One that `builds_alone` stops before it builds.
     """
 
-    def __init__(self, live: LiveProcess, now_s: float, builds_alone: bool) -> None:
+    def __init__(self, live: LiveProcess, now_s: float, limit_s: float, builds_alone: bool) -> None:
         self.live = live
+        self._limit_s = limit_s
         self.is_built = False
         self.may_be_held = False  # it has told something, and so leads a process group of its own
         self._is_loaded = False
@@ -78,7 +79,7 @@ class AheadProcess:
         try:
             event = live.worker.receive(now_s)
         except DeadlinePassed:
-            if self._waited_s(now_s) >= LIMIT_S:
+            if self._waited_s(now_s) >= self._limit_s:
                 self._give_up()
             return
         except WorkerEnded:

@@ -14,7 +14,7 @@ from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.acceptance import may_be_accepted
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
-from bakeoff.measuring.controller.ahead import AheadProcess
+from bakeoff.measuring.controller.ahead import LIMIT_S, AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_record import (
     GrowingRecord,
@@ -253,7 +253,7 @@ class CellRun:
         build = self._next_build
         worker = self._start_worker(job, self._folder_of(build), launcher, is_further=True)
         live = LiveProcess(self.cell, epoch, build, True, worker, launcher.start_method)
-        self.ahead[epoch] = AheadProcess(live, self._now_s(), self.builds_alone)
+        self.ahead[epoch] = AheadProcess(live, self._now_s(), self._last_process_s + LIMIT_S, self.builds_alone)
 
     def take_ahead(self, launcher: Launcher, epoch: int) -> AheadProcess | None:
         """Go on with the process that was launched ahead for this epoch, if it is ready for it."""
