@@ -32,7 +32,7 @@ ROUNDS_OF_FEW_PROCESSES = 6
 
 SOAK_PARTS = 6
 
-USUAL_SOAK_S = 15.0
+USUAL_SOAK_S = 12.0
 """Unless asked for, the winner and the runner-up serve for so long at the rate found, and no other cell."""
 
 WINDOWS_OF_SEARCH = 14

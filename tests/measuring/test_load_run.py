@@ -18,6 +18,7 @@ from bakeoff.judging.load import judge_load, misses_objective
 from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
+from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
@@ -146,20 +147,6 @@ def test_two_copies_on_a_noisy_machine_serve_alike() -> None:
 )
 def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected: bool) -> None:
     assert is_settled(leads) is expected
-
-
-def test_a_search_on_a_loud_machine_ends_after_twice_its_usual_time() -> None:
-    queue, told = Queue(by_instances), list[TriedSettings]()
-    taken = queue.take
-
-    def take(order: TakeLoad) -> TrafficWindow:
-        window = taken(order).window
-        assert window is not None
-        return TrafficWindow(window=window.model_copy(update={"seconds": SERVER.search_s}))
-
-    load = CellUnderLoad(SERVER, CELL, take, latency_ms=2.0, threads=4).find_settings(seed=1, tell=told.append)
-    assert load.settings is not None and NO_TIME_FOR_SETTINGS in load.left_out
-    assert len(told) == len(load.tried) == 1
 
 
 def test_settings_that_fail_are_one_result_of_the_search() -> None:
@@ -301,6 +288,14 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
         ]
         assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 6, rel=0.05)
     assert {record.status for record in run.records.values()} == {Status.OK}
+
+
+def test_a_search_that_takes_too_long_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_plan, "WINDOWS_OF_SEARCH", 1)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
+    loads = [record.load for record in run.records.values()]
+    assert all(load.settings is not None and load.turns for load in loads)
+    assert all(NO_TIME_FOR_SETTINGS in load.left_out and len(load.tried) == 1 for load in loads)
 
 
 @pytest.mark.parametrize(("budget_s", "told"), [(40.0, 2), (90.0, 1), (10_000.0, 0)])

@@ -21,6 +21,9 @@ from bakeoff.records.scenarios import ScenarioSpec
 SETTINGS_SHARE = 0.4
 """The search for settings takes at most this share of the time that a budget leaves for load."""
 
+MOST_OF_SEARCH = 1.5
+"""A cell with settings that meet the objective tries no others after so many times the usual seconds of a search."""
+
 LOWER_SHARE = 0.9
 """If the objective is missed over the soak, a second soak has this share of the rate. Rates found in windows are up to
 7 % above those of a long run."""
@@ -93,6 +96,7 @@ class LoadRounds:
                 value = f"{spelled_rate(tried.value)} {self._spec.unit}"
                 self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
+            ends_s = min(ends_s, self._now_s + MOST_OF_SEARCH * self._plan.search_s)
             load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s, tell)
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")

@@ -63,9 +63,6 @@ PROBE_MARGIN = 1.25
 
 NO_TIME_FOR_SETTINGS = "no time was left to try further settings"
 
-MOST_OF_SEARCH = 2.0
-"""A search for settings that meet the objective ends after so many times its usual seconds of load."""
-
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
 
@@ -96,7 +93,6 @@ class CellUnderLoad:
         self._latency_ms = latency_ms
         self._threads = threads
         self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
-        self._served_s = 0.0
         self._answered_shares: list[float] = []  # of what single calls promise, in each probe
 
     def find_settings(
@@ -108,10 +104,9 @@ class CellUnderLoad:
         """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
 
         `tell` hears of all settings that were tried. Once some of them meet the objective, no others are tried unless
-        it `has_time`, or after twice the usual time.
+        it `has_time`.
         """
         self._compares = True
-        limit_s = self._served_s + MOST_OF_SEARCH * self._plan.search_s
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
@@ -121,7 +116,7 @@ class CellUnderLoad:
             nonlocal best, is_over
             if any(trial.settings == settings for trial in tried):
                 return
-            if best is not None and (self._served_s > limit_s or not has_time()):
+            if best is not None and not has_time():
                 is_over = True
                 return
             trial = self._try(settings, seed, None if best is None else tried[best])
@@ -189,16 +184,11 @@ class CellUnderLoad:
         for part in range(parts):
             order = self._order(load.settings, rate, seed + part, keeps=True)
             changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1}
-            if taken := self._served(order.model_copy(update=changed)).window:
+            if taken := self._take(order.model_copy(update=changed)).window:
                 windows.append(taken)
             if has_lost(self._plan.objective, windows, (part + 1) / parts):
                 break
         return windows
-
-    def _served(self, order: TakeLoad) -> TrafficWindow:
-        taken = self._take(order)
-        self._served_s += taken.window.seconds if taken.window else 0.0
-        return taken
 
     def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
@@ -227,7 +217,7 @@ class CellUnderLoad:
         promised = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
         order = self._order(settings, share * promised, seed, SEARCH_SHARE)
-        taken = self._served(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+        taken = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
         if taken.window and not taken.window.failed:
             self._answered_shares.append(taken.window.rate / promised)
         return taken
@@ -305,7 +295,7 @@ class CellUnderLoad:
         if self._plan.spec.sends_at_rate:
             return self._search(settings, value, seed, share, None, is_turn)
         order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)
-        taken = self._served(order)
+        taken = self._take(order)
         if taken.window is None or taken.window.failed:
             return None, [taken.window] if taken.window else []
         window = taken.window
@@ -328,7 +318,7 @@ class CellUnderLoad:
             search.highest = MAX_CAPACITY_SHARE * capacity
         windows: list[LoadWindow] = []
         while (rate := search.next_rate()) is not None:
-            taken = self._served(self._order(settings, rate, seed, share, is_turn))
+            taken = self._take(self._order(settings, rate, seed, share, is_turn))
             if taken.window is None:
                 return None, windows
             windows.append(taken.window)
@@ -344,13 +334,13 @@ class CellUnderLoad:
         """Return the value that the generator reaches with these settings where answering takes no time."""
         order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
         if not self._plan.spec.sends_at_rate:
-            window = self._served(order).window
+            window = self._take(order).window
             return None if window is None else self._value_of(window)
         assert self._plan.objective is not None
         start = max(CEILING_RATE, 2 * (value or 0.0))
         search = RateSearch(self._plan.objective.limit_ms, start, step=2.0, most_windows=CEILING_WINDOWS)
         while (rate := search.next_rate()) is not None:
-            if (window := self._served(order.model_copy(update={"rate": rate})).window) is None:
+            if (window := self._take(order.model_copy(update={"rate": rate})).window) is None:
                 return None
             search.add(rate, window.objective_ms or 0.0)
         return search.held[0] if search.held else None
