@@ -291,7 +291,7 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
 
 
 def test_a_search_that_takes_too_long_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_plan, "WINDOWS_OF_SEARCH", 1)
+    monkeypatch.setattr(load_plan, "WINDOWS_OF_SEARCH", 0)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
     loads = [record.load for record in run.records.values()]
     assert all(load.settings is not None and load.turns for load in loads)
