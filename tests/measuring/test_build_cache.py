@@ -164,13 +164,19 @@ def test_what_was_installed_from_a_folder_is_told_by_its_files(tmp_path: Path, m
     assert lines[0] == ("net-of-mine 1.0 \n",) and len(set(lines)) == 3
 
 
-def test_what_python_hashes_to_in_a_process_is_no_part_of_the_fingerprint() -> None:
-    """Such as transformers keeps in the GenerationConfig of each model that generates text."""
+@pytest.mark.parametrize(
+    ("name", "hashed", "otherwise"),
+    [("_original_object_hash", 1, 2), ("_use_default_values", ["dropout", "eps"], ["eps", "dropout"])],
+)
+def test_what_follows_pythons_hashes_is_no_part_of_the_fingerprint(
+    name: str, hashed: object, otherwise: object
+) -> None:
+    """So transformers and diffusers keep it in their configurations."""
 
-    def generating(hashed: int, temperature: float) -> nn.Module:
-        return with_attribute(SimpleNamespace(temperature=temperature, _original_object_hash=hashed))
+    def configured(value: object, scale: float) -> nn.Module:
+        return with_attribute({"scale": scale, name: value})
 
-    one, same, other = (fingerprint(generating(*each), SETS) for each in ((1, 0.5), (2, 0.5), (1, 0.7)))
+    one, same, other = (fingerprint(configured(*each), SETS) for each in ((hashed, 2), (otherwise, 2), (hashed, 3)))
     assert one == same != other
 
 

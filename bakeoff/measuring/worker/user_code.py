@@ -24,8 +24,9 @@ from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.records.package import PACKAGE
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
-VARYING = frozenset({"_original_object_hash"})
-"""Attributes that hold what `hash` said in this process, as that of transformers' GenerationConfig does."""
+VARYING = frozenset({"_original_object_hash", "_use_default_values"})
+"""Attributes that follow Python's hashes of strings, which differ in each process: transformers keeps a hash in each
+GenerationConfig, and diffusers the names of what was not given, in the order of a set."""
 
 DEPTH = 8
 """What lies deeper in an object is told by its type alone."""
