@@ -3,7 +3,8 @@
 It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
 parts in TorchScript, the source files of the parts' classes and those of the user's own that were imported or that
 these import later, the values that their variables have, the environment variables that they name, the versions of all
-installed packages, and the hardware. Bakeoff adds no name of a file or of a model.
+installed packages, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds what it saw eager
+call (`ReadingWatch.functions`).
 """
 
 from __future__ import annotations

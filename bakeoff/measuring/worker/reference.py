@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -323,6 +324,8 @@ def as_it_is(
                 counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
                     call(module, given[0])
+            if model_fingerprint:
+                model_fingerprint = hashlib.sha256(f"{model_fingerprint} {watch.functions}".encode()).hexdigest()
             held = watch.kept(tensor for each in given for tensor in each.tensors())
             if held and traits == NO_TRAITS and leaves_more_behind(module, sets[0], calls):
                 traits = traits.model_copy(update={"grows": (OUTSIDE,)})

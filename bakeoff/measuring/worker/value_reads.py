@@ -85,12 +85,15 @@ class ReadingWatch(TorchFunctionMode):
         self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
+        self._functions = hashlib.sha256()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", str(function))
         given = list(_tensors_in((args, kwargs)))
         weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
         self._way.update(f"{name} {weights}\n".encode())
+        shapes = [tuple(each.shape) for each in given if each.layout is torch.strided and not each.is_nested]
+        self._functions.update(f"{getattr(function, '__name__', '')} {shapes}\n".encode())
         result = function(*args, **(kwargs or {}))
         if any(tensor in self._from_inputs for tensor in given):
             self._note(_tensors_in(result))
@@ -117,6 +120,11 @@ class ReadingWatch(TorchFunctionMode):
     def way(self) -> str:
         """Return a hash of the functions that were called with their weights, in order: another one is another way."""
         return self._way.hexdigest()
+
+    @property
+    def functions(self) -> str:
+        """Return a hash of the functions that were called and of the shapes given to them, equal in each process."""
+        return self._functions.hexdigest()
 
     @property
     def values(self) -> Values:
