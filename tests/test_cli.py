@@ -18,6 +18,7 @@ import pytest
 from bakeoff import backends
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
+from bakeoff.planning.load_plan import LoadPlan, Traffic
 from bakeoff.records import report_file
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
@@ -144,6 +145,13 @@ def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> Non
     assert all(command in out for command in ("run", "resume", "report", "list"))
     assert "Usage: bakeoff [OPTIONS]" in out
     assert "bakeoff --model FILE.py:FACTORY" in out
+
+
+def test_the_help_of_soak_tells_the_length_that_is_used(command_line: CommandLine) -> None:
+    _, out, _ = command_line("run", "--help")
+    (told,) = re.findall(r"--soak .*?\[(\d+), of the two best", " ".join(out.split()))
+    plan = LoadPlan.of(Traffic.parse("offline"), None, None, min_time_s=1.5)
+    assert plan is not None and plan.soak_s == float(told)
 
 
 def test_the_version_is_printed(command_line: CommandLine) -> None:

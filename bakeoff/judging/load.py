@@ -35,6 +35,10 @@ MISSED = 1.10
 """The objective is missed over the soak if its percentile is over this many times the limit. The rate was found in
 shorter windows, each of which began with an empty queue."""
 
+BELOW = 0.05
+"""A soak was at a lower rate than a cell is ranked with if its rate is less by more than this share. It has the rate of
+the turns in its own process."""
+
 LONG_WINDOW_S = 1.8
 LONG_WINDOW_REQUESTS = 900
 """In a shorter window with fewer requests a queue can hardly grow. In simulated queues, rates found in half a second
@@ -57,9 +61,9 @@ class SoakMissed:
     """The objective does not hold over the soak."""
 
     label: str
-    value_ms: float
-    seconds: float
+    soak: SoakSummary
     lower: SoakSummary | None  # at a lower rate, where that was tried
+    below: float | None  # the rate that the cell is ranked with, where the soak's was clearly lower
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class LatencyDrifted:
 
     label: str
     share: float  # of the first third's median that the last third's is longer
+    rate: float  # of the soak, in requests per second
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,10 @@ LoadDoubt = NearCeiling | SoakMissed | LatencyDrifted | ShortWindows | RequestsF
 
 @dataclass(frozen=True)
 class SoakSummary:
-    """What a cell did while it served for a long time at the rate that was found."""
+    """What a cell did while it served for a long time, at the rate that was found in the same process."""
 
     seconds: float
-    rate: float
+    rate: float  # requests per second: those asked for, in the scenario `server`, and answered in all others
     p50_ms: float | None  # None in the scenario `offline`, where a request waits for all before it
     p99_ms: float | None
     objective_ms: float | None  # the percentile of the objective
@@ -132,6 +137,11 @@ class LoadedCell:
     price_per_million: float | None
     speedup: Ratio | None = None  # over the baseline of the contest
     place: int | None = None  # in its precision, in a contest across several
+
+    @property
+    def is_soaked_below(self) -> bool:
+        """Return True if the soak was at a clearly lower rate than the one that the cell is ranked with."""
+        return bool(self.soak and self.rate and self.soak.rate < (1 - BELOW) * self.rate)
 
 
 @dataclass(frozen=True)
@@ -298,7 +308,7 @@ def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | 
     steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
     return SoakSummary(
         seconds=sum(window.seconds for window in windows),
-        rate=float(np.mean([window.rate for window in windows])),
+        rate=soaked_rate(windows),
         p50_ms=_pooled_quantile(windows, 0.5, "p50_ms") if has_latencies else None,
         p99_ms=_pooled_quantile(windows, 0.99, "p99_ms") if has_latencies else None,
         objective_ms=_pooled_quantile(windows, load.objective.quantile, "objective_ms") if load.objective else None,
@@ -308,6 +318,11 @@ def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | 
         resident_bytes=windows[-1].resident_bytes,
         device_bytes=windows[-1].device_bytes,
     )
+
+
+def soaked_rate(windows: Sequence[LoadWindow]) -> float:
+    """Return the requests per second of a soak: those asked for, or those answered where none were asked for."""
+    return windows[0].asked_rate or float(np.mean([window.rate for window in windows]))
 
 
 def _pooled_quantile(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:
@@ -338,9 +353,9 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     soak = cell.soak
     if soak and soak.objective_ms and misses_objective(load):
         lower = _summarise_soak(load, load.lower_soak)
-        doubts.append(SoakMissed(label, soak.objective_ms, soak.seconds, lower))
+        doubts.append(SoakMissed(label, soak, lower, cell.rate if cell.is_soaked_below else None))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
-        doubts.append(LatencyDrifted(label, soak.drift))
+        doubts.append(LatencyDrifted(label, soak.drift, soak.rate))
     of_turns = [window for turn in load.turns for window in turn.windows]
     if of_turns and load.scenario.spec.sends_at_rate:
         seconds = float(np.median([window.seconds for window in of_turns]))

@@ -16,7 +16,7 @@ from bakeoff.judging.price import Price
 from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import ALL
-from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective, spell_objective
+from bakeoff.planning.load_plan import USUAL_SOAK_S, LoadPlan, Traffic, parse_objective, spell_objective
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
 from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_interpreters
@@ -260,7 +260,8 @@ class Request(Frozen):
         float | None,
         Option(
             ("--soak",),
-            "Seconds that each cell serves at the rate found  [15, of the two best cells]",
+            "Seconds that each cell serves at the rate found",
+            default=f"{USUAL_SOAK_S:g}, of the two best cells",
             in_record_command=True,
             parse=optional(float),
         ),

@@ -278,11 +278,11 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
 
 def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
     """Return the doubts, the one first that the answer names."""
-    named = (
-        [load.doubt(asked.doubt) if isinstance(asked.doubt, LoadDoubt) else doubt_sentences.doubt(asked.doubt)]
-        if asked.doubt
-        else []
-    )
+    named: list[str] = []
+    if isinstance(asked.doubt, LoadDoubt):
+        named = [load.doubt(contest.load, asked.doubt)] if contest.load else []
+    elif asked.doubt:
+        named = [doubt_sentences.doubt(asked.doubt)]
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
 
 
@@ -363,7 +363,7 @@ def _load_answer(judged: LoadJudgement) -> LoadAnswer:
         is_open=judged.is_open,
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
-        doubts=[load.doubt(each) for each in judged.doubts],
+        doubts=[load.doubt(judged, each) for each in judged.doubts],
         stages=list(judged.stages),
     )
 

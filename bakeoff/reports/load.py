@@ -45,6 +45,8 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
                number_format.rate if is_rate else number_format.milliseconds, interval=lambda cell: cell.interval,
                surfaces=Surface.ALL,
                csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
+        Column("rate of the soak", _SOAK(lambda it: it.rate if is_rate else None), "1/s", number_format.rate,
+               surfaces=Surface.ALL, csv="soak_requests_per_s"),
         Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds,
                surfaces=Surface.ALL, csv="soak_p50_ms"),
         Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms",
@@ -104,7 +106,8 @@ def sentences(contest: ContestJudgement) -> list[str]:
     answer = verdict(load)
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
-    others = [*_whole_requests(load), *_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
+    others = [*_whole_requests(load), *_against_single_calls(contest, load), *_soaked_below(load)]
+    others += [*(doubt(load, each) for each in load.doubts), *_left_out(load)]
     return [answer[0].upper() + answer[1:], *how, *others]
 
 
@@ -149,23 +152,36 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
     return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
 
 
-def doubt(doubt: LoadDoubt) -> str:
+def _soaked_below(load: LoadJudgement) -> list[str]:
+    """Say which cells' soaks held, but at a lower rate than they are ranked with."""
+    missed = {each.label for each in load.doubts if isinstance(each, SoakMissed)}
+    return [
+        f"The soak of {cell.label} ran at {_value(load, cell.soak.rate)}, and does not show that it carries "
+        f"{_value(load, cell.rate, unit=False)} for long."
+        for cell in load.ranked
+        if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.scenario.spec.is_rate
+    ]
+
+
+def doubt(load: LoadJudgement, doubt: LoadDoubt) -> str:
     """Return a doubt in words."""
     match doubt:
         case NearCeiling():
             return (
-                f"The load generator itself reaches {doubt.ceiling:,.4g} here, so {doubt.label}'s {doubt.value:,.4g} "
-                "may be its limit."
+                f"The load generator itself reaches {_value(load, doubt.ceiling)} here with empty answers, so it may "
+                f"be the limit of {doubt.label}'s {_value(load, doubt.value)}."
             )
         case SoakMissed():
-            value_ms, lasted_s = number_format.milliseconds(doubt.value_ms), number_format.seconds(doubt.seconds)
-            was = f"{value_ms} ms over {lasted_s} s at the rate found"
+            value_ms, lasted_s = number_format.milliseconds(doubt.soak.objective_ms), doubt.soak.seconds
+            was = f"{value_ms} ms over {number_format.seconds(lasted_s)} s at {_value(load, doubt.soak.rate)}"
             if doubt.lower and doubt.lower.objective_ms:
                 lower_ms = number_format.milliseconds(doubt.lower.objective_ms)
-                was = f"{was}, and {lower_ms} ms at {number_format.rate(doubt.lower.rate)} requests/s"
-            return f"{doubt.label} does not hold the objective for long: it was {was}."
+                was = f"{was}, and {lower_ms} ms at {_value(load, doubt.lower.rate)}"
+            below = f" It missed at less than the {_value(load, doubt.below)} of all its turns." if doubt.below else ""
+            return f"{doubt.label} does not hold the objective for long: it was {was}.{below}"
         case LatencyDrifted():
-            return f"{doubt.label}'s time for a request changed by {100 * doubt.share:+.0f} % over the soak."
+            change, rate = f"{100 * doubt.share:+.0f} %", number_format.rate(doubt.rate)
+            return f"{doubt.label}'s time for a request changed by {change} over the soak at {rate} requests/s."
         case ShortWindows():
             return (
                 f"{doubt.label}'s windows lasted {number_format.seconds(doubt.seconds)} s, in which no long queue can "

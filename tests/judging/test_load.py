@@ -98,7 +98,18 @@ def test_a_soak_at_less_is_told_beside_the_one_that_missed() -> None:
     soak, lower = [window(p99_ms=25.0)] * 6, [window(360.0, p99_ms=14.0)] * 6
     (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower)).doubts
     assert isinstance(doubt, SoakMissed) and doubt.lower is not None
-    assert (doubt.value_ms, doubt.lower.objective_ms, doubt.lower.rate) == (25.0, 14.0, 360.0)
+    assert (doubt.soak.objective_ms, doubt.lower.objective_ms, doubt.lower.rate) == (25.0, 14.0, 360.0)
+
+
+@pytest.mark.parametrize(("asked", "below"), [(300.0, True), (395.0, False)])
+def test_a_soak_at_a_lower_rate_than_a_cell_is_ranked_with_is_known_by_the_rate_that_was_asked(
+    asked: float, below: bool
+) -> None:
+    record = carrying("onnx", [400, 402, 401], soak=[window(405.0, p99_ms=25.0, asked_rate=asked)] * 6)
+    found = judged(record)
+    (doubt,) = found.doubts
+    assert found.cells[0].soak is not None and found.cells[0].soak.rate == asked
+    assert isinstance(doubt, SoakMissed) and doubt.below == (found.cells[0].rate if below else None)
 
 
 def test_a_queue_that_comes_and_goes_is_no_drift() -> None:

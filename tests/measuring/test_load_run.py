@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 import statistics
@@ -14,17 +15,18 @@ import pytest
 from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.judging.load import judge_load, misses_objective
-from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
+from bakeoff.judging.load import SoakMissed, judge_load, misses_objective
+from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK, spelled_rate
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
-from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
+from bakeoff.records.load import Load, LoadWindow, Objective, ServingSettings, TriedSettings
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
+from tests.support import scripted
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
@@ -418,6 +420,24 @@ def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -
     assert turns[0].startswith("turn 1 under load, in process 1: ") and turns[0].endswith(" requests/s")
     assert "eager" in turns[0] and "null" in turns[0]
     assert [note.split(" s and ")[1] for note in run.said if " requests/s for " in note] == ["holds"] * 2
+
+
+def test_the_log_and_the_report_tell_one_rate_of_a_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_shares = itertools.cycle([0.97, 0.99, 1.04])
+
+    def window(order: TakeLoad, capacity: float) -> LoadWindow:
+        made = window_of_load(order, capacity)
+        return made.model_copy(update={"rate": made.rate * next(sent_shares)})
+
+    monkeypatch.setattr(scripted, "window_of_load", window)
+    scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0, slower_after_s=4.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), load=LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0))
+    found = judge_load(list(run.records.values()))
+    assert found is not None
+    (lower,) = [doubt.lower for doubt in found.doubts if isinstance(doubt, SoakMissed)]
+    soaks = [*(cell.soak for cell in found.cells), lower]
+    told = [note.split(" serves ")[1].split(" requests/s for ")[0] for note in run.said if " requests/s for " in note]
+    assert len(told) == 3 and sorted(told) == sorted(spelled_rate(soak.rate) for soak in soaks if soak)
 
 
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from bakeoff.judging.load import misses_objective
+from bakeoff.judging.load import misses_objective, soaked_rate
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
@@ -127,9 +127,9 @@ class LoadRounds:
 
     def _say_soak(self, cell_run: CellRun, windows: Sequence[LoadWindow], ending: str) -> None:
         if windows:
-            seconds, rate = sum(each.seconds for each in windows), statistics.median(each.rate for each in windows)
+            seconds, rate = sum(each.seconds for each in windows), spelled_rate(soaked_rate(windows))
             label = cell_run.cell.label
-            self._run.progress.note(f"{label} serves {spelled_rate(rate)} requests/s for {seconds:.3g} s {ending}")
+            self._run.progress.note(f"{label} serves {rate} requests/s for {seconds:.3g} s {ending}")
 
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
