@@ -9,7 +9,7 @@ from enum import StrEnum
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
 from bakeoff.judging.doubts import Doubt, OfRecords, RequirementOpen
-from bakeoff.judging.load import LoadDoubt, LoadJudgement
+from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling
 from bakeoff.records.doubts import FrozenChoices, Growing, Unchecked
 from bakeoff.records.schema import Ratio
 
@@ -38,7 +38,9 @@ class Headline:
     open_labels: tuple[str, ...] = ()  # measuring ended before it was decided whether they are as good as the best one
     runner_up: str | None = None  # the best one that is surely no candidate
     lead: Ratio | None = None  # of the first candidate over the runner-up
-    doubt: Doubt | LoadDoubt | None = None  # the weightiest one, where the certainty is DOUBTED, or ALONE under load
+    doubt: Doubt | LoadDoubt | None = None
+    """The weightiest one, where the certainty is DOUBTED, or ALONE under load. Rates near the ceiling of the load
+    generator are doubted in a tie, too, and where measuring ended before it was decided."""
 
     @property
     def winner(self) -> str | None:
@@ -137,7 +139,10 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         return Headline(Question.LOAD, (), Certainty.NOTHING, baseline=contest.baseline)
     best = load.ranked[0]
     candidates = load.tied or (best.label,)
-    doubt = _doubt_about(contest, best.label) or next((each for each in load.doubts if each.label == best.label), None)
+    ranked = {cell.label for cell in load.ranked}
+    near = [each for each in load.doubts if isinstance(each, NearCeiling) and each.label in ranked]
+    of_load = [*(each for each in load.doubts if each.label == best.label), *near]
+    doubt = _doubt_about(contest, best.label) or next(iter(of_load), None)
     shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
     certainty = shared or _of_one(len(load.ranked), doubt)
     return Headline(
@@ -152,7 +157,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         open_labels=candidates[1:] if load.is_open else (),
         runner_up=next((cell.label for cell in load.ranked if cell.label not in candidates), None),
         lead=load.lead,
-        doubt=doubt if certainty in (Certainty.DOUBTED, Certainty.ALONE) else None,
+        doubt=next(iter(near), None) if shared else doubt,
     )
 
 

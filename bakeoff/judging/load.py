@@ -21,7 +21,7 @@ from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
 
 NEAR_CEILING = 0.5
-"""A value over this share of what the generator can do is not believed to be the backend's."""
+"""A value over this share of what the generator can do may be the generator's. It is ranked, and the answer doubted."""
 
 DRIFT = 0.10
 """Latencies that change by more over the soak have drifted."""

@@ -85,9 +85,9 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:
-            return f"undecided{_may_miss(contest, asked)}"
+            return f"undecided{_but(contest, asked)}"
         case Certainty.TIE:
-            return f"tie{_may_miss(contest, asked)}"
+            return f"tie{_but(contest, asked)}"
         case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
             return f"sure ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
     return asked.certainty.value
@@ -95,7 +95,8 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
 
 def is_unsure(contest: ContestJudgement) -> bool:
     """Return True where the answer is to be set apart from a sure one."""
-    return headline_of(contest).certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
+    asked = headline_of(contest)
+    return bool(asked.doubt) or asked.certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 
 
 def line(contest: ContestJudgement) -> str:
@@ -126,15 +127,17 @@ def endings(cells: Sequence[CellJudgement]) -> str:
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())
 
 
-def _may_miss(contest: ContestJudgement, asked: Headline) -> str:
+def _but(contest: ContestJudgement, asked: Headline) -> str:
+    """Say what more there is to doubt where several cells may be the best."""
     doubts = (each for each in contest.doubts if open_requirement(each, asked.candidates))
-    return next((f", and {doubt_sentences.brief(each)}" for each in doubts), "")
+    limit = f", and {_brief(asked)}" if asked.doubt else ""
+    return next((f", and {doubt_sentences.brief(each)}" for each in doubts), "") + limit
 
 
 def _brief(asked: Headline) -> str:
     match asked.doubt:
         case NearCeiling():
-            return "the load generator may be its limit"
+            return f"the load generator may be the limit of {asked.doubt.label}"
         case SoakMissed():
             return "it does not hold the objective for long"
         case LatencyDrifted():

@@ -77,11 +77,18 @@ def test_less_time_wins_where_the_result_is_a_latency() -> None:
     assert found.cells[0].rate == pytest.approx(1e3 / 2.0, rel=0.03)
 
 
-def test_no_rate_near_the_ceiling_of_the_generator_is_believed() -> None:
+def test_an_answer_with_a_rate_near_the_ceiling_of_the_generator_is_not_sure() -> None:
     records = [carrying("onnx", [6000, 6010, 5990], ceiling=9000.0), carrying("eager", [400, 402, 401])]
     found = judged(*records)
     assert headline_of(judge_contest(records)).certainty is Certainty.DOUBTED
     assert [(type(doubt), doubt.label) for doubt in found.doubts] == [(NearCeiling, "onnx")]
+
+
+def test_a_loser_near_the_ceiling_of_the_generator_is_a_doubt_of_the_winner() -> None:
+    records = [carrying("onnx", [600, 601, 599]), carrying("eager", [400, 402, 401], ceiling=500.0)]
+    answer = headline_of(judge_contest(records))
+    assert (answer.winner, answer.certainty) == ("onnx", Certainty.DOUBTED)
+    assert isinstance(answer.doubt, NearCeiling) and answer.doubt.label == "eager"
 
 
 def test_a_soak_tells_what_does_not_last() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,20 @@ def test_a_soak_at_a_lower_rate_is_told_with_both_rates(p99_ms: float, told: str
     assert float(row["soak_requests_per_s"]) == 4560.9
     near = load.sentences(judge(report(records())).contests[0])
     assert not any("soak" in one for one in near), "420 is no less than 413"
+
+
+@pytest.mark.parametrize(
+    ("rates", "certainty"),
+    [([8000, 8010, 7990], "but"), ([12_000, 11_990, 12_030], "tie, and"), ([5500, 12_000, 25_000], "undecided, and")],
+)
+def test_an_answer_near_the_ceiling_of_the_generator_says_so(rates: list[float], certainty: str) -> None:
+    near = {"ceiling": 22_789.4}
+    made = [carrying("onnx", [12_000, 12_010, 11_990], **near), carrying("eager", rates, 2.0, ceiling=1e6)]
+    (contest,) = judge(report(made)).contests
+    assert headline.line(contest).endswith(f"{certainty} the load generator may be the limit of onnx")
+    assert headline.is_unsure(contest)
+    (told,) = [one for one in load.sentences(contest) if "generator" in one]
+    assert "reaches 22,789 requests/s here" in told and re.search(r"onnx's 12,0\d\d requests/s\.$", told)
 
 
 def test_settings_are_said_in_words() -> None:
