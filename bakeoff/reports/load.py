@@ -114,7 +114,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
 def verdict(load: LoadJudgement) -> str:
     """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
     if not load.ranked:
-        reasons = listed([f"{cell.label}: {cell.load.reason or 'no turn has a value'}" for cell in load.cells])
+        reasons = listed([f"{cell.label}: {_why_unranked(load, cell)}" for cell in load.cells])
         return f"under load nothing could be ranked ({reasons})."
     best, *others = load.ranked
     text = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
@@ -126,6 +126,14 @@ def verdict(load: LoadJudgement) -> str:
             how = f"are not told apart yet{', as one process of each does not decide' if alone else ''}"
         return f"under load {listed(load.tied)} {how}: {text}{rest}."
     return f"under load {text}{rest}."
+
+
+def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
+    """Return why a cell carried nothing, or what it carried at first if the run was interrupted before its turns."""
+    looks = [each.value for each in cell.load.tried if each.value and each.settings == cell.load.settings]
+    if looks and not cell.load.turns and not cell.load.reason:
+        return f"no turn yet, but {_value(load, looks[-1])} by a first look"
+    return cell.load.reason or "no turn has a value"
 
 
 def carried(load: LoadJudgement, value: float) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bakeoff.judging.judgement import ContestJudgement
-from bakeoff.records.schema import Environment, Gpu, Record, Report
+from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
@@ -42,6 +42,11 @@ def what_is_missing(report: Report) -> str:
         return ""
     if len(report.records) < report.planned:
         return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
+    if report.request.get("load"):
+        loads = [record.load for record in report.records if record.status is Status.OK]
+        if unloaded := sum(load is None or not (load.turns or load.reason) for load in loads):
+            which = f"{unloaded} of {report.planned} cells {'has' if unloaded == 1 else 'have'}"
+            return f"Interrupted: {which} no number under load yet, and the answers are those so far."
     return f"Interrupted: all {report.planned} cells have numbers, and the answers are those so far."
 
 

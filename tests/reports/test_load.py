@@ -167,6 +167,12 @@ def test_cells_that_carried_nothing_have_their_reason() -> None:
     assert sentence == "Under load nothing could be ranked (onnx: p99 < 20 ms does not hold)."
 
 
+def test_cells_without_a_turn_have_what_they_carried_by_a_first_look() -> None:
+    looked = carrying("openvino", [], settings=BEST, tried=TRIED)
+    (sentence, *_) = load.sentences(judge(report([looked])).contests[0])
+    assert sentence == "Under load nothing could be ranked (openvino: no turn yet, but 410 requests/s by a first look)."
+
+
 def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, tmp_path: Path) -> None:
     answer = answer_of(judgement, tmp_path).contests[0].under_load
     assert answer is not None and answer.winner == "openvino"

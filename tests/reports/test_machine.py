@@ -1,6 +1,9 @@
+import pytest
+
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Gpu, Status
 from bakeoff.reports import machine
+from tests.judging.test_load import carrying
 from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, report, strictly_on_cpu
 
 
@@ -11,6 +14,22 @@ def test_what_an_interrupted_run_lacks_is_said() -> None:
     assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended or were measured in part."
     every = report(records, complete=False)
     assert "Interrupted: all 7 cells have numbers" in machine.what_is_missing(every)
+
+
+@pytest.mark.parametrize(
+    ("turns", "told"), [(0, "2 of 2 cells have no"), (1, "1 of 2 cells has no"), (2, "all 2 cells")]
+)
+def test_a_run_that_is_interrupted_under_load_says_how_many_cells_have_no_number_there(turns: int, told: str) -> None:
+    records = [carrying("onnx", [400] if turns else []), carrying("openvino", [300] if turns > 1 else [])]
+    made = report(records, complete=False, planned=2, request={"load": "server"})
+    assert machine.what_is_missing(made).startswith(f"Interrupted: {told}")
+    assert machine.what_is_missing(made).endswith("the answers are those so far.")
+    before = [record.model_copy(update={"load": None}) for record in records]
+    unloaded = report(before, complete=False, planned=2, request={"load": "server"})
+    assert "2 of 2 cells have no number under load yet" in machine.what_is_missing(unloaded)
+    missed = [carrying("onnx", [], reason="p99 < 20 ms does not hold")]
+    ended = report(missed, complete=False, planned=1, request={"load": "server"})
+    assert "all 1 cells" in machine.what_is_missing(ended)
 
 
 def test_a_machine_is_known_by_its_gpus_or_else_by_its_cpu() -> None:
