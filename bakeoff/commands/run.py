@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
@@ -56,11 +57,39 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
     )  # a wrong name is found before any process starts
+    with _reserved(folder):
+        request = with_models_ready(request)
+        if request.cluster:
+            return _run_on_cluster(request, folder, command, progress)
+        return _run_here(request, folder, command, progress, budget_ends_s)
+
+
+@contextlib.contextmanager
+def _reserved(folder: Path | None) -> Iterator[None]:
+    """Make the folder that was named for a run, and remove it again where the block ends before the run has a plan."""
+    is_new = folder is not None and not folder.exists()
     if folder is not None:
         Store.check(folder)
-    request = with_models_ready(request)
-    if request.cluster:
-        return _run_on_cluster(request, folder, command, progress)
+    try:
+        yield
+    except BaseException:
+        if is_new and folder is not None:
+            with contextlib.suppress(OSError):  # it is not empty: the run has begun
+                folder.rmdir()
+        raise
+
+
+def _begun(request: Request, contests: Sequence[Contest], folder: Path | None, command: str) -> Store:
+    """Begin a run in `folder` that is to measure these contests."""
+    planned = [each for contest in contests for each in contest.cells]
+    ahead = [not_reached(each, INTERRUPTED_BEFORE) for each in planned]
+    ids = [each.cell.id for each in planned]
+    return Store.create(folder or _default_folder(request), request, ids, command, ahead)
+
+
+def _run_here(
+    request: Request, folder: Path | None, command: str, progress: Progress, budget_ends_s: float
+) -> tuple[Report, Store]:
     store: Store | None = None
     try:
         with launchers_for(request, _servers_here(request)) as launchers:
@@ -68,15 +97,14 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
             request = on_this_machine(request, facts)
             contests = with_open_axes(plan(request), launchers.first)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
-            planned = [cell.id for cell in cells_of(contests)]
             if not is_pool(request.devices):
-                store = Store.create(folder or _default_folder(request), request, planned, command)
+                store = _begun(request, contests, folder, command)
                 store.save_environment(captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
         if is_pool(request.devices):
             with Pool(places_here(request), request, contests) as pool:
                 captured, differing = pool.begin()
-                store = Store.create(folder or _default_folder(request), request, planned, command)
+                store = _begun(request, contests, folder, command)
                 store.save_environment(captured)
                 _note_pool(request, differing, store, progress)
                 pool.measure(store, progress, measured_by_s)
@@ -158,8 +186,7 @@ def _run_on_cluster(request: Request, folder: Path | None, command: str, progres
     with Cluster(request.cluster) as cluster:
         request = cluster.request_for(request)
         contests = _with_open_axes(request)
-        planned = [cell.id for cell in cells_of(contests)]
-        store = Store.create(folder or _default_folder(request), request, planned, command)
+        store = _begun(request, contests, folder, command)
         cluster.measure(request, contests, store, progress)
     return report_of(store), store
 

@@ -78,7 +78,7 @@ class ReasonKind(StrEnum):
     """Why a cell has its outcome."""
 
     ENDED = "ended"  # it has no numbers in at least one run; its records say why
-    NOT_REACHED = "not reached"  # the time budget of a run was over before
+    NOT_REACHED = "not reached"  # the time budget of a run was over before, or it was interrupted
     NO_SAMPLES = "no samples"
     IS_CONTROL = "is control"  # the baseline itself moved: its change and the machine's are one number
     OTHER_MACHINE = "other machine"

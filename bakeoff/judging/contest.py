@@ -162,6 +162,7 @@ class ContestJudgement:
     starts: StartsJudgement | None = None  # what it takes to start its cells, if that was asked for
     generation: Generation | None = None  # of decode steps: what a whole generation takes
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
+    is_so_far: bool = False  # its run was interrupted: the answer is that of what was measured until then
 
     @property
     def cell(self) -> Cell:
@@ -219,6 +220,11 @@ class ContestJudgement:
         return [cell for cell in self.cells if cell.rank is None]
 
     @property
+    def awaits_others(self) -> bool:
+        """Return True if each cell beside the best one was not reached, so that none of them has failed."""
+        return {cell.record.status for cell in self.shown if cell is not self.best} == {Status.NOT_REACHED}
+
+    @property
     def roofline(self) -> Roofline | None:
         """Return the roofline of any cell: it is the same for all of them, except for the share.
 
@@ -249,6 +255,7 @@ def judge_contest(
     calls: int | None = None,
     run_id: str | None = None,
     price_per_hour: float | None = None,
+    is_so_far: bool = False,
 ) -> ContestJudgement:
     """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
     if not records:
@@ -290,6 +297,7 @@ def judge_contest(
         load=load,
         starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
         run_id=run_id,
+        is_so_far=is_so_far,
     )
 
 

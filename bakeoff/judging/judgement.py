@@ -77,6 +77,7 @@ class _Asked(TypedDict):
     requirements: Requirements
     calls: int | None
     price_per_hour: float | None
+    is_so_far: bool
 
 
 def _asked_of(report: Report) -> _Asked:
@@ -86,6 +87,7 @@ def _asked_of(report: Report) -> _Asked:
         requirements=Requirements.parse(str(report.request.get("require") or "")),
         calls=calls if isinstance(calls, int) else None,
         price_per_hour=Price.parse(price).per_hour if price else None,
+        is_so_far=not report.complete,
     )
 
 

@@ -16,15 +16,16 @@ from bakeoff.records.store import Store
 
 def report_of(store: Store) -> Report:
     """Return the report on the records that a run's folder holds so far, with fitted latencies. Nothing is measured."""
-    records = store.records()
+    measured = store.records()
+    records = _with_cells_ahead(measured, store)
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
     planned, request = store.planned, store.request()
-    lacks_starts = bool(request.get("starts")) and any(map(_lacks_starts, by_contest(records).values()))
+    lacks_starts = bool(request.get("starts")) and any(map(_lacks_starts, by_contest(measured).values()))
     report = Report(
         run_id=store.root.resolve().name,
-        created_at=_made_at(store, records),
+        created_at=_made_at(store, measured),
         complete=all(store.has(cell_id) for cell_id in planned) and not lacks_starts,
         planned=len(planned),
         command=store.command,
@@ -35,6 +36,15 @@ def report_of(store: Store) -> Report:
         elapsed_s=store.elapsed_s,
     )
     return fitted_report(report)
+
+
+def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
+    """Return the records with those of cells that are not reached yet, in each contest that has begun."""
+    known, begun = {each.cell.id: each for each in measured}, {each.cell.contest_id for each in measured}
+    if len(known) < len(store.planned):
+        ahead = {each.cell.id: each for each in store.ahead() if each.cell.contest_id in begun}
+        known = ahead | known
+    return [known[cell_id] for cell_id in store.planned if cell_id in known]
 
 
 def _made_at(store: Store, records: Sequence[Record]) -> str:

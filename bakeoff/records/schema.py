@@ -49,7 +49,7 @@ class Status(StrEnum):
     OOM = "oom"
     CRASH = "crash"
     TIMEOUT = "timeout"
-    NOT_REACHED = "not reached"  # the time budget of the run was over before it was built
+    NOT_REACHED = "not reached"  # the run's time budget was over, or it was interrupted, before there were numbers
     LEFT_OUT = "left out"  # of `best`, because another cell was known to be as fast or faster
 
     @property
@@ -687,6 +687,11 @@ class Report(Frozen):
     verdicts: list[Verdict] = Field(default_factory=list)  # filled when a report is written
     notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions
     elapsed_s: Seconds = 0.0
+
+    @property
+    def reached(self) -> int:
+        """Return how many cells have ended or were measured in part."""
+        return sum(record.status is not Status.NOT_REACHED for record in self.records)
 
 
 def build_seconds(phases: Iterable[Phase]) -> float:

@@ -42,6 +42,7 @@ VMSTAT = Path("/proc/vmstat")
 
 
 BUILD_FILE = "build.json"
+FOLDERS = ("cells", "logs", "reference")
 
 Kept = TypeVar("Kept", bound=Frozen)
 
@@ -111,15 +112,28 @@ class Store:
             raise UsageError(f"--out {root}: cannot be written ({os_reason(error)}): name a folder that can") from None
 
     @classmethod
-    def create(cls, root: Path, request: Frozen, planned: Sequence[str], command: str) -> Store:
-        """Begin a new run in `root`. Raises what `check` raises."""
+    def create(
+        cls, root: Path, request: Frozen, planned: Sequence[str], command: str, ahead: Sequence[Record] = ()
+    ) -> Store:
+        """Begin a new run in `root`, wholly or not at all. Raises what `check` raises.
+
+        Of a cell that has no numbers yet, a report has the record that is in `ahead`.
+        """
+        is_new = not root.exists()
         cls.check(root)
-        for name in ("cells", "logs", "reference"):
-            (root / name).mkdir()
-        store = cls(root)
         plan = {"command": command, "planned": list(planned), "request": request.model_dump(mode="json")}
-        write_atomically(root / "plan.json", json.dumps(plan, indent=1))
-        return store
+        try:
+            for name in FOLDERS:
+                (root / name).mkdir()
+            write_atomically(root / "ahead.json", ContestSoFar(records=list(ahead)).model_dump_json())
+            write_atomically(root / "plan.json", json.dumps(plan, indent=1))
+        except BaseException:  # Ctrl-C, SIGTERM, or a disk that is full
+            for path in (*(root / name for name in FOLDERS), root / "ahead.json", root / "plan.json"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if is_new:
+                root.rmdir()
+            raise
+        return cls(root)
 
     @staticmethod
     def is_run(root: Path) -> bool:
@@ -148,6 +162,11 @@ class Store:
     def planned(self) -> list[str]:
         """Return the ids of all cells in the order planned."""
         return list(self._read_plan().get("planned", []))
+
+    def ahead(self) -> list[Record]:
+        """Return what a report says of planned cells while nothing of them was measured, if that was kept."""
+        kept = _read(self.root / "ahead.json", ContestSoFar)
+        return kept.records if kept else []
 
     def save(self, record: Record) -> None:
         """Write the record of a cell that has ended."""

@@ -221,7 +221,7 @@ def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str
 _INCONCLUSIVE = {
     ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
-    ReasonKind.NOT_REACHED: "a run's --budget was over before; `bakeoff resume` measures what is missing",
+    ReasonKind.NOT_REACHED: "a run's budget was over, or it was interrupted; `bakeoff resume` measures the rest",
     ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
 }
 
@@ -242,7 +242,7 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
         ("new", comparison.new, comparison.undecided_in_new),
     ):
         if not report.complete:
-            ended = f"{len(report.records)} of {report.planned} cells have ended"
+            ended = f"{report.reached} of {report.planned} cells have ended"
             yield "", f"The {name} run was interrupted before all was measured: {ended}."
         for title in undecided:
             yield "", f"In the {name} run measuring ended before its intervals were decided: {outside(title)}."

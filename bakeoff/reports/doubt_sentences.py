@@ -251,7 +251,7 @@ def brief(doubt: contest_doubts.Doubt) -> str:
         case contest_doubts.NarrowLead():
             return "measured in too few processes"
         case contest_doubts.NotRanked():
-            return f"without {listed(first(doubt.labels))}, for lack of time"
+            return f"{listed(first(doubt.labels))} {'were' if len(doubt.labels) > 1 else 'was'} not reached"
         case contest_doubts.CoresTaken() | contest_doubts.CoresStolen() | contest_doubts.AlwaysWaited():
             return "the machine was busy"
         case contest_doubts.GpuShared():

@@ -76,7 +76,8 @@ def latency(contest: ContestJudgement) -> str:
         is_open = any(label in contest.tied for label in contest.open_labels)
         return f"{_listed(contest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
     if contest.lead is None:
-        return f"only {_short(best.label)} could be ranked on {model}"
+        verb = "was measured" if contest.awaits_others else "could be ranked"
+        return f"only {_short(best.label)} {verb} on {model}"
     if contest.unstable:
         return f"{_short(best.label)} leads on {model}, {_listed(contest.open_labels)} not decided"
     fastest = f"{_short(best.label)} is fastest on {model}"

@@ -67,8 +67,13 @@ def speedup(contest: ContestJudgement) -> str:
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
+    """Say how sure the answer is, and where its run was interrupted, that it is the one so far: `tie, so far`."""
+    sure = how_sure(contest, of or headline_of(contest))
+    return f"{sure}, so far" if contest.is_so_far else sure
+
+
+def how_sure(contest: ContestJudgement, asked: Headline) -> str:
     """Say in a few words how sure the answer is: `sure`, `sure (one process)`, `tie`, `but the machine was busy`."""
-    asked = of or headline_of(contest)
     match asked.certainty:
         case Certainty.NOTHING:
             if contest.ranked:
@@ -80,7 +85,7 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
         case Certainty.ALONE:
             if contest.tolerance and any(cell.beyond for cell in contest.cells):
                 return f"only {asked.candidates[0]} is {condition(contest)}"
-            alone = f"only {asked.candidates[0]} could be ranked"
+            alone = f"only {asked.candidates[0]} {'was measured' if contest.awaits_others else 'could be ranked'}"
             return f"{alone}, and {_brief(asked)}" if asked.doubt else alone
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
@@ -106,7 +111,7 @@ def line(contest: ContestJudgement) -> str:
     """
     sure = certainty(contest)
     kept = condition(contest) or NONE
-    kept = NONE if sure.endswith(kept) else kept
+    kept = NONE if sure.removesuffix(", so far").endswith(kept) else kept
     parts = (candidates(contest), value(contest), speedup(contest), metrics.kept(contest), kept, sure)
     answer = ", ".join(part for part in parts if part != NONE)
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))

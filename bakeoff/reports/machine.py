@@ -10,7 +10,7 @@ from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
-from bakeoff.reports.words import listed
+from bakeoff.reports.words import first, listed
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
@@ -40,8 +40,10 @@ def what_is_missing(report: Report) -> str:
     """Say what is missing from a run that was interrupted, or nothing if it was not."""
     if report.complete:
         return ""
-    if len(report.records) < report.planned:
-        return f"Incomplete: {len(report.records)} of {report.planned} cells have ended or were measured in part."
+    if report.reached < report.planned:
+        labels = dict.fromkeys(each.cell.label for each in report.records if each.status is Status.NOT_REACHED)
+        ahead = f" Not reached yet: {listed(first(list(labels)))}." if labels else ""
+        return f"Incomplete: {report.reached} of {report.planned} cells have ended or were measured in part.{ahead}"
     if report.request.get("load"):
         loads = [record.load for record in report.records if record.status is Status.OK]
         if unloaded := sum(load is None or not (load.turns or load.reason) for load in loads):

@@ -29,7 +29,8 @@ def title(judgement: Judgement) -> str:
     records = judgement.report.records
     if not records:
         return "Nothing has been measured yet"
-    tried = [record.cell for record in records if not record.status.is_absence] or [record.cell for record in records]
+    asked = [record.cell for record in records if not record.status.is_absence or record.status is Status.NOT_REACHED]
+    tried = asked or [record.cell for record in records]
     names = {cell.model: cell.model_name for cell in tried}
     models = f"{len(names)} models" if judgement.suites else _first_names(list(names.values()))
     backends = _first_names([cell.backend for cell in tried])
@@ -79,7 +80,8 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 def finding(contest: ContestJudgement) -> str:
     """Say who wins at single calls, how fast that is, and how much faster than eager and the runner-up."""
     asked = headline_of(contest).question
-    return f"{'' if asked is Question.LATENCY else 'at single calls, '}{_of_single_calls(contest)}"
+    limits = ("so far" if contest.is_so_far else "", "" if asked is Question.LATENCY else "at single calls")
+    return ", ".join(filter(None, (*limits, _of_single_calls(contest))))
 
 
 def paragraph(contest: ContestJudgement) -> str:
@@ -91,7 +93,7 @@ def paragraph(contest: ContestJudgement) -> str:
 
 def _of_single_calls(contest: ContestJudgement) -> str:
     best = contest.best
-    how_sure = headline.certainty(contest, of_single_calls(contest))
+    how_sure = headline.how_sure(contest, of_single_calls(contest))
     if best is None or best.latency is None:
         return how_sure
     if contest.certainty is Certainty.ALONE:
@@ -177,7 +179,7 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
 
 
 def not_reached(judgement: Judgement) -> list[str]:
-    """Return the labels of the cells that a time budget left no time for."""
+    """Return the labels of the cells that the run had no time for before its budget was over or it was interrupted."""
     reached = (record.cell.label for record in judgement.report.records if record.status is Status.NOT_REACHED)
     return list(dict.fromkeys(reached))
 

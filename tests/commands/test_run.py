@@ -19,6 +19,7 @@ from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.measuring import session
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
+from bakeoff.planning.plan import Contest
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
@@ -432,3 +433,29 @@ def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_or_its_code_
     (tmp_path / "wide.py").write_text(READS_VARIABLES)
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]
+
+
+def test_a_run_that_is_interrupted_before_it_has_a_plan_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        assert (tmp_path / "run").is_dir(), "it is known early that it can be written"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "launchers_for", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            measure(tmp_path / "run", "null")
+        assert not (tmp_path / "run").exists()
+
+
+def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_launchers: object, contests: list[Contest], _request: object, store: Store, *_: object) -> None:
+        first = contests[0].cells[0].cell
+        store.save(Record(cell=first, status=Status.ERROR, reason="scripted"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "measure", interrupted)
+    report = measure(tmp_path / "run", "eager", "null")
+    assert not report.complete and report.reached == 1
+    assert sorted(record.status for record in report.records) == [Status.ERROR, Status.NOT_REACHED]

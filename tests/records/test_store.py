@@ -183,3 +183,21 @@ def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
 
 def test_where_the_kernel_does_not_tell_nothing_was_killed(tmp_path: Path) -> None:
     assert not Store(tmp_path, tmp_path / "no vmstat").kernel_killed()
+
+
+def test_a_run_that_is_interrupted_while_it_begins_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, text: str) -> None:
+        if path.name == "plan.json":
+            raise KeyboardInterrupt
+        path.write_text(text)
+
+    monkeypatch.setattr("bakeoff.records.store.write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Store.create(tmp_path / "run", Request(), [], "")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "made").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        Store.create(tmp_path / "made", Request(), [], "")
+    assert list((tmp_path / "made").iterdir()) == []

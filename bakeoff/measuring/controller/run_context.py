@@ -25,6 +25,7 @@ from bakeoff.records.schema import Ratio, Record, Status
 from bakeoff.records.store import Store
 
 NO_TIME = "--budget left no time to build it"
+INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 
 @dataclass
@@ -93,6 +94,6 @@ class RunContext:
         return record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
 
 
-def not_reached(planned: PlannedCell) -> Record:
-    """Return the record of a cell that the run's time budget did not reach."""
-    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=NO_TIME, **common_fields(planned))
+def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
+    """Return the record of a cell that the run did not reach, by default for lack of time."""
+    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=reason, **common_fields(planned))

@@ -1,0 +1,81 @@
+"""What is told of a run that was interrupted: every output says `so far`, and names what was not reached."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.judging.stored_report import report_of
+from bakeoff.planning.request import Request
+from bakeoff.records.schema import Record, Status
+from bakeoff.records.store import Store
+from bakeoff.reports import headline, machine, sentences
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.terminal import print_report
+from tests.reports.samples import cell, environment, judged, ok, over_processes
+
+BACKENDS = ("eager", "onnx", "torchscript")
+
+
+def interrupted(folder: Path, measured: dict[str, float]) -> Judgement:
+    """Judge a run of three cells of which these have numbers, from what lies in its folder."""
+    cells = [cell(backend) for backend in BACKENDS]
+    ahead = [Record(cell=each, status=Status.NOT_REACHED, reason="scripted: too early") for each in cells]
+    store = Store.create(folder, Request(models=("conv",)), [each.id for each in cells], "bakeoff run", ahead)
+    store.save_environment(environment())
+    store.keep_so_far(cells[0].contest_id, [ok(cell(name), over_processes(ms)) for name, ms in measured.items()])
+    return judge(report_of(store))
+
+
+def outputs(judgement: Judgement, folder: Path) -> dict[str, str]:
+    stream = io.StringIO()
+    print_report(judgement, Console(file=stream, width=200), str(folder))
+    return {
+        "terminal": " ".join(stream.getvalue().split()),
+        "Markdown": to_markdown(judgement),
+        "page": to_page(judgement),
+        "JSON": answer_of(judgement, folder).model_dump_json(),
+    }
+
+
+def test_cells_that_an_interrupted_run_did_not_reach_are_named_and_have_not_failed(tmp_path: Path) -> None:
+    judgement = interrupted(tmp_path / "run", {"onnx": 1.0})
+    (contest,) = judgement.contests
+    assert headline.line(contest).endswith("only onnx was measured, so far")
+    assert sentences.title(judgement).startswith("conv \u00d7 eager, onnx, torchscript")
+    assert machine.what_is_missing(judgement.report) == (
+        "Incomplete: 1 of 3 cells have ended or were measured in part. Not reached yet: eager and torchscript."
+    )
+    for name, text in outputs(judgement, tmp_path / "run").items():
+        assert "only onnx was measured, so far" in text, name
+        assert "not reached" in text, name
+        assert "could be ranked" not in text, name
+
+
+def test_where_all_cells_have_numbers_the_winner_is_the_one_so_far(tmp_path: Path) -> None:
+    judgement = interrupted(tmp_path / "run", {"eager": 3.0, "onnx": 1.0, "torchscript": 2.0})
+    (contest,) = judgement.contests
+    assert headline.certainty(contest).endswith(", so far")
+    assert sentences.finding(contest).startswith("so far, onnx wins at ")
+    for name, text in outputs(judgement, tmp_path / "run").items():
+        assert f"{headline.certainty(contest)}" in text, name
+    whole = judged(list(judgement.report.records))
+    assert "so far" not in headline.line(whole.contests[0]) + sentences.finding(whole.contests[0])
+
+
+def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> None:
+    judgement = interrupted(tmp_path / "run", {"eager": 3.0, "onnx": 1.0})
+    assert headline.certainty(judgement.contests[0]) == "but torchscript was not reached, so far"
+
+
+def test_a_contest_that_has_not_begun_has_no_row(tmp_path: Path) -> None:
+    other = cell("eager").model_copy(update={"model": "later"})
+    ahead = [Record(cell=each, status=Status.NOT_REACHED) for each in (cell("eager"), other)]
+    store = Store.create(tmp_path / "run", Request(models=("conv",)), [each.cell.id for each in ahead], "", ahead)
+    store.save_environment(environment())
+    store.save(ok(cell("eager"), over_processes(2.0)))
+    report = report_of(store)
+    assert [each.cell.id for each in report.records] == [cell("eager").id] and not report.complete
