@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -319,9 +320,16 @@ def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
 
 
 def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None) -> int:
-    """Tell what came out, write the files for CI that were asked for, and return the exit status."""
+    """Tell what came out, write the files for CI that were asked for, and return the exit status.
+
+    A second Ctrl-C ends that, by a KeyboardInterrupt which names the command that writes the rest.
+    """
     with written_to_the_end():
-        shown = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+        try:
+            shown = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+        except KeyboardInterrupt:
+            rest = f"bakeoff report {shlex.quote(str(store.root))}"
+            raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
         if not report.complete:
             say("Interrupted.", stderr)  # the answer names the command that measures the rest
         was_interrupted = shown.was_interrupted or not report.complete

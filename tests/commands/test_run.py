@@ -435,20 +435,6 @@ def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_or_its_code_
     assert [record.status for record in resumed.records] == [Status.OK]
 
 
-def test_a_run_that_is_interrupted_before_it_has_a_plan_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        assert (tmp_path / "run").is_dir(), "it is known early that it can be written"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runs, "launchers_for", interrupted)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            measure(tmp_path / "run", "null")
-        assert not (tmp_path / "run").exists()
-
-
 def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_launchers: object, contests: list[Contest], _request: object, store: Store, *_: object) -> None:
         first = contests[0].cells[0].cell

@@ -472,7 +472,7 @@ def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new:
     assert found.failing(parse_fail_on("slower,broken,worse")) == []
     assert "onnx" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
     alone = compare(report([unreached]), report([unreached]))
-    assert headline(alone).startswith("Nothing can be told: a run's --budget was over before")
+    assert headline(alone).startswith("Nothing can be told: a run's budget was over, or it was interrupted")
 
 
 def test_what_cannot_be_told_may_fail_a_gate() -> None:

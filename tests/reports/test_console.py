@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.store import Store
 from bakeoff.reports import console, writer
 from tests.reports.samples import conv_on_cpu, report
 
@@ -34,14 +36,16 @@ def test_a_report_is_written_to_the_end(
     assert signal.getsignal(number) is before
 
 
-def test_a_second_signal_ends_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_ends_the_writing_and_the_command_for_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
 
     rendering(monkeypatch, twice)
-    with pytest.raises(KeyboardInterrupt):
-        console.tell(report(conv_on_cpu()), tmp_path)
+    with pytest.raises(KeyboardInterrupt, match=f"to write the rest of the report: bakeoff report {tmp_path}"):
+        runs.conclude(report(conv_on_cpu()), Store(tmp_path), quiet=True, as_json=False, junit=None, summary=None)
     assert (tmp_path / "report.json").exists(), "the numbers are there first"
 
 

@@ -45,7 +45,7 @@ def test_cells_that_an_interrupted_run_did_not_reach_are_named_and_have_not_fail
     judgement = interrupted(tmp_path / "run", {"onnx": 1.0})
     (contest,) = judgement.contests
     assert headline.line(contest).endswith("only onnx was measured, so far")
-    assert sentences.title(judgement).startswith("conv \u00d7 eager, onnx, torchscript")
+    assert sentences.title(judgement).startswith("conv \u00d7 eager, onnx and torchscript")
     assert machine.what_is_missing(judgement.report) == (
         "Incomplete: 1 of 3 cells have ended or were measured in part. Not reached yet: eager and torchscript."
     )
