@@ -133,6 +133,20 @@ class TimePlan:
         """Return an estimate of the seconds of this step, one after the other for all of these cells."""
         return sum(self._estimate(step, label) for label in labels)
 
+    def lack(self, labels: Sequence[str], now_s: float) -> str:
+        """Say how much longer a budget must be for one process of each of the two cells that take the least time.
+
+        Eager is one of them, where it is among these cells of the contest that was begun last. Say nothing where other
+        contests lie ahead, which would share that time.
+        """
+        if len(self._ahead) > 1:
+            return ""
+        quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(Step.BUILD, [label])))[:2]
+        steps_s = sum(self.seconds_of(step, quickest) for step in (Step.BUILD, Step.ROUNDS, Step.FINISH))
+        if self._ahead[self._contest_id][Step.GROUNDWORK, ""]:
+            steps_s += self.seconds_of(Step.GROUNDWORK, [""])
+        return f"about {math.ceil(now_s + steps_s - self.contest_ends_s)} s more would do for {' and '.join(quickest)}"
+
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
         """Return True when one more process of each of these cells would end within the contest's share."""
         steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS, Step.LOAD)

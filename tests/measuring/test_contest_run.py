@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -514,6 +515,9 @@ def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_meas
 def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {label: Script() for label in THREE}, budget_s=0.0)
     assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
+    assert set(run.left_s) == {0.0}, "no time is promised that the budget does not leave"
+    (reason,) = {record.reason for record in run.records.values()}
+    assert re.fullmatch(r"--budget left no time to build it; about \d+ s more would do for eager and \w+", reason)
 
 
 # --- memory

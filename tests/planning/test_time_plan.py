@@ -55,6 +55,18 @@ def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> Non
     assert plan.seconds_of(Step.BUILD, ["onnx"]) == usual_build_s("onnx")
 
 
+def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_other_cell() -> None:
+    plan = expecting("a", budget_ends_s=10.0)
+    plan.begin("a", 0.0)
+    pair = ("eager", "onnx")
+    steps_s = sum(plan.seconds_of(step, pair) for step in (Step.BUILD, Step.ROUNDS, Step.FINISH))
+    lacks_s = 2.0 + plan.seconds_of(Step.GROUNDWORK, [""]) + steps_s
+    assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
+    plan.done("a", Step.GROUNDWORK, "", 2.0)
+    assert plan.lack(LABELS, 12.0) == f"about {math.ceil(2.0 + steps_s)} s more would do for eager and onnx"
+    assert expecting("a", "b", budget_ends_s=10.0).lack(LABELS, 12.0) == "", "the other contest would share it"
+
+
 @pytest.mark.parametrize("label", ["inductor", "inductor/freezing", "inductor@old", "inductor/freezing@old[dynamic]"])
 def test_a_label_has_the_usual_time_of_its_backend(label: str) -> None:
     assert usual_build_s(label) == Inductor.usual_build_s != Backend.usual_build_s

@@ -18,12 +18,16 @@ class Silent(progress.Silent):
         self.cells: Sequence[Cell] = ()
         self.notes: list[str] = []
         self.ended_labels: list[str] = []
+        self.left_s: list[float] = []
 
     def planned(self, cells: Sequence[Cell]) -> None:
         self.cells = cells
 
     def ended(self, record: Record) -> None:
         self.ended_labels.append(record.cell.label)
+
+    def time_left(self, seconds: float) -> None:
+        self.left_s.append(seconds)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -517,6 +517,7 @@ def run_contest(
         store=store,
         notes=store.notes(),
         said=progress.notes,
+        left_s=progress.left_s,
         started=launcher.started,
         jobs=launcher.jobs,
         folders=launcher.folders,

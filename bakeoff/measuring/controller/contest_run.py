@@ -21,7 +21,7 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
-from bakeoff.measuring.controller.run_context import RunContext, not_reached
+from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_reached
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
@@ -77,6 +77,7 @@ class ContestRun:
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
+        self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
@@ -245,7 +246,9 @@ class ContestRun:
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
         if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
             return False
-        self._conclude(cell_run, not_reached(cell_run.planned))
+        if not alive and not self._lack:
+            self._lack = self._time_plan.lack([each.cell.label for each in self._cells], self._machine.now_s())
+        self._conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self._lack)))))
         return True
 
     def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:

@@ -14,7 +14,7 @@ from bakeoff.measuring.controller.cell_record import common_fields, facts_of_pro
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.contest_setup import ContestSetup, MetricsSetup
-from bakeoff.measuring.controller.run_context import RunContext, not_reached
+from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_reached
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
@@ -147,8 +147,9 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     baseline = baseline_of([planned.cell for planned in cells])
     first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
     if run.machine.now_s() >= run.time_plan.contest_ends_s:
+        lack = run.time_plan.lack([planned.cell.label for planned in cells], run.machine.now_s())
         for planned in cells:
-            run.end(not_reached(planned))
+            run.end(not_reached(planned, "; ".join(filter(None, (NO_TIME, lack)))))
         return
     changes = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
     elsewhere = error.failure.model_copy(update=changes)

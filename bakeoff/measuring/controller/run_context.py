@@ -75,12 +75,15 @@ class RunContext:
         self.tell_time_left()
 
     def tell_time_left(self) -> None:
-        self.progress.time_left(self.time_plan.left_s())
+        """Tell how long the steps ahead take, or what the budget leaves of that."""
+        budget_left_s = max(0.0, self.time_plan.budget_ends_s - self.machine.now_s())
+        self.progress.time_left(min(self.time_plan.left_s(), budget_left_s))
 
     def end(self, record: Record) -> None:
         """Keep the record of a cell that has come to its end."""
         record = self.at_place(record)
         self.store.save(record)
+        self.tell_time_left()
         self.progress.ended(record)
 
     def at_place(self, record: Record) -> Record:
