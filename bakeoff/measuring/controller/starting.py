@@ -116,7 +116,7 @@ class GroupStart:
             self._begin_builds()
             self._begin_warm_up()
             launched = self._launch_ahead()
-            if launched or self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
+            if self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
                 self._await_event(0.0 if launched else TICK_S)
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell_run.cell)
