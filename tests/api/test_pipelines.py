@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,15 +40,6 @@ from bakeoff.records.schema import Burst, Cell, Record
 from bakeoff.records.store import Store
 from bakeoff.reports.first_screen import first_screen
 from tests.reports.samples import cell, constant, ok, report, steady
-
-
-@pytest.fixture(autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Garbage is collected before each burst. It need not be looked for among all that the tests have imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
 

@@ -18,7 +18,6 @@ from torch import nn
 
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
-from bakeoff.measuring.worker import user_code
 from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.user_code import is_users
 from bakeoff.models.base import Inputs
@@ -52,15 +51,6 @@ def changed(net: nn.Module) -> nn.Module:
 
 
 # --- the fingerprint
-
-
-@pytest.fixture(autouse=True)
-def _without_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the modules of tests, which would count as the user's: to describe their variables takes a second."""
-    found = user_code.user_modules
-    monkeypatch.setattr(
-        user_code, "user_modules", lambda: [each for each in found() if not each.__name__.startswith("tests.")]
-    )
 
 
 def test_equal_models_have_one_fingerprint_and_any_other_has_its_own() -> None:
