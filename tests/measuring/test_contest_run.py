@@ -59,10 +59,13 @@ def test_imprecise_rounds_are_refined_up_to_a_limit(tmp_path: Path) -> None:
     assert rounds_of(run.records["null"]) == MAX_ROUNDS_PER_EPOCH
 
 
-def test_rounds_beyond_the_planned_ones_take_seconds_at_most(tmp_path: Path) -> None:
-    slow = {label: Script(spread=0.3, seconds_per_burst=1.0) for label in THREE}
+@pytest.mark.parametrize(("seconds_per_start", "further"), [(5.0, 4), (2.0, 2)])
+def test_rounds_beyond_the_planned_ones_take_as_long_as_starts_and_ten_seconds_at_most(
+    tmp_path: Path, seconds_per_start: float, further: int
+) -> None:
+    slow = {label: Script(spread=0.3, seconds_per_burst=1.0, seconds_per_start=seconds_per_start) for label in THREE}
     run = run_contest(tmp_path, slow, SAVES_PROCESSES)
-    assert rounds_of(run.records["null"]) == 12 + 4, "ten seconds, at three a round"
+    assert rounds_of(run.records["null"]) == 12 + further, "at three seconds a round"
 
 
 def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_path: Path) -> None:

@@ -134,8 +134,13 @@ def test_refining_asks_once_in_as_many_rounds_as_were_planned() -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [{"done": MAX_ROUNDS_PER_EPOCH}, {"further_s": MAX_FURTHER_ROUNDS_S}, {"has_time_to_spare": False}],
-    ids=lambda limit: next(iter(limit)),
+    [
+        {"done": MAX_ROUNDS_PER_EPOCH},
+        {"further_s": MAX_FURTHER_ROUNDS_S},
+        {"further_s": 3.0, "start_s": 2.5},
+        {"has_time_to_spare": False},
+    ],
+    ids=lambda limit: " and ".join(limit),
 )
 def test_refining_has_limits(limit: dict[str, float]) -> None:
     assert not RefineImpreciseRounds(12).takers(replace(IMPRECISE, **limit))

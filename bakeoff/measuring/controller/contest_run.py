@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -77,6 +78,7 @@ class ContestRun:
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
+        self._start_s = math.inf  # that the group's processes took until all were warm
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
@@ -218,7 +220,9 @@ class ContestRun:
         if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
             self._await_ends()  # what starts now needs their memory
         number = next(self._run.group_numbers)
+        launched_s = self._machine.now_s()
         group = self._start_group(epoch)
+        self._start_s = self._machine.now_s() - launched_s
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
@@ -311,6 +315,7 @@ class ContestRun:
             done=done,
             bursts=_bursts_of(group, alive),
             further_s=self._machine.now_s() - planned_done_s,
+            start_s=self._start_s,
             has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
             # in groups all ratios go through the cell that every group holds
             bridge=None if epoch.holds_all else alive.index(self._bridge(epoch, alive, group)),
