@@ -39,6 +39,7 @@ if __name__ == "__main__":
 
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
+from bakeoff.measuring.controller.ahead import AheadProcess
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Silent
@@ -116,6 +117,19 @@ class Timeline(Silent):
 
         return announced
 
+    def log_processes_ahead(self) -> None:
+        """Log the phases of processes that load for a later epoch beside what is under way."""
+        poll = AheadProcess.poll
+
+        def polled(process: AheadProcess, now_s: float) -> None:
+            before, was_ready = process.live.phase, process.is_ready
+            poll(process, now_s)
+            phase = "ready" if process.is_ready else process.live.phase
+            if phase != before and not was_ready:
+                self.log(f"{process.live.cell.label}: {phase}, ahead for epoch {process.live.epoch}")
+
+        AheadProcess.poll = polled  # type: ignore[method-assign,assignment]
+
     def log_short_jobs(self) -> None:
         """Log the phases of workers with a short job, such as that of the reference."""
 
@@ -174,6 +188,7 @@ def main() -> None:
     timeline = Timeline(lambda line: _say(f"{time.monotonic() - BEGUN:7.2f} {line}", options.log))
     timeline.give_own_work_to_the_harness()
     timeline.log_short_jobs()
+    timeline.log_processes_ahead()
     with tempfile.TemporaryDirectory() as folder:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
         timeline.turn_to("harness")

@@ -96,7 +96,7 @@ def _run_here(
         with launchers_for(request, _servers_here(request)) as launchers:
             facts, captured = describe_machine(launchers, request)
             request = on_this_machine(request, facts)
-            contests = with_open_axes(plan(request), launchers.first)
+            contests = with_open_axes(plan(request), launchers)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             if not is_pool(request.devices):
                 store = _begun(request, contests, folder, command)
@@ -171,7 +171,7 @@ def _measure_rest(store: Store, request: Request, contests: list[Contest], progr
     with launchers_for(request, _servers_here(request)) as launchers:
         facts, captured = describe_machine(launchers, request)
         require_devices(request.devices, facts)
-        contests = with_open_axes(contests, launchers.first)
+        contests = with_open_axes(contests, launchers)
         if not is_pool(request.devices):
             _go_on_in(captured, contests, store)
             measure(launchers, contests, request, store, progress)
@@ -194,7 +194,7 @@ def _run_on_cluster(request: Request, folder: Path | None, command: str, progres
 
 def _with_open_axes(request: Request) -> list[Contest]:
     with launchers_for(request) as launchers:
-        return with_open_axes(plan(request), launchers.first)
+        return with_open_axes(plan(request), launchers)
 
 
 def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:

@@ -21,8 +21,10 @@ from bakeoff.measuring.controller.server_start import CAN_FORK
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts
+from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
+from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
@@ -35,13 +37,25 @@ from bakeoff.records.store import Store
 def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts, Environment]:
     """Return what torch sees of this machine, and the description of the machine.
 
-    Raises UsageError for a named environment that cannot run a worker.
+    Where there are cores to spare, all fork servers but the last one begin to import what the models need, and the
+    last one answers for torch. Raises UsageError for a named environment that cannot run a worker.
     """
     captured = environment.capture()
+    imports = shared_imports(list(map(models.find, request.models)))
+    asks_last = len(usable_cores()) >= SPARE_CORES and launchers.last is not launchers.first
+    if imports and asks_last:
+        launchers.preload(imports, may_use_cuda(request), except_last=True)
     if not launchers.first.is_serving:
         special_functions()  # imported while servers import torch
-    facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+    facts = ask(launchers.last if asks_last else launchers.first, ProbeTorch(), TorchFacts)
     return facts, environment.with_torch(captured, facts, facts_of_environments(launchers, request))
+
+
+def may_use_cuda(request: Request) -> bool:
+    """Return True if some worker may use a GPU, before torch has said whether it can. CUDA is not initialised."""
+    if request.devices:
+        return any(device.is_cuda for device in devices_of_cells(request.devices))
+    return compute_capability(0) is not None
 
 
 def sampling_of(request: Request) -> SamplingPlan:

@@ -400,6 +400,17 @@ def test_a_server_that_does_not_survive_its_imports_is_replaced_by_one_without_t
         assert launchers.first is servers.made[1]
 
 
+def test_the_last_server_may_fork_while_the_others_import() -> None:
+    servers = Servers()
+    with Launchers("forkserver", servers) as launchers:
+        launchers.prepare(3)
+        launchers.preload(["module"], for_cuda=True, except_last=True)
+        assert [server.preloaded for server in servers.made] == [("module",), ("module",), ()]
+        servers.made[0].preloaded = ["asked once"]
+        launchers.preload(["module"], for_cuda=True)
+        assert [server.preloaded for server in servers.made] == [["asked once"], ("module",), ("module",)]
+
+
 @pytest.mark.parametrize(("prepared", "branches"), [(2, 2), (7, 5)])
 def test_only_the_first_prepared_servers_branch(prepared: int, branches: int) -> None:
     servers = Servers()

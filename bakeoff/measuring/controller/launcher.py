@@ -166,23 +166,35 @@ class Launchers:
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
         self._for_cuda = False
+        self._preloading: list[Launcher] = []  # that have been told of these modules
 
     @property
     def first(self) -> Launcher:
         return self._launchers[0]
 
+    @property
+    def last(self) -> Launcher:
+        """The last one that was prepared, which workers of cells need last."""
+        return self._launchers[-1]
+
     def of_environment(self, name: str) -> Launchers:
         """Return the launchers of a named environment, or these for an empty name."""
         return self._others[name] if name else self
 
-    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
+    def preload(self, modules: Sequence[str], for_cuda: bool, except_last: bool = False) -> None:
         """Have every fork server import `modules`, for workers of which some will use CUDA, or none.
 
-        A server that does not survive this is replaced by one that imports torch alone.
+        A server that does not survive this is replaced by one that imports torch alone. With `except_last`, the last
+        one goes on forking, and another call has it import them, too.
         """
-        self._modules, self._for_cuda = tuple(dict.fromkeys(modules)), for_cuda
-        for each in self._launchers:
-            each.preload(self._modules, for_cuda)
+        wanted = tuple(dict.fromkeys(modules)), for_cuda
+        if wanted != (self._modules, self._for_cuda):
+            self._preloading.clear()
+        self._modules, self._for_cuda = wanted
+        for each in self._launchers[: -1 if except_last else None]:
+            if each not in self._preloading:
+                each.preload(self._modules, for_cuda)
+                self._preloading.append(each)
         for others in self._others.values():
             others.preload(modules, for_cuda)
 
@@ -239,6 +251,7 @@ class Launchers:
     def _started(self) -> Launcher:
         started = self._new_launcher(self._start_method)
         started.preload(self._modules, self._for_cuda)
+        self._preloading.append(started)
         return started
 
     def _serving(self, server: Launcher) -> Launcher:

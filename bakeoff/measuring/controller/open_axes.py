@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import AxesFound, Failed, FindOpenAxes
 from bakeoff.planning.plan import Contest, refusal
@@ -16,24 +16,24 @@ from bakeoff.records.schema import Cell
 LIMIT_S = 300.0
 
 
-def with_open_axes(contests: Sequence[Contest], launcher: Launcher) -> list[Contest]:
+def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
     """Return the contests with what a worker finds of those that have cells built for a range: the axes to leave open,
     and the sizes whose weights all cells have, if weights vary with sizes.
 
     Raises UsageError, in one line, if a model refuses its range.
     """
     known: dict[str, AxesFound] = {}
-    return [_completed(contest, launcher, known) for contest in contests]
+    return [_completed(contest, launchers, known) for contest in contests]
 
 
-def _completed(contest: Contest, launcher: Launcher, known: dict[str, AxesFound]) -> Contest:
+def _completed(contest: Contest, launchers: Launchers, known: dict[str, AxesFound]) -> Contest:
     dynamic = [planned.cell for planned in contest.cells if planned.cell.dynamic]
     cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
     if cell is None:
         return contest
     key = cell.range_id
     if key not in known:
-        known[key] = _asked(cell, launcher)
+        known[key] = _asked(cell, launchers)
     sizes = {name: each.built_at for name, each in cell.dynamic.items()} if known[key].weights_vary else {}
     cells = [
         dataclasses.replace(each, open_axes=known[key].axes if each.cell.dynamic else (), weights_at=sizes)
@@ -42,7 +42,8 @@ def _completed(contest: Contest, launcher: Launcher, known: dict[str, AxesFound]
     return dataclasses.replace(contest, cells=tuple(cells))
 
 
-def _asked(cell: Cell, launcher: Launcher) -> AxesFound:
+def _asked(cell: Cell, launchers: Launchers) -> AxesFound:
+    launcher = launchers.of_epoch(0)
     log = launcher.temporary / "open-axes.log"
     try:
         event = launcher.ask(FindOpenAxes(cell=cell), log, LIMIT_S)
