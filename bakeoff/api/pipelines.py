@@ -290,15 +290,19 @@ def compare_parts(
 
 def results_of_parts(run: Result) -> dict[str, Result]:
     """Return the result of each part in their common run, as far as it was measured."""
+    store = Store(run.folder)
+    planned = store.planned
     by_model: dict[str, list[Record]] = {}
     for record in run.report.records:
         by_model.setdefault(record.cell.model, []).append(record)
-    planned = Store(run.folder).planned
     results = {}
     for model, records in by_model.items():
+        ended = [record for record in records if store.has(record.cell.id)]
+        if not ended and all(record.status is Status.NOT_REACHED for record in records):
+            continue  # the run was interrupted before
         begin = f"{records[0].cell.model_slug}_"
         count = len({*(each for each in planned if each.startswith(begin)), *(record.cell.id for record in records)})
-        own = {"records": records, "planned": count, "complete": len(records) == count, "verdicts": []}
+        own = {"records": records, "planned": count, "complete": len(ended) == count, "verdicts": []}
         results[model.removeprefix(LIVE)] = Result(run.report.model_copy(update=own), run.folder)
     return results
 

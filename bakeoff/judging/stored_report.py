@@ -39,11 +39,10 @@ def report_of(store: Store) -> Report:
 
 
 def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
-    """Return the records with those of cells that are not reached yet, in each contest that has begun."""
-    known, begun = {each.cell.id: each for each in measured}, {each.cell.contest_id for each in measured}
+    """Return the records with those of planned cells that are not reached yet."""
+    known = {each.cell.id: each for each in measured}
     if len(known) < len(store.planned):
-        ahead = {each.cell.id: each for each in store.ahead() if each.cell.contest_id in begun}
-        known = ahead | known
+        known = {each.cell.id: each for each in store.ahead()} | known
     return [known[cell_id] for cell_id in store.planned if cell_id in known]
 
 

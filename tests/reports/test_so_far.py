@@ -71,11 +71,20 @@ def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> Non
     assert headline.certainty(judgement.contests[0]) == "but torchscript was not reached, so far"
 
 
-def test_a_contest_that_has_not_begun_has_no_row(tmp_path: Path) -> None:
+def test_a_run_that_is_interrupted_before_its_first_round_names_all_its_cells(tmp_path: Path) -> None:
+    judgement = interrupted(tmp_path / "run", {})
+    assert [each.cell.backend for each in judgement.report.records] == list(BACKENDS)
+    for name, text in outputs(judgement, tmp_path / "run").items():
+        assert all(backend in text for backend in BACKENDS), name
+        assert "nothing could be ranked (3 not reached)" in text.lower(), name
+
+
+def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) -> None:
     other = cell("eager").model_copy(update={"model": "later"})
     ahead = [Record(cell=each, status=Status.NOT_REACHED) for each in (cell("eager"), other)]
     store = Store.create(tmp_path / "run", Request(models=("conv",)), [each.cell.id for each in ahead], "", ahead)
     store.save_environment(environment())
     store.save(ok(cell("eager"), over_processes(2.0)))
     report = report_of(store)
-    assert [each.cell.id for each in report.records] == [cell("eager").id] and not report.complete
+    assert [each.status for each in report.records] == [Status.OK, Status.NOT_REACHED] and not report.complete
+    assert report.reached == 1 and report.planned == 2
