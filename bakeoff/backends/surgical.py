@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.schema import Extent, Placement
+from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -161,7 +162,7 @@ class SurgicalModule(Wrapped):
         """Return text such as `te.Linear (16), Dropout (4)`, with the number of classes not shown."""
         by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
         more = len(by_class) - MAX_CLASSES_SHOWN
-        return ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (f" and {more} more classes" if more > 0 else "")
+        return ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (f" and {counted(more, 'more class')}" if more > 0 else "")
 
     def settings(self) -> Settings:
         return {**super().settings(), "compiled_modules": ", ".join(self._targets)}

@@ -208,8 +208,8 @@ def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             weight=Weight.WARNING,
             text=(
-                f"the control group allows the time of {facts.quota_cores:g} cores, and {seen} are visible: torch "
-                "starts a thread for each, and all are stopped when the time is used up"
+                f"the control group allows the time of {counted(facts.quota_cores, 'core')}, and {seen} are visible: "
+                "torch starts a thread for each, and all are stopped when the time is used up"
             ),
             remedy=f"OMP_NUM_THREADS={max(1, int(facts.quota_cores))}, or whole cores: docker run --cpuset-cpus",
         )

@@ -38,9 +38,14 @@ class Headline:
     open_labels: tuple[str, ...] = ()  # measuring ended before it was decided whether they are as good as the best one
     runner_up: str | None = None  # the best one that is surely no candidate
     lead: Ratio | None = None  # of the first candidate over the runner-up
-    doubt: Doubt | LoadDoubt | None = None
-    """The weightiest one, where the certainty is DOUBTED, or ALONE under load. Rates near the ceiling of the load
-    generator are doubted in a tie, too, and where measuring ended before it was decided."""
+    doubts: tuple[Doubt | LoadDoubt, ...] = ()
+    """The weightiest one, where the certainty is DOUBTED. Under load all of them, also of the only cell. Rates near the
+    ceiling of the load generator are doubted in a tie, too, and where measuring ended before it was decided."""
+
+    @property
+    def doubt(self) -> Doubt | LoadDoubt | None:
+        """Return the weightiest doubt, if there is one."""
+        return next(iter(self.doubts), None)
 
     @property
     def winner(self) -> str | None:
@@ -93,7 +98,7 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
         open_labels=contest.open_labels,
         runner_up=contest.runner_up,
         lead=contest.lead,
-        doubt=contest.doubts_by_effect[Effect.WINNER][0] if contest.certainty is Certainty.DOUBTED else None,
+        doubts=contest.doubts_by_effect[Effect.WINNER][:1] if contest.certainty is Certainty.DOUBTED else (),
     )
 
 
@@ -141,10 +146,10 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
     candidates = load.tied or (best.label,)
     ranked = {cell.label for cell in load.ranked}
     near = [each for each in load.doubts if isinstance(each, NearCeiling) and each.label in ranked]
-    of_load = [*(each for each in load.doubts if each.label == best.label), *near]
-    doubt = _doubt_about(contest, best.label) or next(iter(of_load), None)
+    of_load = dict.fromkeys([*(each for each in load.doubts if each.label == best.label), *near])
+    doubts = tuple(each for each in (_doubt_about(contest, best.label), *of_load) if each)
     shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
-    certainty = shared or _of_one(len(load.ranked), doubt)
+    certainty = shared or _of_one(len(load.ranked), next(iter(doubts), None))
     return Headline(
         Question.LOAD,
         candidates,
@@ -157,7 +162,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         open_labels=candidates[1:] if load.is_open else (),
         runner_up=next((cell.label for cell in load.ranked if cell.label not in candidates), None),
         lead=load.lead,
-        doubt=next(iter(near), None) if shared else doubt,
+        doubts=tuple(near) if shared else doubts,
     )
 
 
@@ -180,7 +185,7 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
         open_labels=tied[1:] if certainty is Certainty.OPEN else (),
         runner_up=next((cell.label for cell in generation.ranked if cell.label not in tied), None),
         lead=generation.lead,
-        doubt=doubt if certainty is Certainty.DOUBTED else None,
+        doubts=(doubt,) if doubt and certainty is Certainty.DOUBTED else (),
     )
 
 
@@ -206,5 +211,5 @@ def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
         open_labels=candidates[1:],
         runner_up=runner_up,
         lead=costs.total_speedup(label, runner_up, calls) if runner_up else None,
-        doubt=doubt if certainty is Certainty.DOUBTED else None,
+        doubts=(doubt,) if doubt and certainty is Certainty.DOUBTED else (),
     )

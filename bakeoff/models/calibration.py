@@ -9,6 +9,7 @@ from functools import partial
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.user import difference_of, input_sets
 from bakeoff.records.errors import UsageError
+from bakeoff.records.text import counted
 
 OWN = (
     "is calibrated for int8 with its own input sets, all but the last one: a function `calibrate` in its file, or "
@@ -34,7 +35,7 @@ def with_calibration(model: LoadedModel) -> LoadedModel:
         raise UsageError(f"{model.calibrates_with}: every call is also judged, and nothing is left to calibrate with")
     left_out = len(given) - len(kept)
     also = f", without {left_out} that are judged" if left_out else ", none of which is judged"
-    form = f"is calibrated for int8 with {len(kept)} calls from {model.calibrates_with}{also}"
+    form = f"is calibrated for int8 with {counted(len(kept), 'call')} from {model.calibrates_with}{also}"
     model = replace(model, inputs=judged, calibration=kept, forms=(*model.forms, form))
     if len(judged) > 1:
         return model

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.models.base import Call, Inputs, call_of
 from bakeoff.records.errors import UsageError, os_reason
+from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -166,14 +167,15 @@ class Calls:
         if not self._sizes:
             return f"no calls{name}: it was not called by `module(...)` in the block"
         held_bytes = sum(len(size.kept) * size.bytes_of_call for size in self._sizes.values())
-        lines = [f"{self.count} calls{name}, {len(self)} of them with values ({held_bytes / 2**20:.1f} MiB)"]
+        lines = [f"{counted(self.count, 'call')}{name}, {len(self)} of them with values ({held_bytes / 2**20:.1f} MiB)"]
         lines.append("  calls  share  values  size")
         for label, size in self._by_label():
             share = f"{size.count / self.count:.0%}"
             reason = f" (no values: {size.reason})" if not size.kept else ""
             lines.append(f"{size.count:7}  {share:>5}  {len(size.kept):6}  {label}{reason}")
         if self.under_autocast:
-            lines.append(f"{self.under_autocast} calls came under autocast; inputs are as they were given, before it")
+            calls = counted(self.under_autocast, "call")
+            lines.append(f"{calls} came under autocast; inputs are as they were given, before it")
         return "\n".join(lines)
 
     def _by_label(self) -> list[tuple[str, CallSize]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.load import Objective
+from bakeoff.records.load import Load, Objective, TriedSettings
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
@@ -96,6 +97,10 @@ class LoadPlan:
         window_s = max(SHORTEST_WINDOW_S, spec.window_s * min_time_s / USUAL_MIN_TIME_S)
         soaks_all, soak_s = soak_s is not None, USUAL_SOAK_S if soak_s is None else soak_s
         return cls(traffic.scenario, traffic.streams, objective, soak_s, window_s, soaks_all)
+
+    def load(self, tried: Sequence[TriedSettings]) -> Load:
+        """Return what is known of a cell that has tried these settings, and has chosen none yet."""
+        return Load(scenario=self.scenario, streams=self.streams, objective=self.objective, tried=list(tried))
 
     def rounds_in(self, processes: int) -> int:
         """Return how many turns a cell has in each of so many processes."""

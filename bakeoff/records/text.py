@@ -30,8 +30,9 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def counted(number: float, noun: str) -> str:
-    """Return `1 thread`, `2 threads` or `0.5 times`, with at most seven digits."""
-    return f"{number:,.7g} {noun}{'' if number == 1 else 's'}"
+    """Return `1 thread`, `2 processes`, `1,234 calls` or `0.5 times`, with at most seven digits of a fraction."""
+    plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number:{',' if isinstance(number, int) else ',.7g'}} {noun if number == 1 else plural}"
 
 
 def spell_ms(milliseconds: float) -> str:
@@ -41,6 +42,11 @@ def spell_ms(milliseconds: float) -> str:
     rounded = float(f"{milliseconds:.{SIGNIFICANT_DIGITS}g}")
     digits = max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rounded)))
     return f"{rounded:,.{digits}f} ms"
+
+
+def spell_rate(value: float) -> str:
+    """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
 def again(commands: str) -> list[str]:

@@ -205,7 +205,7 @@ def kept_to_markdown(kept: KeptSet) -> str:
             ),
             tried_table(kept),
         ]
-    effort = f"It made {kept.builds} builds in {kept.seconds:.0f} s."
+    effort = f"It made {counted(kept.builds, 'build')} in {kept.seconds:.0f} s."
     return "\n\n".join([*sections, effort]) + "\n"
 
 

@@ -14,7 +14,7 @@ from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusiv
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import number_format, sentences
 from bakeoff.reports.markdown import details, escape, table, table_of
 from bakeoff.reports.number_format import NONE
@@ -242,7 +242,7 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
         ("new", comparison.new, comparison.undecided_in_new),
     ):
         if not report.complete:
-            ended = f"{report.reached} of {report.planned} cells have ended"
+            ended = f"{report.reached} of {counted(report.planned, 'cell')} ended"
             yield "", f"The {name} run was interrupted before all was measured: {ended}."
         for title in undecided:
             yield "", f"In the {name} run measuring ended before its intervals were decided: {outside(title)}."

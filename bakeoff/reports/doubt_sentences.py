@@ -109,9 +109,10 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "trained ones"
             )
         case contest_doubts.SettledLate():
+            calls = counted(doubt.calls, "call")
             return (
-                f"{doubt.label}: this build was final only after {doubt.calls:,} calls ({doubt.seconds:.1f} s). They "
-                "count as part of building it"
+                f"{doubt.label}: this build was final only after {calls} ({doubt.seconds:.1f} s). They count as part "
+                "of building it"
             )
         case contest_doubts.PartlyElsewhere(extent=Extent.FALLBACK):
             where = f": {_reasons(doubt.elsewhere)}" if doubt.elsewhere else ""

@@ -162,7 +162,7 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         line = (
             f"{profile.label}: rows sum to {percent(left)} % {more} than the call ({within}). "
             f"{cost_of_profiling(cost)}: rows are shares of the profiled call, times the call without the profiler. "
-            f"Source: {profile.source}, {profile.calls} calls."
+            f"Source: {profile.source}, {counted(profile.calls, 'call')}."
         )
         if profile.is_of_artefact:
             line += " It starts from what the run has kept."

@@ -18,7 +18,7 @@ from bakeoff.judging.samples import Turn
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.cost_report import doubt_of
 
@@ -170,7 +170,7 @@ def costs(contest: ContestJudgement) -> str:
 def cheapest(contest: ContestJudgement, calls: int) -> str:
     """Name the cell that costs least over so many calls, and those that it cannot be told from."""
     best = contest.costs.cheapest(calls, "cold", contest.contenders)
-    number = f"{calls:,} call{'s' if calls > 1 else ''} from a cold start"
+    number = f"{counted(calls, 'call')} from a cold start"
     if best is None:
         return f"{number}: nobody can be ranked"
     least = f"{best.line.label} costs least, {number_format.seconds(best.line.total_s(calls))} s"

@@ -94,16 +94,21 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
-    certainties = [headline_of(each).certainty for each in best]
-    unsure = [each for each, how in zip(best, certainties, strict=True) if how in (Certainty.DOUBTED, Certainty.OPEN)]
-    if set(certainties) == {Certainty.ALONE}:  # there is no other one
+    answers = [headline_of(each) for each in best]
+    if {each.certainty for each in answers} == {Certainty.ALONE}:  # there is no other one
         return ""
+    unsure = [
+        (contest, answer)
+        for contest, answer in zip(best, answers, strict=True)
+        if answer.doubts or answer.certainty is Certainty.OPEN
+    ]
     if not unsure:
         return f", and nothing was found that could change {'the' if len(contests) == 1 else 'a'} winner"
     if len(contests) > 1:
         names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
-        return f"; findings could change the winner of {listed(first([names[id(each)] for each in unsure]))}"
-    count = 1 if unsure[0].load else len(doubts_by_effect(unsure[0])[Effect.WINNER])
+        return f"; findings could change the winner of {listed(first([names[id(each)] for each, _ in unsure]))}"
+    ((contest, answer),) = unsure
+    count = len(answer.doubts if contest.load else doubts_by_effect(contest)[Effect.WINNER])
     what = "more processes" if not count else "one finding" if count == 1 else f"{count} findings"
     return f"; {what} could change the winner"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
+from bakeoff.records.text import counted
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
@@ -116,7 +117,7 @@ def _agreement(generated: Generated | None) -> str:
 
 def _sizes(generation: Generation) -> str:
     batch = f"{generation.sequences} sequences of " if generation.sequences > 1 else ""
-    return f"{batch}{generation.new_tokens} tokens after a prompt of {generation.prompt}"
+    return f"{batch}{counted(generation.new_tokens, 'token')} after a prompt of {generation.prompt}"
 
 
 def _memory(generation: Generation) -> Table:

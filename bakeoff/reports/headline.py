@@ -11,7 +11,7 @@ from bakeoff.judging.doubts import NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed
@@ -41,7 +41,7 @@ def spell(contest: ContestJudgement, question: Question, value: float) -> str:
             return f"{number_format.rate(value)} tokens/s in decode"
         case Question.CALLS:
             calls = contest.calls or 0
-            return f"{number_format.seconds(value)} s for {calls:,} call{'s' if calls > 1 else ''}"
+            return f"{number_format.seconds(value)} s for {counted(calls, 'call')}"
 
 
 def condition(contest: ContestJudgement) -> str | None:

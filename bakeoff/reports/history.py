@@ -11,7 +11,7 @@ from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.charts import draw_history
 from bakeoff.reports.markdown import details, escape, table
@@ -62,7 +62,7 @@ def read(folder: Path) -> History:
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     """Return the whole history. `figures` are files beside it; those that are PNG are embedded."""
-    count = "1 run" if len(history.runs) == 1 else f"{len(history.runs)} runs"
+    count = counted(len(history.runs), "run")
     first, last = history.runs[0].day, history.runs[-1].day
     sections = [f"# History: {count}, {first if first == last else f'{first} to {last}'}"]
     sections += [f"![Median latency from run to run]({path.name})" for path in figures if path.suffix == ".png"]
@@ -75,7 +75,7 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     sections += ["## Runs", _runs_table(history)]
     if history.skipped:
         skipped = "\n".join(f"- {escape(reason)}" for reason in history.skipped)
-        sections.append(details(f"{len(history.skipped)} reports left out", skipped))
+        sections.append(details(f"{counted(len(history.skipped), 'report')} left out", skipped))
     return "\n\n".join(sections) + "\n"
 
 

@@ -277,12 +277,10 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
 
 
 def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
-    """Return the doubts, the one first that the answer names."""
-    named: list[str] = []
-    if isinstance(asked.doubt, LoadDoubt):
-        named = [load.doubt(contest.load, asked.doubt)] if contest.load else []
-    elif asked.doubt:
-        named = [doubt_sentences.doubt(asked.doubt)]
+    """Return the doubts, those first that the answer rests on."""
+    named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
+    if contest.load:
+        named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
 
 

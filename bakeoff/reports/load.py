@@ -19,11 +19,13 @@ from bakeoff.judging.load import (
 )
 from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
+from bakeoff.records.text import counted
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 from bakeoff.reports.words import listed
 
+FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
 
 _SOAK = Part[LoadedCell, SoakSummary](lambda cell: cell.soak)
@@ -87,8 +89,9 @@ def tables(contest: ContestJudgement) -> list[Table]:
         for cell in load.cells
         for each in cell.load.tried
     ]
+    is_known = any(cell.value is not None or cell.load.settings or cell.load.reason for cell in load.cells)
     return [
-        table_of(f"Under load: {_scenario(load)}", columns, load.cells),
+        *([table_of(f"Under load: {_scenario(load)}", columns, load.cells)] if is_known else []),
         Table(
             "Every setting that was tried, in shorter windows",
             ["backend", "serves with", "reached", "why not"],
@@ -115,7 +118,8 @@ def verdict(load: LoadJudgement) -> str:
     """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
     if not load.ranked:
         reasons = listed([f"{cell.label}: {_why_unranked(load, cell)}" for cell in load.cells])
-        return f"under load nothing could be ranked ({reasons})."
+        rule = " First looks rank nothing: cells are compared in turns, side by side." if FIRST_LOOK in reasons else ""
+        return f"under load nothing could be ranked ({reasons}).{rule}"
     best, *others = load.ranked
     text = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
@@ -130,9 +134,11 @@ def verdict(load: LoadJudgement) -> str:
 
 def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
     """Return why a cell carried nothing, or what it carried at first if the run was interrupted before its turns."""
-    looks = [each.value for each in cell.load.tried if each.value and each.settings == cell.load.settings]
+    chosen, spec = cell.load.settings, load.scenario.spec
+    looks = [each.value for each in cell.load.tried if each.value and chosen in (None, each.settings)]
     if looks and not cell.load.turns and not cell.load.reason:
-        return f"no turn yet, but {_value(load, looks[-1])} by a first look"
+        at_first = looks[-1] if chosen else min(looks, key=spec.ms_per_request)
+        return f"no turn yet, but {_value(load, at_first)} {FIRST_LOOK}"
     return cell.load.reason or "no turn has a value"
 
 
@@ -143,7 +149,7 @@ def carried(load: LoadJudgement, value: float) -> str:
 
 def settings(chosen: ServingSettings) -> str:
     """Return `2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT`."""
-    parts = [f"{_counted(chosen.instances, 'instance')} x {_counted(chosen.threads, 'thread')}"]
+    parts = [f"{counted(chosen.instances, 'instance')} x {counted(chosen.threads, 'thread')}"]
     if chosen.batch > 1:
         within = f" within {chosen.wait_ms:g} ms" if chosen.wait_ms else ""
         parts.append(f"batches of up to {chosen.batch}{within}")
@@ -196,7 +202,8 @@ def doubt(load: LoadJudgement, doubt: LoadDoubt) -> str:
                 "grow: its rate may be up to 18 % too high."
             )
         case RequestsFailed():
-            return f"{doubt.label} failed {doubt.failed} of {doubt.requests:,} requests under load: {doubt.example}."
+            requests = counted(doubt.requests, "request")
+            return f"{doubt.label} failed {doubt.failed} of {requests} under load: {doubt.example}."
     assert_never(doubt)
 
 
@@ -238,7 +245,3 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
     text = number_format.rate(value) if load.scenario.spec.is_rate else number_format.milliseconds(value)
     return f"{text} {load.scenario.spec.unit}" if unit else text
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number > 1 else ''}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
 from bakeoff.reports.words import first, listed
@@ -43,13 +43,16 @@ def what_is_missing(report: Report) -> str:
     if report.reached < report.planned:
         labels = dict.fromkeys(each.cell.label for each in report.records if each.status is Status.NOT_REACHED)
         ahead = f" Not reached yet: {listed(first(list(labels)))}." if labels else ""
-        return f"Incomplete: {report.reached} of {report.planned} cells have ended or were measured in part.{ahead}"
+        have, were = ("has", "was") if report.planned == 1 else ("have", "were")
+        of_all = f"{report.reached} of {counted(report.planned, 'cell')}"
+        return f"Incomplete: {of_all} {have} ended or {were} measured in part.{ahead}"
     if report.request.get("load"):
         loads = [record.load for record in report.records if record.status is Status.OK]
         if unloaded := sum(load is None or not (load.turns or load.reason) for load in loads):
-            which = f"{unloaded} of {report.planned} cells {'has' if unloaded == 1 else 'have'}"
+            which = f"{unloaded} of {counted(report.planned, 'cell')} {'has' if unloaded == 1 else 'have'}"
             return f"Interrupted: {which} no number under load yet, and the answers are those so far."
-    return f"Interrupted: all {report.planned} cells have numbers, and the answers are those so far."
+    which = "its cell has" if report.planned == 1 else f"all {report.planned} cells have"
+    return f"Interrupted: {which} numbers, and the answers are those so far."
 
 
 def variables_to_set(environment: Environment) -> str:
@@ -146,6 +149,6 @@ def _gpu(gpu: Gpu) -> str:
         gpu.power_limit_w and f"limit {gpu.power_limit_w:.0f} W",
         gpu.temperature_c is not None and f"{gpu.temperature_c} °C",
         gpu.persistence_mode is False and "persistence mode off",
-        gpu.other_processes and f"{gpu.other_processes} other processes",
+        gpu.other_processes and f"{counted(gpu.other_processes, 'other process')}",
     ]
     return ", ".join(str(fact) for fact in facts if fact)

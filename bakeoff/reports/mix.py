@@ -6,7 +6,7 @@ from functools import partial
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import counted, one_line, spell_ms
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
@@ -28,7 +28,7 @@ def title(mix: Mix) -> str:
     calls = sum(size.calls for size in mix.sizes)
     of = "" if mix.covered == 1 else f" ({percent(mix.covered)} of all)"
     title = cell.model_copy(update={"dimensions": kept}).title
-    return f"{title}{run}: {calls:,} recorded calls{of} of {len(mix.sizes)} sizes"
+    return f"{title}{run}: {counted(calls, 'recorded call')}{of} of {counted(len(mix.sizes), 'size')}"
 
 
 def finding(mix: Mix) -> str:

@@ -12,7 +12,7 @@ from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.find_doubts import is_coarse
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import one_line, spell_ms, spell_rate
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
@@ -32,6 +32,9 @@ UNKNOWN = "?x"
 
 MOST_TIMES = 1000.0
 """A speed-up whose interval reaches further than this is told by its lower end alone."""
+
+rate = spell_rate
+"""Writes a rate as a run's log does."""
 
 _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
@@ -196,11 +199,6 @@ def metric_change(judged: MetricJudgement) -> str:
 def change_percent(share: float) -> str:
     """Return `+0.12 %` or `-12 %`: how much of the reference's value a metric has gained."""
     return f"{100 * share:+.2g} %" if abs(share) < 0.995 else f"{100 * share:+,.0f} %"
-
-
-def rate(value: float) -> str:
-    """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
 def floor(roofline: Roofline) -> str:

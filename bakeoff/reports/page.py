@@ -28,7 +28,7 @@ from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Phase, Record, Report
-from bakeoff.records.text import one_line, visible
+from bakeoff.records.text import counted, one_line, visible
 from bakeoff.reports import (
     charts,
     comparison,
@@ -224,7 +224,7 @@ def site_to_page(
     return _page(
         "site.html.jinja",
         palette,
-        title=f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
+        title=counted(len(runs), "run"),
         summary=sorted({machine.devices(run.judgement.report) for run in runs}),
         section=section,
         runs=runs,

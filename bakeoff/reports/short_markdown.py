@@ -61,7 +61,7 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
         f"## What to run now\n\n{fenced(chr(10).join(commands), 'sh')}" if commands else "",
         escape(screen.variables_to_set) if commands else "",
         *(_contest(contest, number) for number, contest in enumerate(contests[:MOST_CONTESTS], 1)),
-        f"{len(contests) - MOST_CONTESTS} more contests are in details.md." if len(contests) > MOST_CONTESTS else "",
+        f"Further contests in details.md: {len(contests) - MOST_CONTESTS}." if len(contests) > MOST_CONTESTS else "",
         _figure([path for path in figures if path.stem != "costs" or any(each.calls for each in contests)]),
         f"<sub>{escape(' · '.join(machine.summary(report)))}. Everything else is in [details.md]({DETAILS_MD}) and "
         "on the page report.html.</sub>",

@@ -11,6 +11,7 @@ from bakeoff.judging.starts import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
+from bakeoff.records.text import counted
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.tables import Column, Surface, Table, table_of
 from bakeoff.reports.words import first, listed
@@ -110,8 +111,8 @@ def notes_of(cells: Iterable[StartedCell], is_page_cache_dropped: bool = False) 
         "machine also reads them from its disk (bakeoff start --cold)."
     )
     return [
-        f"Medians of {number} fresh processes of each cell, started in turns, in random order, with empty caches for "
-        f"compilers. {files}",
+        f"Medians of {counted(number, 'fresh process')} of each cell, started in turns, in random order, with empty "
+        f"caches for compilers. {files}",
         "An environment is all distributions that requirements.txt brings, as they are installed here, without Python. "
         "For eager it is those that its script imports; what your model's own file imports is not counted. For a "
         "program in C++ it is the libraries that its process had loaded, without those of the system.",

@@ -12,7 +12,7 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences, words
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
@@ -97,7 +97,7 @@ def failure(suite: Suite, failures: Failures) -> str:
     ending = number_format.ending(record)
     if failures.cell.unmet:
         ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
-    models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({number_format.first_names(where, NAMES_SHOWN)})"
+    models = f"{counted(len(where), 'model')} ({number_format.first_names(where, NAMES_SHOWN)})"
     example = "such as " if failures.differ and not failures.cell.unmet else ""
     text = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
     return f"{', '.join(failures.labels)}: {ending} on {models}{text}"

@@ -8,6 +8,7 @@ from bakeoff.judging.compare import Comparison, Outcome
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Report
+from bakeoff.records.text import counted
 from bakeoff.reports import comparison as comparisons
 from bakeoff.reports import machine, number_format, sentences, suite_report
 from bakeoff.reports.columns import answers_of
@@ -40,7 +41,7 @@ def of_run(judgement: Judgement) -> str:
         shown_in(Surface.MARKDOWN, answers_of(contests), contests), contests[:CONTESTS_SHOWN]
     ).splitlines()
     if rest := contests[CONTESTS_SHOWN:]:
-        lines += ["", f"And {len(rest)} more contests."]
+        lines += ["", f"And {counted(len(rest), 'more contest')}."]
     failures: dict[tuple[str, str, str], list[str]] = {}
     for record in report.records:
         if record.status.is_failure:
@@ -79,7 +80,7 @@ def of_comparison(compared: Comparison) -> str:
         columns = shown_in(Surface.MARKDOWN, comparisons.columns_of(changes), changes)
         lines += ["", *table_of(columns, changes).splitlines()]
     if rest := len(compared.cells) - len(changes):
-        lines += ["", f"Not shown: {rest} cells of less weight, or of which nothing can be told."]
+        lines += ["", f"Not shown: {counted(rest, 'cell')} of less weight, or of which nothing can be told."]
     return _joined([*lines, "", f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."])
 
 

@@ -24,7 +24,7 @@ from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Cell, Record, Status
-from bakeoff.records.text import one_line
+from bakeoff.records.text import counted, one_line
 from bakeoff.reports import (
     cost_report,
     doubt_sentences,
@@ -190,7 +190,7 @@ class LiveTable:
     def _counts(self) -> str:
         ended = [line.record for line in self._lines.values() if line.record]
         statuses = Counter(record.status.value for record in ended)
-        parts = [f"{len(ended)} of {len(self._lines)} cells ended"]
+        parts = [f"{len(ended)} of {counted(len(self._lines), 'cell')} ended"]
         parts += [f"{number} {status}" for status, number in statuses.items()]
         in_flight = sum(line.is_in_flight for line in self._lines.values())
         return ", ".join([*parts, *([f"{in_flight} in flight"] if in_flight else []), self._times()])
@@ -490,7 +490,7 @@ def print_suite(suite: Suite, console: Console) -> None:
     for failures in suite.failures[:FAILURES_SHOWN]:
         print_wrapped(console, "x ", suite_report.failure(suite, failures))
     if further := suite.failures[FAILURES_SHOWN:]:
-        print_wrapped(console, "x ", f"and {len(further)} more reasons, which the report has")
+        print_wrapped(console, "x ", f"and {counted(len(further), 'more reason')}, which the report has")
     console.print()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits
+from bakeoff.records.text import counted
 from bakeoff.records.traits import Decision
 from bakeoff.reports.words import first, listed
 
@@ -58,12 +59,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     for decision in traits.decisions[:SHOWN_DECISIONS]:
         yield _of_decision(decision)
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
-        yield f"reads the values of its inputs at {more} more line{'s' if more > 1 else ''}"
+        yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if traits.settings:
         changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
-        threads = f", with {traits.threads} thread{'s' if traits.threads != 1 else ''} each" if traits.threads else ""
+        threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
         yield (
             f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "
             "of a cell decides"

@@ -32,6 +32,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Environment, Record
 from bakeoff.records.store import Store
+from bakeoff.records.text import counted
 from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, ProgressEvent, StartController
 from bakeoff.scaling.pool import Controller, end_all, expected_seconds
 from bakeoff.scaling.schedule import MAX_ATTEMPTS
@@ -295,7 +296,7 @@ def hardware() -> str:
     """Return the hardware of this machine in words, such that machines with the same words are comparable."""
     node = environment.capture()
     memory = f"{(node.memory_bytes or 0) / 2**30:.0f} GiB"
-    return ", ".join([node.cpu, f"{node.logical_cores} cores", memory, *(gpu.name for gpu in node.gpus)])
+    return ", ".join([node.cpu, counted(node.logical_cores or 0, "core"), memory, *(gpu.name for gpu in node.gpus)])
 
 
 def own_resources(resources: dict[str, float]) -> list[str]:

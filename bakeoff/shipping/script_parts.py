@@ -24,7 +24,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record, Report
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import counted, one_line, spell_ms
 
 MAX_CELLS_NAMED = 6
 
@@ -129,7 +129,7 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
         "Command": record.command,
         "Run": f"{report.run_id}, begun {record.started_at}, Bakeoff at commit {machine.git_commit or 'unknown'}",
         "Machine": ", ".join(
-            [machine.hostname, machine.os, machine.cpu, f"{machine.usable_cores} usable cores"]
+            [machine.hostname, machine.os, machine.cpu, counted(machine.usable_cores or 0, "usable core")]
             + (gpus if record.cell.device.is_cuda else [])
         ),
         "Versions": _pairs({"python": machine.python, **record.versions}),
@@ -167,7 +167,7 @@ def _result(record: Record) -> str:
     interval = latency.median_ci95_ms
     said = f"median latency {spell_ms(latency.median_ms)}"
     said += f" (95 % interval {spell_ms(interval.low)} to {spell_ms(interval.high)})" if interval else ""
-    said += f" over {latency.calls} calls"
+    said += f" over {counted(latency.calls, 'call')}"
     said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
     if latency.process_spread is not None:
         said += f", the slowest {100 * latency.process_spread:.2g} % over the fastest"

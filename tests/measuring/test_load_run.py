@@ -16,7 +16,7 @@ from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.load import SoakMissed, judge_load, misses_objective
-from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK, spelled_rate
+from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
@@ -26,6 +26,7 @@ from bakeoff.records.load import Load, LoadWindow, Objective, ServingSettings, T
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
+from bakeoff.records.text import spell_rate
 from tests.support import scripted
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
@@ -437,7 +438,25 @@ def test_the_log_and_the_report_tell_one_rate_of_a_soak(tmp_path: Path, monkeypa
     (lower,) = [doubt.lower for doubt in found.doubts if isinstance(doubt, SoakMissed)]
     soaks = [*(cell.soak for cell in found.cells), lower]
     told = [note.split(" serves ")[1].split(" requests/s for ")[0] for note in run.said if " requests/s for " in note]
-    assert len(told) == 3 and sorted(told) == sorted(spelled_rate(soak.rate) for soak in soaks if soak)
+    assert len(told) == 3 and sorted(told) == sorted(spell_rate(soak.rate) for soak in soaks if soak)
+
+
+def test_a_run_that_is_interrupted_in_a_search_keeps_its_first_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = CellUnderLoad._try
+
+    def interrupted(self: CellUnderLoad, settings: ServingSettings, *more: object) -> TriedSettings:
+        if settings.instances > 1:
+            raise KeyboardInterrupt
+        return attempt(self, settings, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CellUnderLoad, "_try", interrupted)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=SERVER)
+    loads = [record.load for record in run.records.values() if record.load]
+    assert [(len(load.tried), load.settings, load.turns) for load in loads] == [(1, None, [])]
+    judged = judge_load(list(run.records.values()))
+    assert judged is not None and not judged.ranked
 
 
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import html
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from bakeoff.judging.judgement import judge, judged_anew
@@ -104,6 +105,22 @@ def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
     screen = first_screen(judged(undecided, command="bakeoff --load server", request={"load": "server"}), "run")
     (command,) = screen.commands["the same with more processes, to decide it"]
     assert command.startswith("bakeoff --load server --processes ")
+
+
+@pytest.mark.parametrize(
+    ("rates", "ceiling", "told"),
+    [
+        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 10_000, "and nothing was found that could"),
+        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 800, "; one finding could"),
+        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
+        ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
+        ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 10_000, "and nothing was found that could"),
+        ({"onnx": [350], "openvino": [420]}, 10_000, "; more processes could"),
+    ],
+)
+def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[float]], ceiling: float, told: str) -> None:
+    records = [carrying(label, values, ceiling=ceiling) for label, values in rates.items()]
+    assert f"{told} change the winner" in first_screen(judged(records, request={"load": "server"}), "").whether_to_ship
 
 
 def test_where_eager_wins_there_is_nothing_to_export() -> None:

@@ -170,7 +170,11 @@ def test_cells_that_carried_nothing_have_their_reason() -> None:
 def test_cells_without_a_turn_have_what_they_carried_by_a_first_look() -> None:
     looked = carrying("openvino", [], settings=BEST, tried=TRIED)
     (sentence, *_) = load.sentences(judge(report([looked])).contests[0])
-    assert sentence == "Under load nothing could be ranked (openvino: no turn yet, but 410 requests/s by a first look)."
+    told = "no turn yet, but 410 requests/s by a first look"
+    rule = "First looks rank nothing: cells are compared in turns, side by side."
+    assert sentence == f"Under load nothing could be ranked (openvino: {told}). {rule}"
+    searching = carrying("openvino", [], settings=None, tried=[*TRIED[::-1]])
+    assert load.sentences(judge(report([searching])).contests[0]) == [sentence]
 
 
 def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, tmp_path: Path) -> None:

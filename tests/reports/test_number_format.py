@@ -3,6 +3,7 @@
 import pytest
 
 from bakeoff.records.schema import Status
+from bakeoff.records.text import counted
 from bakeoff.reports import number_format
 from tests.reports.samples import cell, failed
 
@@ -66,3 +67,17 @@ def test_a_phase_is_not_said_twice_beside_the_reason() -> None:
     assert (number_format.ending(crash), number_format.ending_beside_reason(crash)) == ("crash in load", "crash")
     error = failed(cell("onnx"), Status.ERROR, "no such operator", died_in="export")
     assert number_format.ending_beside_reason(error) == "error in export"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "written"),
+    [
+        (1, "cell", "1 cell"),
+        (0, "cell", "0 cells"),
+        (2, "process", "2 processes"),
+        (0.5, "time", "0.5 times"),
+        (12_345_678, "call", "12,345,678 calls"),
+    ],
+)
+def test_what_is_counted_has_a_plural_unless_it_is_one(number: float, noun: str, written: str) -> None:
+    assert counted(number, noun) == written

@@ -21,6 +21,7 @@ from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
 from bakeoff.records.schema import Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
+from bakeoff.records.text import counted
 
 
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
@@ -158,7 +159,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
 
 
 def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
-    done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
+    done = f"{counted(kept.epochs, 'process')}"
     run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
     if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
         run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")

@@ -17,6 +17,7 @@ from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.load import Load, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
+from bakeoff.records.text import counted, spell_rate
 
 SETTINGS_SHARE = 0.4
 """The search for settings takes at most this share of the time that a budget leaves for load."""
@@ -87,13 +88,16 @@ class LoadRounds:
         if not has_settings and cell_run.is_right:
             label = cell_run.cell.label
             self._run.progress.note(f"looking for the settings with which {label} serves best")
+            looks: list[TriedSettings] = []
 
             def tell(tried: TriedSettings) -> None:
+                looks.append(tried)
+                cell_run.load = self._plan.load(looks)  # for the report of a run that ends now
                 with_settings = f"with {spelled(tried.settings)}"
                 if tried.value is None:
                     self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
                     return
-                value = f"{spelled_rate(tried.value)} {self._spec.unit}"
+                value = f"{spell_rate(tried.value)} {self._spec.unit}"
                 self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
             ends_s = min(ends_s, self._now_s + MOST_OF_SEARCH * self._plan.search_s)
@@ -103,13 +107,13 @@ class LoadRounds:
                 return
             tried = (each.value for each in reversed(load.tried) if each.settings == load.settings)
             best = next(value for value in tried if value)
-            value = f"{spelled_rate(best)} {self._spec.unit}"
+            value = f"{spell_rate(best)} {self._spec.unit}"
             self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
         """Tell the value that each cell had in the turn that has just ended."""
         values = {each.cell.label: each.load.turns[-1].value for each in self._alive if each.load and each.load.turns}
-        in_words = [f"{label} {spelled_rate(value)}" if value else f"{label} none" for label, value in values.items()]
+        in_words = [f"{label} {spell_rate(value)}" if value else f"{label} none" for label, value in values.items()]
         if in_words:
             self._run.progress.note(f"{what}: {', '.join(in_words)} {self._spec.unit}")
 
@@ -127,7 +131,7 @@ class LoadRounds:
 
     def _say_soak(self, cell_run: CellRun, windows: Sequence[LoadWindow], ending: str) -> None:
         if windows:
-            seconds, rate = sum(each.seconds for each in windows), spelled_rate(soaked_rate(windows))
+            seconds, rate = sum(each.seconds for each in windows), spell_rate(soaked_rate(windows))
             label = cell_run.cell.label
             self._run.progress.note(f"{label} serves {rate} requests/s for {seconds:.3g} s {ending}")
 
@@ -183,14 +187,9 @@ class LoadRounds:
         return self._run.time_plan.contest_ends_s
 
 
-def spelled_rate(value: float) -> str:
-    """Return `24,899` or `31.42`."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
 def spelled(settings: ServingSettings) -> str:
     """Return `2 instances`, or `1 instance, batches of 4, hint THROUGHPUT`."""
-    parts = [f"{settings.instances} instance{'s' if settings.instances > 1 else ''}"]
+    parts = [counted(settings.instances, "instance")]
     parts += [f"batches of {settings.batch}"] if settings.batch > 1 else []
     return ", ".join([*parts, *(f"{name} {value}" for name, value in settings.options.items())])
 

@@ -16,6 +16,7 @@ from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
+from bakeoff.records.text import counted, spell_rate
 
 Take = Callable[[TakeLoad], TrafficWindow]
 """Has the worker of a cell take one window. Raises CellEnded where the cell ends instead."""
@@ -142,13 +143,8 @@ class CellUnderLoad:
                 if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
         chosen = None if best is None else tried[best]
-        load = Load(
-            scenario=self._plan.scenario,
-            streams=self._plan.streams,
-            objective=self._plan.objective,
-            tried=tried,
-            left_out=[*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if is_over else [])],
-        )
+        left_out = [*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if is_over else [])]
+        load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
             return load.model_copy(update={"reason": tried[0].reason})
         settings = chosen.settings
@@ -232,7 +228,7 @@ class CellUnderLoad:
         if best.value is None:
             return ""
         if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
-            return f"answers {capacity:.4g} requests/s at most"
+            return f"answers {spell_rate(capacity)} requests/s at most"
         if not other.have_instances_of(best.settings):
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
@@ -388,7 +384,7 @@ class CellUnderLoad:
         lowest = min((window.asked_rate or window.rate for window in windows), default=0.0)
         limit = self._plan.objective
         missed = f"{limit.percentile} < {limit.limit_ms:g} ms does not hold" if limit else "nothing was answered"
-        return f"{missed} even at {lowest:.3g} requests/s"
+        return f"{missed} even at {spell_rate(lowest)} requests/s"
 
 
 def layouts(threads: int, knobs: ServingKnobs, on_gpu: bool) -> list[ServingSettings]:
@@ -416,4 +412,4 @@ def is_settled(leads: Sequence[float]) -> bool:
 
 
 def failures_of(window: LoadWindow) -> str:
-    return f"{window.failed} of {window.requests} requests failed: {window.failure}"
+    return f"{window.failed} of {counted(window.requests, 'request')} failed: {window.failure}"

@@ -17,6 +17,7 @@ from bakeoff.judging.estimate import fastest, undisturbed_rounds
 from bakeoff.judging.gaps import MIN_CALM_SHARE, imprecise, unclear
 from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from bakeoff.records.schema import Burst, LeftEarly, Ratio
+from bakeoff.records.text import counted
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -154,7 +155,8 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
     pairs = ", ".join(f"{fast} against {slow}" for fast, slow in open_pairs)
     if not has_budget:
         return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
-    return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: more of each")
+    of_each = f"{counted(done, 'process')} of each cell {'does' if done == 1 else 'do'}"
+    return NextEpoch(True, f"{of_each} not decide {pairs}: more of each")
 
 
 def expected_epochs(plan: SamplingPlan, done: int, leads: Sequence[Ratio]) -> int:

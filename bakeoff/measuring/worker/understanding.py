@@ -25,6 +25,7 @@ from bakeoff.measuring.worker.value_reads import ReadingWatch, Values
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import first_line
 from bakeoff.records.precision import Precision
+from bakeoff.records.text import counted
 from bakeoff.records.traits import Decision, ModelTraits
 
 Outputs = tuple[torch.Tensor, ...]
@@ -432,7 +433,7 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
             if not is_choice and (told := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
                 return f"output {place} {told} in {precision} and in float64"
         if len(ours) != len(theirs):
-            return f"{len(ours)} outputs in {precision}, and {len(theirs)} in float64"
+            return f"{counted(len(ours), 'output')} in {precision}, and {len(theirs)} in float64"
     return ""
 
 

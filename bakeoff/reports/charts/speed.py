@@ -6,6 +6,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import relation
 from bakeoff.judging.ranking import CALLED
 from bakeoff.records.schema import Ratio
+from bakeoff.records.text import counted
 from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import (
     BAR_Y,
@@ -98,8 +99,8 @@ def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> 
         end = max(end, found.median_ci95_ms.high)
     note = f" {cell.record.status}" if is_wrong else ""
     shapes.append(Text(end, y, f"{number_format.milliseconds(found.median_ms)}{note}"))
-    tip = f"{cell.label}: {number_format.median(found)} ms, {found.calls:,} calls in {found.processes} processes"
-    return Mark(tuple(shapes), tip, palette(cell.label))
+    measured = f"{counted(found.calls, 'call')} in {counted(found.processes, 'process')}"
+    return Mark(tuple(shapes), f"{cell.label}: {number_format.median(found)} ms, {measured}", palette(cell.label))
 
 
 def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> Mark:
@@ -108,5 +109,5 @@ def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> M
     whisker: list[Shape] = [interval(low, high, y)] if low < high else []
     is_called = cell.is_baseline or relation(ratio) in CALLED
     shapes = (*whisker, Dots((ratio.value,), (y,), is_called), Text(max(high, ratio.value), y, text))
-    tip = f"{cell.label}: {text} {number_format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
+    tip = f"{cell.label}: {text} {number_format.ratio_interval(ratio.ci95)} over {counted(ratio.processes, 'process')}"
     return Mark(shapes, tip, palette(cell.label))
