@@ -633,12 +633,10 @@ def blame_cell(
         Path | None, typer.Option(help="File for a script with the part that fails alone, for its library's makers")
     ] = None,
     keep_fp32: Annotated[
-        bool,
-        typer.Option("--keep-fp32", help="Which modules must stay in fp32, of a cell in fp16, bf16 or int8"),
+        bool, typer.Option("--keep-fp32", help="Which modules must stay in fp32, of a cell in fp16, bf16 or int8")
     ] = False,
     tolerance: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="With --keep-fp32: the largest relative error [what the run requires]"),
+        float | None, typer.Option(min=0.0, help="With --keep-fp32: the largest relative error [what the run requires]")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the result as Markdown")] = None,
 ) -> int:

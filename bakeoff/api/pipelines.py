@@ -354,11 +354,7 @@ def _was_evaluated(record: Record) -> bool:
 
 
 def measure_in_turn(
-    pipeline: object,
-    example: object,
-    winners: Winners,
-    bursts: dict[str, list[Burst]],
-    seconds: float = ROUNDS_S,
+    pipeline: object, example: object, winners: Winners, bursts: dict[str, list[Burst]], seconds: float = ROUNDS_S
 ) -> None:
     """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call.
 
@@ -416,10 +412,7 @@ def _sides(winners: Winners) -> dict[str, Winners]:
 def _of_whole(like: Record, pipeline: object) -> Record:
     """Return a record of the whole pipeline, which runs where this record of a part does."""
     own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
-    return Record(
-        cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}),
-        status=Status.OK,
-    )
+    return Record(cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}), status=Status.OK)
 
 
 def _record(like: Record, label: str, bursts: list[Burst], began: datetime) -> Record:

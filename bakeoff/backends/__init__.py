@@ -30,11 +30,7 @@ TABLE: dict[str, str] = {
 SELFCHECK: dict[str, str] = {"eager-again": "bakeoff.backends.eager:EagerAgain"}
 """The copy with which `bakeoff selfcheck` compares eager. It is found by name, but is in no list."""
 
-ALIASES: dict[str, str] = {
-    "jit": "torchscript",
-    "torch_compile": "inductor",
-    "onnxruntime": "onnx",
-}
+ALIASES: dict[str, str] = {"jit": "torchscript", "torch_compile": "inductor", "onnxruntime": "onnx"}
 ONLY_BY_NAME = frozenset({"hotpath", "onnxruntime-genai"})
 """Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run, and
 `onnxruntime-genai` does nothing but `--task generate`."""

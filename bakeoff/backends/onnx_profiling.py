@@ -240,11 +240,7 @@ def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner])
     operator = str(event["args"]["op_name"])
     owner = owners.get(name_of(event), Owner((), Kind.COPY) if operator in LAYOUT else NOBODY)
     return TracedSpan(
-        name=operator,
-        modules=owner.modules,
-        kind=owner.kind,
-        begun_us=event["ts"] - begun,
-        lasted_us=event["dur"],
+        name=operator, modules=owner.modules, kind=owner.kind, begun_us=event["ts"] - begun, lasted_us=event["dur"]
     )
 
 

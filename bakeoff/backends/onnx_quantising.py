@@ -24,11 +24,7 @@ ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
 
 
 def static_onnx(
-    exported: OnnxModel,
-    calibration: Iterable[Inputs],
-    folder: Path,
-    symmetric: bool = False,
-    kept: Sequence[str] = (),
+    exported: OnnxModel, calibration: Iterable[Inputs], folder: Path, symmetric: bool = False, kept: Sequence[str] = ()
 ) -> OnnxModel:
     """Quantise `exported` with ONNX Runtime's quantize_static into `folder`/int8.onnx, with Q/DQ pairs around layers.
 

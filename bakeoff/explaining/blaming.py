@@ -49,13 +49,7 @@ def blame_cell(path: Path, label: str, tell: Callable[[str], None]) -> Blamable:
     fails = record.status in (Status.ERROR, Status.UNSUPPORTED)
     request = Request(**report.request)
     blame = asked_of_worker(
-        path,
-        report,
-        record,
-        lambda facts: BlameCell(**facts, looks_for_failure=fails),
-        Blamed,
-        tell,
-        SEARCH_LIMIT_S,
+        path, report, record, lambda facts: BlameCell(**facts, looks_for_failure=fails), Blamed, tell, SEARCH_LIMIT_S
     ).blame
     if blame.place is not None and blame.sources:
         python = str(request.env.get(record.cell.environment, sys.executable))

@@ -57,10 +57,7 @@ def _read() -> Iterator[tuple[str, Any]]:
     yield "device", str(torch.get_default_device())
     yield (
         "deterministic",
-        (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
+        (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
     )
     yield from _attributes(ATTRIBUTES)
     for kind in ATTENTION:

@@ -17,16 +17,7 @@ import torch
 from bakeoff.hotpath.flattening import key_of, shapeless, tensors_in
 from bakeoff.hotpath.knowledge import LOG
 from bakeoff.hotpath.meters import HostMeter, meter_for
-from bakeoff.hotpath.stages import (
-    WEIGHTS_CHANGED,
-    EagerStage,
-    FollowedModule,
-    Path,
-    Policy,
-    Settled,
-    Stage,
-    Watching,
-)
+from bakeoff.hotpath.stages import WEIGHTS_CHANGED, EagerStage, FollowedModule, Path, Policy, Settled, Stage, Watching
 from bakeoff.hotpath.watching import WatchBudget
 
 MAX_PATHS = 16

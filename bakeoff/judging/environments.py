@@ -80,11 +80,7 @@ def _facts(environment: Environment) -> _Facts:
         "commit": environment.git_commit,
         "uncommitted changes": environment.git_dirty,
     }
-    return {
-        **_known(machine, Bearing.MACHINE),
-        **_known(speed, Bearing.SPEED),
-        **_known(notes, Bearing.NOTE),
-    }
+    return {**_known(machine, Bearing.MACHINE), **_known(speed, Bearing.SPEED), **_known(notes, Bearing.NOTE)}
 
 
 def _gpu_facts(gpu: Gpu) -> dict[str, object]:

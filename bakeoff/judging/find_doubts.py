@@ -133,9 +133,7 @@ def is_coarse(check: Accuracy) -> bool:
     return check.passed and not check.unchecked and not check.allclose and check.relative_rmse > COARSE_ERROR
 
 
-def _of_metrics(
-    ranking: Ranking,
-) -> Iterator[NotEvaluated | WithoutInterval | JudgedByCalibration | EvaluationVaries]:
+def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval | JudgedByCalibration | EvaluationVaries]:
     """Yield why the user's own function gave no metrics, once for all cells that share the reason, or weak ones."""
     failed: dict[tuple[str, bool], list[str]] = {}
     for records, of_reference in ((ranking.ranked, False), (ranking.measured, True)):

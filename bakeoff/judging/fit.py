@@ -21,15 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bakeoff.judging.estimate import (
-    LEAST_ERROR,
-    Series,
-    Turn,
-    are_enough,
-    medians_and_errors,
-    series_of,
-    shared_logs,
-)
+from bakeoff.judging.estimate import LEAST_ERROR, Series, Turn, are_enough, medians_and_errors, series_of, shared_logs
 from bakeoff.judging.intervals import (
     around,
     median_interval,

@@ -11,13 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bakeoff.judging.contest import (
-    CellJudgement,
-    ContestJudgement,
-    GeneratingCell,
-    Generation,
-    PrecisionJudgement,
-)
+from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation, PrecisionJudgement
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.judging.precisions import best_of_each, places_of, sharing_first_place
 from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio, Record

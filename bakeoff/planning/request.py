@@ -163,8 +163,7 @@ class Request(Frozen):
         ),
     ] = Field(default=None, ge=1, le=100)
     builds: Annotated[
-        int,
-        Option(("--builds",), "Build each cell anew so often, in processes of its own", in_record_command=True),
+        int, Option(("--builds",), "Build each cell anew so often, in processes of its own", in_record_command=True)
     ] = Field(default=1, ge=1, le=20)
     schedule: Annotated[
         Schedule,

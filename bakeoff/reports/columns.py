@@ -125,11 +125,7 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
 
 
 BACKEND = Column[CellJudgement](
-    "backend",
-    lambda row: row.label,
-    write=one_line,
-    is_text=True,
-    surfaces=Surface.ALL | Surface.SHORT,
+    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL | Surface.SHORT
 )
 
 STATUS = Column[CellJudgement](

@@ -290,8 +290,7 @@ def of_machines(judged: Machines) -> MachinesAnswer:
 
 def of_explanation(explanation: Explanation, profiles: Sequence[CellProfile]) -> ExplanationAnswer:
     return ExplanationAnswer(
-        explanation=explanation,
-        profiles=[profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles],
+        explanation=explanation, profiles=[profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles]
     )
 
 

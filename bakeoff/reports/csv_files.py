@@ -159,12 +159,7 @@ def _spelled(value: Raw) -> Raw:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-ACCURACY = {
-    Status.OK: "pass",
-    Status.INCORRECT: "fail_accuracy",
-    Status.OOM: "OOM",
-    Status.TIMEOUT: "timeout",
-}
+ACCURACY = {Status.OK: "pass", Status.INCORRECT: "fail_accuracy", Status.OOM: "OOM", Status.TIMEOUT: "timeout"}
 """What benchmarks/dynamo calls an ending. What failed otherwise is `fail_to_run`."""
 
 GIGABYTE = 1e9

@@ -23,7 +23,7 @@ from bakeoff.judging.explanation import (
 from bakeoff.records.profile import CellProfile, Kind, ThreadUse
 from bakeoff.records.schema import Status
 from bakeoff.records.text import counted, one_line, spell_ms
-from bakeoff.reports.markdown import escape, text_table
+from bakeoff.reports.markdown import escape, items, text_table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
 from bakeoff.reports.sentences import ratio as times
 
@@ -44,14 +44,10 @@ def to_markdown(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
         f"**{escape(headline(explanation))}**",
         *(f"**{escape(warning)}**" for warning in warnings(explanation)),
         times_table(explanation),
-        bullets(notes(explanation, cells)),
-        *(f"**{escape(cell.profile.label)}**\n\n{bullets(work_lines(cell.profile))}" for cell in cells),
+        items(notes(explanation, cells)),
+        *(f"**{escape(cell.profile.label)}**\n\n{items(work_lines(cell.profile))}" for cell in cells),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escape(line)}" for line in lines)
 
 
 def warnings(explanation: Explanation) -> list[str]:

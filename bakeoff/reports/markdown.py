@@ -14,16 +14,7 @@ from bakeoff.judging.judgement import ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Environment, Record, Report, Status
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import (
-    cost_report,
-    doubt_sentences,
-    dynamic,
-    machine,
-    mix,
-    number_format,
-    sentences,
-    suite_report,
-)
+from bakeoff.reports import cost_report, doubt_sentences, dynamic, machine, mix, number_format, sentences, suite_report
 from bakeoff.reports.columns import answers_of, columns_of
 from bakeoff.reports.first_screen import FirstScreen, first_screen
 from bakeoff.reports.further_answers import FurtherAnswer, further_answers

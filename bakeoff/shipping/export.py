@@ -59,13 +59,7 @@ class Format(StrEnum):
         return f"To check and to measure it: python {shlex.quote(str(file))}"
 
 
-COMMON_IMPORTS = (
-    "import gc",
-    "import os",
-    "import statistics",
-    "from time import perf_counter_ns",
-    "import numpy",
-)
+COMMON_IMPORTS = ("import gc", "import os", "import statistics", "from time import perf_counter_ns", "import numpy")
 
 
 def choose(report: Report, name: str | None) -> Record:

@@ -16,11 +16,7 @@ from bakeoff.judging.acceptance import may_be_accepted
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.measuring.controller.ahead import LIMIT_S, AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
-from bakeoff.measuring.controller.cell_record import (
-    GrowingRecord,
-    cause_of_death,
-    wrong_outputs,
-)
+from bakeoff.measuring.controller.cell_record import GrowingRecord, cause_of_death, wrong_outputs
 from bakeoff.measuring.controller.contest_setup import ContestSetup
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
@@ -57,17 +53,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import (
-    Accuracy,
-    Burst,
-    Cell,
-    Conditions,
-    KernelTimes,
-    Phase,
-    Record,
-    Status,
-    WarmUp,
-)
+from bakeoff.records.schema import Accuracy, Burst, Cell, Conditions, KernelTimes, Phase, Record, Status, WarmUp
 from bakeoff.records.store import UnfinishedCell
 
 TICK_S = 0.5

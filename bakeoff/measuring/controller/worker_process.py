@@ -48,12 +48,7 @@ class Worker:
     """One worker process. Its events come through `receive`, in order."""
 
     def __init__(
-        self,
-        pid: int,
-        connection: Connection,
-        assignment: Assignment,
-        keeps_workspace: bool,
-        exit_status: ExitStatus,
+        self, pid: int, connection: Connection, assignment: Assignment, keeps_workspace: bool, exit_status: ExitStatus
     ) -> None:
         self.pid = pid
         self.mark = assignment.mark

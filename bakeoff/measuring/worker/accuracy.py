@@ -641,10 +641,7 @@ class _CheckedOutput:
 
 
 def _checked_outputs(
-    errors: Sequence[_Errors],
-    reference: Reference,
-    precision: Precision,
-    training_outputs: Sequence[TrainingOutput],
+    errors: Sequence[_Errors], reference: Reference, precision: Precision, training_outputs: Sequence[TrainingOutput]
 ) -> list[_CheckedOutput]:
     if training_outputs or precision.is_quantised:
         return _checked_by_tolerances(errors, reference, precision, training_outputs)
@@ -731,10 +728,7 @@ def _share(error: float, limit: float) -> float:
 
 
 def _checked_by_tolerances(
-    errors: Sequence[_Errors],
-    reference: Reference,
-    precision: Precision,
-    training_outputs: Sequence[TrainingOutput],
+    errors: Sequence[_Errors], reference: Reference, precision: Precision, training_outputs: Sequence[TrainingOutput]
 ) -> list[_CheckedOutput]:
     """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
     size_of_kind = _sizes_of_kinds(errors, training_outputs)

@@ -323,10 +323,7 @@ class Search:
         flat = Inputs(self._whole.given(self._dtype).tensors())
         announced = f"build {self._builder.builds + 1}: the whole model, with the outputs of {len(parts)} modules"
         try:
-            with (
-                self._worker.phases.announced(announced),
-                Watched(self._whole.module, form, sorted(paths)) as watched,
-            ):
+            with self._worker.phases.announced(announced), Watched(self._whole.module, form, sorted(paths)) as watched:
                 outputs = iter(self._builder.outputs_of(watched, flat, self._builder.calibration))
         except Exception:  # a library may not take so many outputs, and the figure then has local errors only
             return [None] * len(parts)

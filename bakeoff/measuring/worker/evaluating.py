@@ -184,9 +184,7 @@ def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) 
 
     with contextlib.chdir(worker.started_in):  # where the data of `evaluate` may lie
         return evaluated(
-            worker.cell,
-            job.evaluation.function,
-            lambda: Predict(sample, call, sets, axes, find_stages=find_stages),
+            worker.cell, job.evaluation.function, lambda: Predict(sample, call, sets, axes, find_stages=find_stages)
         )
 
 

@@ -155,12 +155,7 @@ def warm_up(
 
 
 def burst(
-    compiled: Compiled,
-    sets: Sequence[Inputs],
-    clock: Clock,
-    seconds: float,
-    min_calls: int,
-    wanted_calls: int = 0,
+    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, min_calls: int, wanted_calls: int = 0
 ) -> list[int]:
     """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
 
