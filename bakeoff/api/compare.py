@@ -188,7 +188,6 @@ def compare(
 
 
 def keywords() -> list[str]:
-    """Return the names of all keywords of `compare`."""
     parameters = inspect.signature(compare).parameters.values()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 

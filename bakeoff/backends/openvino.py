@@ -392,7 +392,6 @@ def _shared(tensor: torch.Tensor) -> Any:
 
 
 def _copied(tensor: Any) -> torch.Tensor:
-    """Return a copy of an OpenVINO tensor as a torch tensor."""
     import torch
 
     copy = torch.empty(tuple(tensor.shape), dtype=_torch_type(tensor.element_type))

@@ -147,7 +147,6 @@ def kind_of(name: str) -> Kind:
 
 
 def module_paths(module: torch.nn.Module) -> dict[int, str]:
-    """Return the path of each module by its identity."""
     return {id(child): path for path, child in module.named_modules()}
 
 

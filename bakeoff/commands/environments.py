@@ -29,7 +29,6 @@ ASKED = "packages.txt"
 
 
 def folder() -> Path:
-    """Return the folder that holds the environments."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(caches, "bakeoff", "environments").expanduser()
 

@@ -31,7 +31,7 @@ def version() -> str:
         [
             f"bakeoff {bakeoff.__version__}",
             *at,
-            _spelled({"torch": _version("torch")}),
+            _spelled({"torch": installed("torch")}),
             f"Python {platform.python_version()}",
         ]
     )
@@ -88,7 +88,7 @@ def _listed_backend(name: str, availability: Mapping[tuple[str, str], str]) -> L
         description=backend.description,
         modes=list(backend.mode_names()),
         best=_best_modes(backend),
-        versions={library: _version(library) for library in backend.libraries},
+        versions={library: installed(library) for library in backend.libraries},
         caveat=backend.caveat,
         devices=devices,
     )
@@ -104,7 +104,6 @@ def _listed_model(name: str) -> ListedModel:
 
 
 def backends_table(listed: Iterable[ListedBackend]) -> Table:
-    """Return a table of these backends."""
     table = _table("Backends")
     for each in listed:
         lines = [Text(each.error, "red")]
@@ -119,7 +118,8 @@ def backends_table(listed: Iterable[ListedBackend]) -> Table:
     return table
 
 
-def _version(library: str) -> str | None:
+def installed(library: str) -> str | None:
+    """Return the version of a package in the environment that runs Bakeoff, or None."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:

@@ -22,6 +22,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Cell
+from bakeoff.records.text import counted
 
 Place = tuple[str, Device, str]
 """A backend, on a device, in an environment."""
@@ -63,7 +64,7 @@ class Preview(Frozen):
             yield f"nobody knows how long evaluate takes: {spell_seconds(USUAL_EVALUATE_S)} a call are counted"
         beside = f", side by side on {', '.join(self.places)}" if self.places else ""
         contests, cells = len(self.contests), sum(len(contest.labels) for contest in self.contests)
-        yield f"{_count(contests, 'contest')}, {_count(cells, 'cell')}{beside}: about {spell_seconds(self.seconds)}"
+        yield f"{counted(contests, 'contest')}, {counted(cells, 'cell')}{beside}: about {spell_seconds(self.seconds)}"
         if self.budget_s is not None and self.budget_s < self.seconds:
             yield f"--budget ends it after {spell_seconds(self.budget_s)}"
 
@@ -126,7 +127,3 @@ def _absence(cell: Cell, launcher: Launcher) -> str:
         return ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
     except BakeoffError as error:
         return str(error)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ from packaging.utils import canonicalize_name
 
 from bakeoff.backends.traps import Library
 from bakeoff.commands import environments
+from bakeoff.commands.listing import installed
 from bakeoff.doctor import facts
 from bakeoff.doctor.diagnosis import OtherEnvironment
 from bakeoff.measuring.controller.launcher import create_launcher
@@ -31,7 +32,7 @@ def examine_environment(
         package: each for package, each in known.items() if package in contents or set(named) & set(each.backends)
     }
     there = [
-        library.model_copy(update={"version": contents.get(library.name) or facts.installed(library.name)})
+        library.model_copy(update={"version": contents.get(library.name) or installed(library.name)})
         for library in (needed | wanted).values()
     ]
     with create_launcher(start_method, python) as server:
@@ -41,7 +42,7 @@ def examine_environment(
 
 def differences(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
     """Return the version there and that in the environment of Bakeoff, if any, for each package that differs."""
-    both = {package: (version, facts.installed(package)) for package, version in contents.items()}
+    both = {package: (version, installed(package)) for package, version in contents.items()}
     return {package: (there, here) for package, (there, here) in both.items() if there != here}
 
 

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from bakeoff import backends
 from bakeoff.backends.traps import Facts, GpuState, Library
+from bakeoff.commands.listing import installed
 from bakeoff.doctor.traps import OVERRIDES
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launcher
@@ -114,14 +115,6 @@ def module_of(library: str) -> str:
     first_parts = [path.parts[0].removesuffix(".py") for path in distribution.files or () if path.suffix == ".py"]
     modules = [name for name in listed or first_parts if name.isidentifier() and not name.startswith("_")]
     return own if own in modules or not modules else modules[0]
-
-
-def installed(library: str) -> str | None:
-    """Return the version of a package in the environment that runs Bakeoff, or None."""
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def compiler(variables: Mapping[str, str]) -> str | None:

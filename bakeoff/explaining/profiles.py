@@ -3,10 +3,10 @@ for a record."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
@@ -113,8 +114,7 @@ def check_comparable(cell: Cell, other: Cell) -> None:
         raise UsageError(f"{cell.id} is compared with itself: name another cell with --against")
 
 
-@contextlib.contextmanager
-def environment_of(report: Report, threads: int | None = None) -> Iterator[None]:
+def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
     """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run.
 
     With `threads`, torch and the engines get so many.
@@ -123,18 +123,7 @@ def environment_of(report: Report, threads: int | None = None) -> Iterator[None]
     in_run = {name: value for name, value in report.environment.variables.items() if name.startswith(OF_THREADS)}
     if threads:
         in_run |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    replace_variables(before, in_run)
-    try:
-        yield
-    finally:
-        replace_variables(in_run, before)
-
-
-def replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Take the old variables out of the environment, and put the new ones in."""
-    for name in old:
-        os.environ.pop(name, None)
-    os.environ.update(new)
+    return malloc.variables_in_place_of(before, in_run)
 
 
 Answer = TypeVar("Answer", Profiled, Blamed, KeptModules)

@@ -12,6 +12,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.planning.request import Request
 from bakeoff.records.profile import CellProfile, Kind, Part
 from bakeoff.records.schema import Cell
+from bakeoff.records.text import percent
 
 NOTEWORTHY_SHARE = 0.1
 """A share of the call that is worth a trial."""
@@ -90,10 +91,6 @@ def share_of(profile: CellProfile, is_meant: Callable[[Part], bool]) -> float:
 def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
     """Return the share of the profiled call in parts whose names have one of these texts."""
     return share_of(profile, lambda part: any(text in part.name.lower() for text in texts))
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], processes: int | None) -> Request:

@@ -37,7 +37,6 @@ ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def read() -> Settings:
-    """Return the settings of this process."""
     return tuple(_read())
 
 

@@ -215,6 +215,10 @@ class ContestJudgement:
         found = [each for each in self.cells if each.record.status in TOLD_ONCE and not each.record.asked_by_name]
         return found if len(found) < len(self.cells) else []
 
+    def cell_of(self, label: str | None) -> CellJudgement | None:
+        """Return the cell with this label, if there is one."""
+        return next((cell for cell in self.cells if cell.label == label), None)
+
     @property
     def unranked(self) -> list[CellJudgement]:
         return [cell for cell in self.cells if cell.rank is None]

@@ -27,6 +27,7 @@ from bakeoff.judging.decision import (
     TIE_MARGIN,
     WIDE_LEAD_CONFIDENCE,
     Relation,
+    is_over_processes,
     relation,
 )
 from bakeoff.judging.estimate import interval_at
@@ -305,8 +306,7 @@ def _believed(steady: Ratio, confidence: float) -> Ratio:
     """
     if steady.ci95 is None or relation(steady) in (Relation.FASTER, Relation.SLOWER):
         return steady
-    is_over_processes = steady.paired and steady.processes >= FEWEST_PROCESSES
-    interval = interval_at(steady, confidence) if is_over_processes else steady.ci95
+    interval = interval_at(steady, confidence) if is_over_processes(steady) else steady.ci95
     return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
 
 

@@ -107,7 +107,7 @@ def fewest_processes(ratio: Ratio) -> int:
 def _is_faster(ratio: Ratio, narrow: float) -> bool:
     if ratio.ci95 is None:
         return False
-    if not _is_over_processes(ratio):
+    if not is_over_processes(ratio):
         return ratio.ci95.low > 1 + (MARGIN if ratio.paired else MARGIN_UNPAIRED)
     is_wide = ratio.value >= 1 + narrow
     if not is_wide and (ratio.value < 1 + TIE_MARGIN or ratio.processes < FEWEST_FOR_NARROW_LEAD):
@@ -116,7 +116,7 @@ def _is_faster(ratio: Ratio, narrow: float) -> bool:
     return interval_at(ratio, confidence).low > 1 or _is_narrow(ratio.ci95)
 
 
-def _is_over_processes(ratio: Ratio) -> bool:
+def is_over_processes(ratio: Ratio) -> bool:
     """Return True if the interval contains the differences between equal processes, and the cells shared rounds."""
     return ratio.paired and ratio.processes >= FEWEST_PROCESSES
 

@@ -81,12 +81,13 @@ def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
     everything = [seen for bursts in measured for seen in _conditions(bursts)]
     if not everything:
         return []
+    waiting, stolen = (len(_those(measured, test)) / len(everything) for test in (_waited, _was_robbed))
     doubts: list[Doubt | None] = [
         _clock_fell(measured, everything),
         _clock_held_down(everything),
-        _threads_waited(measured, everything),
+        CoresTaken(waiting) if waiting >= NAMED_SHARE else None,
         _threads_always_waited(by_label),
-        _cores_stolen(measured, everything),
+        CoresStolen(stolen) if stolen >= NAMED_SHARE else None,
         _speed_drifted(measured),
         _gpu_shared(everything),
     ]
@@ -154,25 +155,11 @@ def _hottest_c(slowed: Iterable[Conditions]) -> int | None:
     return max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
 
 
-def _threads_waited(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> CoresTaken | None:
-    waiting = _those(measured, _waited)
-    if not waiting or len(waiting) < NAMED_SHARE * len(everything):
-        return None
-    return CoresTaken(len(waiting) / len(everything))
-
-
 def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> AlwaysWaited | None:
     """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
     shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
     named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
     return AlwaysWaited(named) if named else None
-
-
-def _cores_stolen(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> CoresStolen | None:
-    stolen = _those(measured, _was_robbed)
-    if not stolen or len(stolen) < NAMED_SHARE * len(everything):
-        return None
-    return CoresStolen(len(stolen) / len(everything))
 
 
 def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> SpeedDrifted | None:

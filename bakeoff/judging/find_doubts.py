@@ -46,10 +46,10 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import SETTLE, Accuracy, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
+"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
 
 TOLD_ONCE = (*CANNOT_RUN, Status.LEFT_OUT)
 """Cells that ended like this are told in one sentence, and have no row of a contest."""
-"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
 
 MAX_PROCESS_SPREAD = 0.05
 """If equal processes of a cell are further apart than this, that is a doubt."""

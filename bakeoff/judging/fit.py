@@ -177,7 +177,6 @@ def fit(cells: Mapping[str, Series]) -> Fit:
 
 
 def fit_records(records: Iterable[Record]) -> Fit:
-    """Fit the records of one contest."""
     return fit({record.cell.label: series_of(record.bursts) for record in records})
 
 

@@ -14,7 +14,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.price import Price
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.schema import Cell, Interval, Latency, Report
+from bakeoff.records.schema import Interval, Latency, Report
 
 CALLS = 1_000_000
 """Money is for so many calls."""
@@ -98,7 +98,8 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
     for name, report in reports.items():
         for contest in judge(report).contests:
             if offer := _offer(name, contest, prices.get(name)):
-                machines.setdefault(_title(contest.cell), []).append(offer)
+                title = contest.cell.title.replace(f" on {contest.cell.device}, ", ", ")  # machines differ by it
+                machines.setdefault(title, []).append(offer)
     several = {title: offers for title, offers in machines.items() if len({each.machine for each in offers}) > 1}
     questions = [
         Question(title, tuple(sorted(offers, key=lambda each: each.latency.median_ms)))
@@ -141,11 +142,6 @@ def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None
         joules_ci95=record.energy.ci95 if record.energy and record.energy.resolved_j is not None else None,
         price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,
     )
-
-
-def _title(cell: Cell) -> str:
-    """Return what was asked, without the device, which is what machines differ by."""
-    return cell.title.replace(f" on {cell.device}, ", ", ")
 
 
 def _may_be_as_fast(latency: Latency, fastest: Latency) -> bool:

@@ -178,7 +178,7 @@ def _others(contest: ContestJudgement) -> dict[str, int | str]:
 
 
 def _row(label: str, sizes: Sequence[MixSize]) -> MixRow:
-    cells = tuple(next((cell for cell in size.contest.cells if cell.label == label), None) for size in sizes)
+    cells = tuple(size.contest.cell_of(label) for size in sizes)
     if not all(cell and cell.rank is not None for cell in cells):
         return MixRow(label, cells, None)
     return MixRow(label, cells, rounded_ms(sum(_parts_ms(label, sizes))))

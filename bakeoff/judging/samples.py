@@ -55,7 +55,6 @@ class Turn:
 
 
 def distributions_of(records: Sequence[Record]) -> Distributions:
-    """Return the distributions of those records that have samples."""
     samples = {record.cell.label: values for record in records if len(values := _calls_ms(record))}
     medians_ms = {record.cell.label: record.latency.median_ms for record in records if record.latency}
     ends = {label: _shown_ends(values, medians_ms.get(label)) for label, values in samples.items()}

@@ -134,10 +134,13 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
     over = baseline[0][0] if baseline else None
-    common = [contest for contest in contests if ranked and _all_passed(contest, ranked) and contest.baseline == over]
+    alike = [contest for contest in contests if ranked and contest.baseline == over]
+    common = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
     order = sorted(ranked, key=lambda label: _log_latency(label, common))
     wins = _wins(contests)
-    profiled = [contest for contest in contests if all(_row(contest, tally.label) for tally in tallies if tally.passed)]
+    profiled = [
+        contest for contest in contests if all(contest.cell_of(tally.label) for tally in tallies if tally.passed)
+    ]
     rows = [
         SuiteRow(
             label=tally.label,
@@ -195,16 +198,8 @@ def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
     return [tally for label, tally in tallies.items() if label in tried]
 
 
-def _row(contest: ContestJudgement, label: str) -> CellJudgement | None:
-    return next((cell for cell in contest.cells if cell.label == label), None)
-
-
 def _passed_row(contest: ContestJudgement, label: str) -> CellJudgement | None:
     return next((cell for cell in contest.ranked if cell.label == label), None)
-
-
-def _all_passed(contest: ContestJudgement, labels: Sequence[str]) -> bool:
-    return set(labels) <= {cell.label for cell in contest.ranked}
 
 
 def _log_latency(label: str, common: Sequence[ContestJudgement]) -> float:
@@ -236,7 +231,7 @@ def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None)
 
 
 def _memory_ratio(contest: ContestJudgement, label: str, baseline: str | None) -> float | None:
-    ours, theirs = (_row(contest, name or "") for name in (label, baseline))
+    ours, theirs = map(contest.cell_of, (label, baseline))
     peaks = [_peak_bytes(row.record) if row else None for row in (ours, theirs)]
     return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
 

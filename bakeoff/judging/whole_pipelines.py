@@ -27,7 +27,7 @@ class WholePipeline:
 
 def judge_whole(contest: ContestJudgement) -> WholePipeline | None:
     """Read both sides of a contest; None without winners. They ran in one process: a lead must be over 4 %."""
-    winners = next((cell for cell in contest.cells if cell.label == WITH_WINNERS), None)
+    winners = contest.cell_of(WITH_WINNERS)
     if winners is None:
         return None
     ratio, latency_ms = contest.fit.ratio(WITH_WINNERS, ORIGINAL), contest.fit.latency_ms

@@ -66,14 +66,17 @@ def _why_not_preloaded(library: str) -> str:
     return started.stderr.strip().rpartition("ERROR: ")[2]
 
 
-@contextlib.contextmanager
-def in_force(malloc: Malloc) -> Iterator[None]:
+def in_force(malloc: Malloc) -> contextlib.AbstractContextManager[None]:
     """Have every process that is started in the block use this allocator. An empty name leaves the user's variables."""
     if not malloc:
-        yield
-        return
+        return contextlib.nullcontext()
     before = {name: value for name, value in os.environ.items() if name == "LD_PRELOAD" or name.startswith("MALLOC_")}
-    chosen = variables_of(malloc)
+    return variables_in_place_of(before, variables_of(malloc))
+
+
+@contextlib.contextmanager
+def variables_in_place_of(before: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[None]:
+    """Have the `chosen` environment variables in the block, and none of those `before`, which come back after it."""
     _replace(before, chosen)
     try:
         yield

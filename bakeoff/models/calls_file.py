@@ -132,7 +132,6 @@ class Calls:
         return {label: size.count for label, size in self._by_label()}
 
     def of_size(self, label: str) -> list[Call]:
-        """Return the calls with values of one size."""
         return list(dict(self._by_label())[label].kept)
 
     def save(self, path: str | Path) -> Path:

@@ -110,7 +110,6 @@ def table_of(file: Path) -> list[SizeInFile]:
 
 
 def calls_in(file: Path, label: str) -> list[Call]:
-    """Return the calls of one size in a file of inputs."""
     if file.suffix != ".npz":
         return load_calls(file).of_size(label)
     import torch

@@ -41,7 +41,6 @@ class Timm(Family):
         return bool(self.facts["is_fixed"]) and size != self.facts["size"]
 
     def shape(self, dimensions: Sizes) -> tuple[int, int, int, int]:
-        """Return the shape of the input."""
         size = int(dimensions["size"])
         return int(dimensions["batch"]), self.facts["channels"], size, round(size * self.facts["width_over_height"])
 

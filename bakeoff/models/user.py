@@ -329,7 +329,6 @@ class _SameModule(Loader):
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file anew."""
     name = _names[path]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py and was read before

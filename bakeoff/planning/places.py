@@ -86,7 +86,7 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
         if len(set(indices)) < len(indices):
             raise UsageError(f"--devices {','.join(devices)}: a GPU is named twice")
         return places
-    places = [Place(name, CPU, _cores_in(name)) for name in devices]
+    places = [Place(name, CPU, tuple(sorted(set(_ranges(name.removeprefix("cpu:")))))) for name in devices]
     taken = [core for place in places for core in place.cores]
     if missing := sorted(set(taken) - set(usable)):
         raise UsageError(f"--devices {','.join(devices)}: this process may use the cores {_spell(usable)}, and not "
@@ -126,10 +126,6 @@ def physical_cores(usable: Collection[int], processors: Path = PROCESSORS) -> di
         if path.exists():
             physical_cores[core] = min(_ranges(path.read_text(encoding="ascii").strip().replace(",", "+")))
     return physical_cores
-
-
-def _cores_in(name: str) -> tuple[int, ...]:
-    return tuple(sorted(set(_ranges(name.removeprefix("cpu:")))))
 
 
 def _ranges(text: str) -> list[int]:

@@ -40,11 +40,6 @@ def parse(entries: Sequence[str]) -> dict[str, Span]:
     return found
 
 
-def spell_spans(spans: Mapping[str, Span]) -> list[str]:
-    """Return the values of --dynamic that give these spans."""
-    return [f"{name}={span}" for name, span in spans.items()]
-
-
 def spell(ranges: Mapping[str, Range]) -> str:
     """Return the value of --dynamic that gives these ranges."""
     return ",".join(f"{name}={each.low}:{each.built_at}:{each.high}" for name, each in ranges.items())

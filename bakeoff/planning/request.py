@@ -19,7 +19,7 @@ from bakeoff.planning.configurations import ALL
 from bakeoff.planning.load_plan import USUAL_SOAK_S, LoadPlan, Traffic, parse_objective, spell_objective
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
-from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_interpreters
+from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.load import Objective
 from bakeoff.records.precision import Precision
@@ -65,7 +65,6 @@ class Option:
         return value
 
     def written(self, value: Any) -> Any:
-        """Return a value as it is written."""
         if self.parse is None:
             return value
         return self.written_as() if value is None else self.spell(value)
@@ -104,7 +103,7 @@ DYNAMIC = Option(
     ("--dynamic",),
     "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes",
     parse=ranges.parse,
-    spell=ranges.spell_spans,
+    spell=spell_named,
     written_as=tuple,
 )
 
@@ -280,7 +279,7 @@ class Request(Frozen):
             ("--env",),
             f"NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs {OF_WORKERS}",
             parse=parse_interpreters,
-            spell=spell_interpreters,
+            spell=spell_named,
             written_as=tuple,
         ),
     ] = Field(default_factory=dict)

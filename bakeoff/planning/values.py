@@ -91,5 +91,6 @@ def parse_interpreters(entries: Sequence[str]) -> dict[str, str]:
     return interpreters
 
 
-def spell_interpreters(interpreters: Mapping[str, str]) -> list[str]:
-    return [f"{name}={python}" for name, python in interpreters.items()]
+def spell_named(values: Mapping[str, object]) -> list[str]:
+    """Return the values of an option that takes `NAME=VALUE`, such as --env and --dynamic."""
+    return [f"{name}={value}" for name, value in values.items()]

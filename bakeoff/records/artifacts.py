@@ -25,10 +25,10 @@ class Artifacts:
         kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
         for earlier in (kept, partial):
             shutil.rmtree(earlier, ignore_errors=True)
-        size_bytes = _folder_bytes(built)
+        size_bytes = folder_bytes(built)
         if not size_bytes:
             return ""
-        if _folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
+        if folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
             raise ArtifactTooLarge(size_bytes)
         shutil.copytree(built, partial, ignore=shutil.ignore_patterns(".*"), copy_function=_link)
         partial.rename(kept)
@@ -51,5 +51,6 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _folder_bytes(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files below `folder`."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -300,7 +300,6 @@ def _comparer(form: Form, name: str) -> Take:
 
 
 def has_tensors(form: Form) -> bool:
-    """Return True if a tensor is anywhere in the form."""
     return TENSOR in form or any(map(has_tensors, parts(form)))
 
 
@@ -395,5 +394,4 @@ def _count(form: Form) -> int:
 
 
 def parts(form: Form) -> list[Form]:
-    """Return the forms of the parts of a container."""
     return [*form.get("list", []), *form.get("tuple", []), *(each for _, each in form.get("items", []))]

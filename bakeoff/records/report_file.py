@@ -53,7 +53,9 @@ def read(path: Path, with_samples: bool = True) -> Report:
         raise UsageError(f"{file} is not JSON ({first_line(error)}): give the {REPORT_JSON} of a run") from None
     if not isinstance(document, dict) or "schema_version" not in document:
         raise UsageError(f"{file} is JSON but no report: it has no schema_version")
-    _check_version(file, document["schema_version"])
+    version, (major, _, _) = document["schema_version"], SCHEMA_VERSION.split(".")
+    if not isinstance(version, str) or version.split(".")[0] != major:
+        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {major}.x: use the one that made it")
     try:
         report = _validated(document)
     except ValidationError as error:
@@ -71,7 +73,6 @@ def to_json(report: Report) -> str:
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of `report.json`."""
     schema = Report.model_json_schema(mode="serialization", schema_generator=_Schema)
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
@@ -86,12 +87,6 @@ class _Schema(GenerateJsonSchema):
 def _without_samples(report: Report) -> Report:
     light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
     return report.model_copy(update={"records": light})
-
-
-def _check_version(file: Path, version: object) -> None:
-    major = SCHEMA_VERSION.split(".")[0]
-    if not isinstance(version, str) or version.split(".")[0] != major:
-        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {major}.x: use the one that made it")
 
 
 def _validated(document: dict[str, Any]) -> Report:

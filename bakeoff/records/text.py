@@ -1,11 +1,11 @@
-"""Makes outside text safe to show, and spells latencies the same everywhere."""
+"""Makes outside text safe to show, and spells latencies, shares and lists the same everywhere."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -13,6 +13,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 SIGNIFICANT_DIGITS = 4
 """Latencies are fitted and printed with so many digits, so that the ratio of two printed ones is the printed ratio."""
 
+NAMES_SHOWN = 3
+"""Number of names that a list of models, backends or winners begins with; further ones are counted."""
 
 IN_PYTHON = "bakeoff.compare("
 """How the command of a run begins that a program has started: it is no line of a shell."""
@@ -33,6 +35,23 @@ def counted(number: float, noun: str) -> str:
     """Return `1 thread`, `2 processes`, `1,234 calls` or `0.5 times`, with at most seven digits of a fraction."""
     plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
     return f"{number:{',' if isinstance(number, int) else ',.7g'}} {noun if number == 1 else plural}"
+
+
+def percent(share: float) -> str:
+    """Return `12 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Return `a, b and c`."""
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def first(names: Sequence[str]) -> list[str]:
+    """Return at most `NAMES_SHOWN` names, the last of which may count the rest."""
+    if len(names) <= NAMES_SHOWN + 1:
+        return list(names)
+    return [*names[:NAMES_SHOWN], f"{len(names) - NAMES_SHOWN} others"]
 
 
 def spell_ms(milliseconds: float) -> str:

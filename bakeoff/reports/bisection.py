@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.judging.decision import Relation, relation
+from bakeoff.records.text import listed
 from bakeoff.reports import sentences
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.words import listed
 
 
 def to_markdown(bisection: Bisection) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports.charts import svg_of_growth
 from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
-from bakeoff.reports.words import listed
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""

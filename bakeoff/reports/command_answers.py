@@ -15,7 +15,7 @@ from bakeoff.judging.explanation import Explanation
 from bakeoff.judging.history import History
 from bakeoff.judging.machines import Machines, Offer
 from bakeoff.records.profile import CellProfile
-from bakeoff.records.schema import Frozen, Interval, Record
+from bakeoff.records.schema import Frozen, Interval
 from bakeoff.reports import bisection, comparison, machines, sentences
 
 EXIT_STATUS = "exit_status"
@@ -204,8 +204,8 @@ def of_comparison(compared: Comparison, kinds: Collection[str]) -> ComparisonAns
                 contest_id=cell.cell.contest_id,
                 outcome=cell.outcome.value,
                 is_regression=cell.is_regression,
-                base_ms=_median_ms(cell.base),
-                new_ms=_median_ms(cell.new),
+                base_ms=comparison.median_ms(cell.base),
+                new_ms=comparison.median_ms(cell.new),
                 change=_change(cell.raw),
                 normalised=_change(cell.normalised),
                 metrics={
@@ -245,7 +245,7 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
                     HistoryPoint(
                         run_id=run.run_id,
                         status=measured.status.value,
-                        median_ms=_median_ms(measured),
+                        median_ms=comparison.median_ms(measured),
                         ci95_ms=measured.latency.median_ci95_ms if measured.latency else None,
                     )
                     for run in history.runs
@@ -306,10 +306,6 @@ def _offer(offer: Offer) -> OfferAnswer:
         joules_ci95=offer.joules_ci95,
         price_per_million=offer.price_per_million,
     )
-
-
-def _median_ms(record: Record | None) -> float | None:
-    return record.latency.median_ms if record and record.latency else None
 
 
 def _change(change: Change | None) -> ChangeAnswer | None:

@@ -14,12 +14,11 @@ from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusiv
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import number_format, sentences
 from bakeoff.reports.markdown import details, escape, table, table_of
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, shown_in
-from bakeoff.reports.words import listed
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
@@ -60,8 +59,8 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         CELL,
         Column("contest", lambda change: change.cell.title, is_text=True,
                surfaces=Surface.NONE if is_one_contest else Surface.MARKDOWN),
-        Column("base", lambda change: _median_ms(change.base), "ms", number_format.milliseconds, surfaces=both),
-        Column("new", lambda change: _median_ms(change.new), "ms", number_format.milliseconds, surfaces=both),
+        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, surfaces=both),
+        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, surfaces=both),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
@@ -75,7 +74,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
     ]  # fmt: skip
 
 
-def _median_ms(record: Record | None) -> float | None:
+def median_ms(record: Record | None) -> float | None:
     return record.latency.median_ms if record and record.latency else None
 
 
@@ -251,6 +250,11 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
 def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
     """Say what was compared, and how."""
     limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
+    of_metrics = (
+        "A cell is worse, and a regression, if the whole 95 % interval of a metric's change is worse, sample by "
+        f"sample. A metric without an interval must be worse by over {limit} of its value. Where neither `evaluate` "
+        "nor --require says whether higher is better, nothing is worse."
+    )
     return [
         f"base: {outside(_run(comparison.base))}",
         f"new: {outside(_run(comparison.new))}",
@@ -258,16 +262,8 @@ def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
         f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
         f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
         f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
-        *(_of_metrics(limit) if comparison.has_metrics else ()),
+        *([of_metrics] if comparison.has_metrics else []),
     ]
-
-
-def _of_metrics(limit: str) -> Iterator[str]:
-    yield (
-        "A cell is worse, and a regression, if the whole 95 % interval of a metric's change is worse, sample by "
-        f"sample. A metric without an interval must be worse by over {limit} of its value. Where neither `evaluate` "
-        "nor --require says whether higher is better, nothing is worse."
-    )
 
 
 def spell_change(change: Change) -> str:

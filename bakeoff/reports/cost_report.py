@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.records.text import listed
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports import sentences as report_sentences
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
 from bakeoff.reports.tables import Table
-from bakeoff.reports.words import listed
 
 _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
 

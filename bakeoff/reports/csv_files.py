@@ -24,7 +24,6 @@ IS_COMPILED = {BASELINE: False, COMPILED: True}
 
 
 def to_csv(judgement: Judgement) -> str:
-    """Return `cells.csv`."""
     return csv_text(cell_rows(judgement))
 
 

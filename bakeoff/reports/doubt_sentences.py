@@ -13,9 +13,8 @@ from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NA
 from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed, percent
 from bakeoff.reports import number_format
-from bakeoff.reports.words import first, listed, percent
 
 EFFECTS = {
     Effect.WINNER: "What could change the winner",

@@ -6,11 +6,10 @@ from functools import partial
 
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Interval, Status
-from bakeoff.records.text import one_line
+from bakeoff.records.text import listed, one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
-from bakeoff.reports.words import listed
 
 REASON_LIMIT = 100
 
@@ -26,7 +25,6 @@ def title(dynamic_range: DynamicRange) -> str:
 
 
 def table_of(dynamic_range: DynamicRange) -> TableOverSizes[DynamicBuild]:
-    """Return the table with what it says."""
     texts = title(dynamic_range), finding(dynamic_range)
     return TableOverSizes(*texts, columns_of(dynamic_range), dynamic_range.builds, NOTE)
 

@@ -6,11 +6,10 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.judging.end_to_end import EndToEnd
-from bakeoff.records.text import spell_ms
+from bakeoff.records.text import first, listed, percent, spell_ms
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
-from bakeoff.reports.words import first, listed, percent
 
 
 def brief(contest: ContestJudgement) -> str:

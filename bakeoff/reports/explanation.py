@@ -108,7 +108,6 @@ def times_table(explanation: Explanation) -> str:
 
 
 def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
-    """Return the texts of a row."""
     texts = [name_of(row), ROUGH * row.is_rough + milliseconds(row.ms), ROUGH * row.is_rough + percent(row.share)]
     if has_other:
         against = ROUGH * row.against_is_rough + milliseconds(row.against_ms)

@@ -17,9 +17,8 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import IN_PYTHON, again, one_line, with_option
+from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
-from bakeoff.reports.words import first, listed
 
 AGAIN = "all of it again"
 
@@ -40,7 +39,6 @@ class FirstScreen:
 
 
 def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
-    """Return the first screen of the run in `folder`."""
     unfinished = (machine.what_is_missing(judgement.report), sentences.what_more_time_would_settle(judgement))
     return FirstScreen(
         unfinished=[text for text in unfinished if text],
@@ -119,8 +117,7 @@ def _in(contest: ContestJudgement, contests: Sequence[ContestJudgement]) -> str:
 
 def _best(contest: ContestJudgement) -> CellJudgement | None:
     """Return the cell that is best at what was asked."""
-    label = next(iter(headline_of(contest).candidates), None)
-    return next((cell for cell in contest.cells if cell.label == label), None)
+    return contest.cell_of(next(iter(headline_of(contest).candidates), None))
 
 
 def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:

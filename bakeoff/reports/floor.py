@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import DECODE, KernelTimes
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import one_line, percent, spell_ms
 from bakeoff.reports import number_format
-from bakeoff.reports.words import percent
 
 NAME_LENGTH = 60
 """The name of a kernel can have hundreds of characters in C++."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, listed
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
-from bakeoff.reports.words import listed
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
@@ -39,7 +38,8 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,
                surfaces=Surface.ALL, csv="caches"),
         Column("tokens as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
-               text=lambda cell: _agreement(cell.generated), is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
+               text=lambda cell: f"{cell.generated.agreed}/{cell.generated.tokens}" if cell.generated else NONE,
+               is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
         Column(f"tokens as {_first_precision(generation)}'s",
                lambda cell: cell.generated and cell.generated.agreed_with_first, surfaces=Surface.ALL,
                csv="tokens_agreed_with_first"),
@@ -108,11 +108,6 @@ def _difference(label: str, baseline: str | None, generated: Generated) -> str:
         f"{label} generates another token than eager after {generated.agreed} of {generated.tokens}: eager's two best "
         f"logits were {generated.margin:.2g} apart there, and {generated.usual_margin:.2g} in the median."
     )
-
-
-def _agreement(generated: Generated | None) -> str:
-    """Return `31/31`: so many tokens of all before the first that differs."""
-    return f"{generated.agreed}/{generated.tokens}" if generated else NONE
 
 
 def _sizes(generation: Generation) -> str:

@@ -11,10 +11,9 @@ from bakeoff.judging.doubts import NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.words import first, listed
 
 
 def candidates(contest: ContestJudgement) -> str:

@@ -19,11 +19,10 @@ from bakeoff.judging.load import (
 )
 from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, listed
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
-from bakeoff.reports.words import listed
 
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
@@ -178,7 +177,6 @@ def _soaked_below(load: LoadJudgement) -> list[str]:
 
 
 def doubt(load: LoadJudgement, doubt: LoadDoubt) -> str:
-    """Return a doubt in words."""
     match doubt:
         case NearCeiling():
             return (

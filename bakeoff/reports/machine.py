@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import number_format, starts
 from bakeoff.reports.number_format import MEBIBYTE
-from bakeoff.reports.words import first, listed
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:

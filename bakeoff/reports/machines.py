@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.machines import Machines, Offer, Question
-from bakeoff.records.text import spell_ms
+from bakeoff.records.text import first, listed, spell_ms
 from bakeoff.reports import headline, machine, number_format
 from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.words import first, listed
 
 
 def to_markdown(machines: Machines) -> str:

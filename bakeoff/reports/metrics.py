@@ -13,8 +13,7 @@ MOST_NAMED = 2
 
 def kept(contest: ContestJudgement) -> str:
     """Return `top1 0.9467 (+0.12 %)` of the first candidate: the required metrics, or else the first one."""
-    candidates = headline_of(contest).candidates[:1]
-    best = next((cell for cell in contest.cells if cell.label in candidates), None)
+    best = contest.cell_of(next(iter(headline_of(contest).candidates), None))
     return of_cell(contest, best) if best else NONE
 
 

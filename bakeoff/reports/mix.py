@@ -6,11 +6,10 @@ from functools import partial
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
-from bakeoff.records.text import counted, one_line, spell_ms
+from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
-from bakeoff.reports.words import first, listed, percent
 
 REASON_LIMIT = 120
 

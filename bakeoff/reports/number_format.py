@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-
-from pydantic import JsonValue
 
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.find_doubts import is_coarse
@@ -243,11 +240,6 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
     if record.cell.device.is_cuda and memory.peak_device_bytes is not None:
         return memory.peak_device_bytes, "device"
     return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
-
-
-def json_value(value: JsonValue) -> str:
-    """Return text as it is, and anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def ending(record: Record) -> str:

@@ -366,7 +366,10 @@ def _processes(record: Record) -> Facts:
 
 
 def _settings(values: Mapping[str, JsonValue]) -> Facts:
-    return [(name, number_format.json_value(value)) for name, value in values.items()]
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in values.items()
+    ]
 
 
 class Picture:

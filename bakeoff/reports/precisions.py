@@ -8,10 +8,10 @@ from bakeoff.judging.find_doubts import is_coarse
 from bakeoff.judging.headline import Question, question_of_precisions
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
+from bakeoff.records.text import first, listed
 from bakeoff.reports import doubt_sentences, headline, metrics, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
-from bakeoff.reports.words import first, listed
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 

@@ -16,9 +16,8 @@ from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
-from bakeoff.records.text import one_line, spell_ms
+from bakeoff.records.text import first, listed, one_line, percent, spell_ms
 from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
-from bakeoff.reports.words import first, listed, percent
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""

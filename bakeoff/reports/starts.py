@@ -11,10 +11,9 @@ from bakeoff.judging.starts import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.tables import Column, Surface, Table, table_of
-from bakeoff.reports.words import first, listed
 
 
 class StartAnswer(Frozen):

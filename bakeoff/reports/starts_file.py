@@ -9,7 +9,7 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports.charts import draw_starts
-from bakeoff.reports.markdown import details, escape, table, table_of
+from bakeoff.reports.markdown import details, escape, items, table, table_of
 from bakeoff.reports.starts import columns_of, headline, notes, why_not_started
 from bakeoff.reports.tables import Surface, shown_in
 
@@ -36,11 +36,11 @@ def to_markdown(judged: StartsJudgement, starts: Starts, has_figure: bool = Fals
         f"# Starting {escape(starts.title)}",
         f"**{escape(headline(judged))}.**",
         table_of(columns, judged.cells) if judged.cells else "",
-        "\n".join(f"- {escape(doubt_sentences.of_requirement(doubt))}" for doubt in unmet),
-        "\n".join(f"- {escape(why_not_started(cell))}" for cell in judged.without_starts),
+        items(map(doubt_sentences.of_requirement, unmet)),
+        items(map(why_not_started, judged.without_starts)),
         "![Stages until the first answer](figures/starts.svg)" if has_figure else "",
         *(_distributions(cell.cell) for cell in judged.cells),
-        "\n".join(f"- {escape(note)}" for note in notes(starts)),
+        items(notes(starts)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
-from bakeoff.records.text import counted, one_line
-from bakeoff.reports import doubt_sentences, headline, number_format, sentences, words
+from bakeoff.records.text import counted, listed, one_line
+from bakeoff.reports import doubt_sentences, headline, number_format, sentences
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface
@@ -56,11 +56,12 @@ def finding(suite: Suite) -> str:
         return "no backend has a mean: there is nothing that every ranked one passed"
     over = f"over the {_common(suite)} that every ranked backend passed"
     gains = [f"{number_format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
-    gained = f", {_reach(gains)} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
+    reach = " to ".join(dict.fromkeys([gains[-1], gains[0]])) if gains else ""
+    gained = f", {reach} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
     if len(leaders) == 1:
         (best,) = leaders
         return f"{best} is the fastest on average{gained} {over}"
-    return f"{words.listed(list(leaders))} cannot be told apart on average{gained} {over}"
+    return f"{listed(list(leaders))} cannot be told apart on average{gained} {over}"
 
 
 def answer(suite: Suite) -> str:
@@ -77,7 +78,7 @@ def notes(suite: Suite) -> list[str]:
     ]
     if without and suite.common:
         lines.append(
-            f"{words.listed(without)} passed less than {number_format.percent(MIN_PASSED_SHARE)} % of what "
+            f"{listed(without)} passed less than {number_format.percent(MIN_PASSED_SHARE)} % of what "
             f"{'they were' if len(without) > 1 else 'it was'} asked, and so {'have' if len(without) > 1 else 'has'} no "
             "mean."
         )
@@ -190,7 +191,7 @@ class Tile:
 
 def tile(contest: ContestJudgement, label: str) -> Tile:
     """Return the speed-up of a cell, its latency where there is no baseline, or how it ended."""
-    cell = next((cell for cell in contest.cells if cell.label == label), None)
+    cell = contest.cell_of(label)
     if cell is None:
         return Tile(NONE, None)
     if not passed(cell):
@@ -262,7 +263,3 @@ def _common(suite: Suite) -> str:
     number = len(suite.common)
     kind = "contest" if len(suite.contests) > suite.models else "model"
     return f"{number} {kind}{'' if number == 1 else 's'}"
-
-
-def _reach(gains: Sequence[str]) -> str:
-    return " to ".join(dict.fromkeys([gains[-1], gains[0]])) if len(gains) > 1 else gains[0]

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Decision
-from bakeoff.reports.words import first, listed
 
 SHOWN_DECISIONS = 3
 

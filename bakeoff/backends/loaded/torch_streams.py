@@ -11,7 +11,6 @@ from bakeoff.backends.loaded.contract import Artifact
 
 
 def sample_tensors(artifact: Artifact, device: torch.device | str) -> list[torch.Tensor]:
-    """Return the inputs of the sample as tensors on the device."""
     tensors = []
     for array, spec in zip(artifact.sample(), artifact.inputs, strict=True):
         tensor = torch.from_numpy(array)

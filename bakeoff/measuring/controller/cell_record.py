@@ -134,7 +134,6 @@ class GrowingRecord:
         return self._summarised(known.model_copy(update=changed | self._failed_check(known, checked)))
 
     def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
-        """Return the record of a cell that ends with its live process."""
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
         first = self.known or live.ready
         known = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}

@@ -364,7 +364,6 @@ class CellUnderLoad:
         return self._plan.spec.rate_from(value, self._plan.streams)
 
     def _value_of(self, window: LoadWindow) -> float:
-        """Return the value of a turn with this one window."""
         return window.rate if self._plan.spec.is_rate else window.p50_ms
 
     def _batches(self) -> Sequence[int]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 
@@ -25,11 +24,6 @@ def peak_resident_bytes() -> int | None:
         return getattr(psutil.Process().memory_info(), "peak_wset", None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the size of all files below `folder`."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 @dataclass

@@ -46,6 +46,7 @@ from bakeoff.measuring.worker.loading import (
 )
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
+from bakeoff.records.artifacts import folder_bytes
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
 from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
@@ -218,7 +219,7 @@ class WorkerContext:
             peak_resident_bytes=memory.peak_resident_bytes(),
             peak_device_bytes=self.device_memory.peak_bytes,
             device_bytes_source=self.device_memory.source or None,
-            artifact_bytes=memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
+            artifact_bytes=folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache"),
         )
 
 
@@ -342,7 +343,6 @@ def raised_at(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if the error says that memory ran out."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
 

@@ -66,12 +66,10 @@ def of_contest(contest: ContestJudgement, palette: Palette, report: Report) -> l
 
 
 def of_sweep(sweep: Sweep, palette: Palette, report: Report) -> list[Chart]:
-    """Return the charts of a sweep of this report."""
     return [_of_report(chart, report) for chart in sweep_charts(sweep, palette)]
 
 
 def of_suite(suite: Suite, palette: Palette, report: Report) -> list[Chart]:
-    """Return the charts of a suite of this report."""
     return [_of_report(chart, report) for make in (profile, speedup_map) if (chart := make(suite, palette))]
 
 
@@ -179,7 +177,6 @@ def _of_report(chart: Chart, report: Report) -> Chart:
 
 
 def _report_of(contest: ContestJudgement, judgement: Judgement) -> Report:
-    """Return the report that holds the contest."""
     return next(
         report
         for report in judgement.reports

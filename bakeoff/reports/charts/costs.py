@@ -33,6 +33,8 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
     marks = _envelope(contest, reference)
     for line, relative in zip(lines, totals, strict=True):
         marks.append(Mark(_curve(calls, relative, high), _tip(line), palette(line.label)))
+    legs = contest.costs.legs("cold", contest.contenders)
+    crossings = [_crossing(leg, reference, is_below=place % 2 == 1) for place, leg in enumerate(legs) if leg.crossing]
     whose = f"total time / {one_line(reference.label, 30)}'s"
     return Chart(
         name="costs",
@@ -42,7 +44,7 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
         f"{reference.label}'s; the grey band is the cheapest, a hollow dot with ? a crossing that is not established",
         x=Axis("calls", 1.0, float(HORIZON[-1]), is_log=True),
         y=Axis(whose, low, high, is_log=True),
-        marks=(*marks, *_crossings(contest, reference)),
+        marks=(*marks, *crossings),
         legend=tuple((one_line(line.label, 40), palette(line.label)) for line in lines),
         stops=tuple(_stop(contest, number, lines) for number in STOPS),
     )
@@ -82,11 +84,6 @@ def _envelope(contest: ContestJudgement, reference: CostLine) -> list[Mark]:
         relative = relative_totals(leg.line, reference, calls)
         marks.append(Mark((Line(tuple(calls), tuple(relative), colour="ink", width=5.0, opacity=0.18),)))
     return marks
-
-
-def _crossings(contest: ContestJudgement, reference: CostLine) -> list[Mark]:
-    legs = contest.costs.legs("cold", contest.contenders)
-    return [_crossing(leg, reference, is_below=place % 2 == 1) for place, leg in enumerate(legs) if leg.crossing]
 
 
 def _crossing(leg: Leg, reference: CostLine, is_below: bool) -> Mark:
