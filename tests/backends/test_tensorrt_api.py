@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,21 @@ def api(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-def mypy(stubs: Path, cache: Path, folder: Path, *files: str) -> list[str]:
+Mypy = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache that all calls of mypy share. What imports another `tensorrt` than the call before is checked again."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+@pytest.fixture
+def mypy(tmp_path: Path, cache: Path) -> Mypy:
+    return functools.partial(checked_by_mypy, tmp_path, cache)
+
+
+def checked_by_mypy(folder: Path, cache: Path, stubs: Path, *files: str) -> list[str]:
     """Run mypy --strict on `files` with the `tensorrt` in `stubs`, and return its lines without the summary."""
     (folder / "mypy.ini").write_text(CONFIGURATION)
     options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(cache), "--no-error-summary"]
@@ -87,30 +102,30 @@ def test_the_pinned_version_is_the_one_of_constraints_txt() -> None:
     assert pinned == PINNED
 
 
-def test_the_backend_is_clean_under_mypy(api: Path, tmp_path: Path) -> None:
-    assert mypy(api / "stubs", api / "mypy", tmp_path, *FILES) == []
+def test_the_backend_is_clean_under_mypy(api: Path, mypy: Mypy) -> None:
+    assert mypy(api / "stubs", *FILES) == []
 
 
-def test_every_result_that_can_be_none_is_checked(tmp_path: Path) -> None:
+def test_every_result_that_can_be_none_is_checked(mypy: Mypy, tmp_path: Path) -> None:
     """Only the fake's signatures say which results can be None."""
-    assert mypy(FAKES, tmp_path / "cache", tmp_path, FILES[0]) == []
+    assert mypy(FAKES, FILES[0]) == []
     source = (ROOT / FILES[0]).read_text()
     unchecked = tmp_path / "unchecked.py"
     unchecked.write_text(re.sub(r"if (plan|engine|execution) is None:", r"if bool(ENGINE):", source))
-    said = mypy(FAKES, tmp_path / "cache", tmp_path, str(unchecked))
+    said = mypy(FAKES, str(unchecked))
     for kind in ("IHostMemory", "ICudaEngine", "IExecutionContext"):
         assert any(re.search(rf"{kind} \| .*None", line) for line in said), said
 
 
 @pytest.mark.parametrize("api", [PINNED], indirect=True)
-def test_mypy_sees_each_mistake(api: Path, tmp_path: Path) -> None:
+def test_mypy_sees_each_mistake(api: Path, mypy: Mypy, tmp_path: Path) -> None:
     source = (ROOT / FILES[0]).read_text()
     files = {}
     for number, (mistake, (right, wrong)) in enumerate(MISTAKES.items()):
         assert right in source, mistake
         files[mistake] = tmp_path / f"mistake_{number}.py"
         files[mistake].write_text(source.replace(right, wrong))
-    said = mypy(api / "stubs", api / "mypy", tmp_path, *map(str, files.values()))
+    said = mypy(api / "stubs", *map(str, files.values()))
     caught = [mistake for mistake, file in files.items() if any(f"{file.name}:" in line for line in said)]
     assert caught == list(MISTAKES), said
 
