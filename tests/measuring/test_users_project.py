@@ -82,7 +82,7 @@ def measured(folder: Path, *backends: str, **fields: object) -> Report:
 def test_workers_of_both_kinds(start_method: str, project: Path) -> None:
     if start_method == "forkserver" and not CAN_FORK:
         pytest.skip("only Linux has fork servers")
-    measured(project / "run", "eager", "torchscript", start_method=start_method)
+    measured(project / "run", "torchscript", start_method=start_method)
 
 
 def test_a_worker_that_loads_what_another_one_packaged(project: Path) -> None:
