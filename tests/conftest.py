@@ -18,6 +18,14 @@ from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.records.store import Store
 from tests.lent_servers import lent_servers
 
+LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_reproduce.py")
+"""Files with long tests that would come last."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with long files, so that at the end no worker of pytest-xdist is alone with one."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
 
 @pytest.fixture
 def restored_signals() -> Iterator[None]:
