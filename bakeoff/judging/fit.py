@@ -21,7 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from bakeoff.judging.estimate import LEAST_ERROR, Series, Turn, are_enough, medians_and_errors, series_of, shared_logs
+from bakeoff.judging.estimate import (
+    LEAST_ERROR,
+    MIN_UNDISTURBED_ROUNDS,
+    Series,
+    Turn,
+    are_enough,
+    medians_and_errors,
+    series_of,
+    shared_logs,
+)
 from bakeoff.judging.intervals import (
     around,
     median_interval,
@@ -69,11 +78,11 @@ class Fit:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
         The interval is Student's t over the epochs that both lived in, and `processes` is their number. With a single
-        such epoch it is that of the rounds, from order statistics. Two cells that shared none are compared through a
-        third, and the widths of both intervals add up. It is at least as wide as one process of each would have it,
-        where other cells show how much processes differ. If no epoch connects the two, their processes are
-        compared by Welch's t, and `paired` is False: such a ratio contains the machine's drift. Raises KeyError for a
-        cell without samples.
+        such epoch it is that of the rounds, from order statistics, or Student's t for four or five. Two cells that
+        shared none are compared through a third, and the widths of both intervals add up. It is at least as wide as one
+        process of each would have it, where other cells show how much processes differ. If no epoch connects the two,
+        their processes are compared by Welch's t, and `paired` is False: such a ratio contains the machine's drift.
+        Raises KeyError for a cell without samples.
         """
         value = self.latency_ms[slow] / self.latency_ms[fast]
         logs = self.epoch_logs(slow, fast)
@@ -342,10 +351,17 @@ def _moved(interval: Interval | None, log_middle: float, value: float) -> Interv
 
 
 def _around_its_median(logs: Sequence[float]) -> Interval | None:
-    """Return the interval of the median as distances from it, or None for too few values."""
-    interval = median_interval(logs)
-    middle = float(np.median(logs)) if interval else 0.0
-    return interval and Interval(low=interval.low - middle, high=interval.high - middle)
+    """Return the interval of the median as distances from it, or None for too few values.
+
+    Four or five rounds are too few for order statistics, and have Student's t instead.
+    """
+    if (interval := median_interval(logs)) is not None:
+        middle = float(np.median(logs))
+        return Interval(low=interval.low - middle, high=interval.high - middle)
+    half = student_half_width(logs)
+    if half is None or len(logs) < MIN_UNDISTURBED_ROUNDS:
+        return None
+    return Interval(low=-half, high=half)
 
 
 def _logs(turns: Mapping[Any, Turn]) -> list[float]:

@@ -173,6 +173,17 @@ def test_the_interval_of_a_single_process_holds_the_median_of_its_own_rounds() -
         assert interval.low <= found.latency_ms[label] <= interval.high != interval.low
 
 
+@pytest.mark.parametrize("rounds", [3, 4, 5, 6])
+def test_the_rounds_of_a_single_process_have_an_interval_from_four_on(rounds: int) -> None:
+    """One round of six that was disturbed leaves five. So a clear loser need not come back for another process."""
+    slow = [2.0, 2.04, 1.96, 2.02, 1.98, 2.0][:rounds]
+    interval = speedup(constant([1.0] * rounds), constant(slow)).ci95
+    if rounds < 4:
+        assert interval is None
+    else:
+        assert interval is not None and 1.9 < interval.low < 2.0 < interval.high < 2.1
+
+
 def test_processes_measured_one_after_another_are_compared_by_welch() -> None:
     ratio = speedup(steady([1.0, 1.01, 0.99]), steady([2.0, 2.02, 1.98, 2.0], group=10))
     assert (ratio.paired, ratio.processes) == (False, 3)
