@@ -37,14 +37,14 @@ from bakeoff.records.store import Store
 def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts, Environment]:
     """Return what torch sees of this machine, and the description of the machine.
 
-    Where there are cores to spare, all fork servers but the last one begin to import what the models need, and the
-    last one answers for torch. Raises UsageError for a named environment that cannot run a worker.
+    Where there are cores to spare, the first fork server begins to import what the models need meanwhile, and the last
+    one answers for torch. Raises UsageError for a named environment that cannot run a worker.
     """
     captured = environment.capture()
     imports = shared_imports(list(map(models.find, request.models)))
-    asks_last = len(usable_cores()) >= SPARE_CORES and launchers.last is not launchers.first
+    asks_last = has_spare_cores() and launchers.last is not launchers.first
     if imports and asks_last:
-        launchers.preload(imports, may_use_cuda(request), except_last=True)
+        launchers.preload(imports, may_use_cuda(request), only_first=True)
     if not launchers.first.is_serving:
         special_functions()  # imported while servers import torch
     facts = ask(launchers.last if asks_last else launchers.first, ProbeTorch(), TorchFacts)
@@ -110,14 +110,18 @@ def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, bu
     return time_plan
 
 
+def has_spare_cores() -> bool:
+    return len(usable_cores()) >= SPARE_CORES
+
+
 def servers_of(request: Request) -> int:
-    """Return how many processes of each cell get a fork server before anything is measured.
+    """Return how many processes of each cell get a fork server at once.
 
     Servers that start later keep the contest waiting. Where there are cores to spare, two more start with the first.
     """
     plan = sampling_of(request)
-    has_spare_cores = len(usable_cores()) >= SPARE_CORES
-    return min(plan.most_processes, plan.processes + FURTHER_SERVERS_AT_ONCE) if has_spare_cores else plan.processes
+    further = FURTHER_SERVERS_AT_ONCE if has_spare_cores() else 0
+    return min(plan.most_processes, plan.processes + further)
 
 
 def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
@@ -127,14 +131,18 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     """
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
-    imports = shared_imports(families)
-    if imports and launchers.first.start_method == "forkserver":
+    imports = shared_imports(families) if launchers.first.start_method == "forkserver" else []
+    for_cuda = any(cell.device.is_cuda for cell in missing)
+    if imports:
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
-        launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
+        launchers.preload(imports, for_cuda, only_first=has_spare_cores())
     launchers.prepare(servers_of(request))
     launchers.await_serving(1)
+    launchers.preload_others()
+    if has_spare_cores():  # a contest that needs a sixth process does not wait for its server
+        launchers.prepare(min(sampling_of(request).most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
         store.note(
@@ -147,7 +155,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     may_make = not request.budget  # it would take the time of a short run
     if asked:
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
-        if may_make and (len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing)):
+        if may_make and (not has_spare_cores() or not all(cell.device.is_cuda for cell in missing)):
             headers.await_all()
     sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
     if parts := parts_of_torch(sensible):  # after the headers: Inductor looks for their folder when it is imported

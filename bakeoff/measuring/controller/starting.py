@@ -193,7 +193,7 @@ class GroupStart:
         loading = [each for each in self._at(*BEFORE_WARM_UP) if not each.cell_run.builds_alone]
         if (loading or self._epoch.waiting) and self._epoch.number == 0:
             return False  # nothing is known yet of who is slow to start, or beaten
-        ahead = self._ahead[:1] if loading else self._ahead  # more at once would delay this epoch
+        ahead = self._ahead[:1] if loading or self._epoch.waiting else self._ahead  # more would delay this epoch
         cores = len(self._machine.usable_cores())
         alive = self._alive()
         ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
