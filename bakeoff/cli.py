@@ -43,6 +43,7 @@ from bakeoff.reports.console import (
     tell,
     write,
     write_for_ci,
+    written_to_the_end,
 )
 from bakeoff.reports.joined import join
 from bakeoff.reports.json_answer import answer_of
@@ -205,7 +206,8 @@ def _run_parts(
     assert isinstance(result, PipelineResult)
     for note in result.report.notes:
         say(note, console)
-    tell(result.report, result.folder, quiet, console)
+    with written_to_the_end():
+        tell(result.report, result.folder, quiet, console)
     return result
 
 
@@ -252,20 +254,22 @@ def report(
         say(f"Figures: {writer.draw_together(reports, paths, out)}")
         return 0
     if out:
-        whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
-        return runs.INTERRUPTED if tell(whole, out, junit=junit, summary=summary).was_interrupted else 0
+        with written_to_the_end():
+            whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
+            tell(whole, out, junit=junit, summary=summary)
+        return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
-    for path in paths:
-        judgement = judged_anew(report_at(path), calls, require)
-        folder = path if path.is_dir() else path.parent
-        shown = tell(judgement, folder, console=console_for(as_json), junit=junit, summary=summary)
-        unmet = require and not shown.judgement.meets_requirements
-        status = runs.INTERRUPTED if shown.was_interrupted else 1 if unmet else 0
-        if as_json:
-            print_json(answer_of(shown.judgement, folder), status)
-        if status:
-            return status
+    with written_to_the_end():
+        for path in paths:
+            folder = path if path.is_dir() else path.parent
+            asked = judged_anew(report_at(path), calls, require)
+            judgement = tell(asked, folder, console=console_for(as_json), junit=junit, summary=summary)
+            status = 1 if require and not judgement.meets_requirements else 0
+            if as_json:
+                print_json(answer_of(judgement, folder), status)
+            if status:
+                return status
     return 0
 
 

@@ -114,7 +114,8 @@ def _run_here(
     except KeyboardInterrupt:
         if store is None or store.environment() is None:
             raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
-    return report_of(store), store
+    with written_to_the_end():
+        return report_of(store), store
 
 
 def _servers_here(request: Request) -> int:
@@ -160,7 +161,8 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         _measure_rest(store, request, contests, progress)
         if not request.cluster:
             _measure_starts(store, request, progress)
-    return report_of(store), store
+    with written_to_the_end():
+        return report_of(store), store
 
 
 def _measure_rest(store: Store, request: Request, contests: list[Contest], progress: Progress) -> None:
@@ -326,15 +328,14 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
     """
     with written_to_the_end():
         try:
-            shown = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+            judgement = tell(report, store.root, quiet, console_for(as_json), junit, summary)
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
         if not report.complete:
             say("Interrupted.", stderr)  # the answer names the command that measures the rest
-        was_interrupted = shown.was_interrupted or not report.complete
-        status = INTERRUPTED if was_interrupted else exit_status(shown.judgement)
-        return print_json(answer_of(shown.judgement, store.root), status) if as_json else status
+        status = exit_status(judgement) if report.complete else INTERRUPTED
+        return print_json(answer_of(judgement, store.root), status) if as_json else status
 
 
 def _in_any_precision(cell: Cell) -> str:

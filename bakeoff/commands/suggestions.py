@@ -16,7 +16,7 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.planning.request import Request
 from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Record
-from bakeoff.reports.console import say, tell
+from bakeoff.reports.console import say, tell, written_to_the_end
 from bakeoff.reports.explanation import brought, with_fewer_threads
 
 
@@ -38,7 +38,8 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
     def contest(threads: int | None = None) -> ContestJudgement:
         with environment_of(report, threads), runs.progress_of(asked, quiet=True, as_json=True) as progress:
             tried, store = runs.run(asked, None, command, progress)
-        tell(tried, store.root, quiet=True, console=console)
+        with written_to_the_end():
+            tell(tried, store.root, quiet=True, console=console)
         return contests_of(tried)[0]
 
     usual = contest()

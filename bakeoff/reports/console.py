@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -37,14 +36,6 @@ def console_for(as_json: bool) -> Console:
     return stderr if as_json else stdout
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a report means, and whether its writing was interrupted."""
-
-    judgement: Judgement
-    was_interrupted: bool
-
-
 def tell(
     report: Report,
     folder: Path,
@@ -52,27 +43,25 @@ def tell(
     console: Console = stdout,
     junit: Path | None = None,
     summary: Path | None = None,
-) -> Told:
+) -> Judgement:
     """Write the report into `folder`, say what came out, say where it is, and return what it means.
 
     For CI, `junit` is a file for JUnit's XML, and `summary` one for a summary in Markdown.
 
-    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
-    Ctrl-C or SIGTERM does not end the writing.
+    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
-    with written_to_the_end() as interruptions:
-        judgement = judge(report)
-        report_file.write_json(sentences.with_verdicts(judgement), folder)
-        write_for_ci(judgement, junit, summary)
-        _tell(judgement, folder, quiet, console)
-    return Told(judgement, bool(interruptions))
+    judgement = judge(report)
+    report_file.write_json(sentences.with_verdicts(judgement), folder)
+    write_for_ci(judgement, junit, summary)
+    _tell(judgement, folder, quiet, console)
+    return judgement
 
 
 @contextlib.contextmanager
 def written_to_the_end() -> Iterator[list[int]]:
     """Let the first SIGINT or SIGTERM inside of the block pass. A second one raises KeyboardInterrupt.
 
-    The yielded list gets the number of the first.
+    One that passes changes nothing, the exit status included. The yielded list gets the number of the first.
     """
     with _signals_answered_by(_pass) as numbers:
         yield numbers

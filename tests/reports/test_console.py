@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.commands import run as runs
-from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.store import Store
 from bakeoff.reports import console, writer
 from tests.reports.samples import conv_on_cpu, report
@@ -30,7 +30,10 @@ def test_a_report_is_written_to_the_end(
 ) -> None:
     before = signal.getsignal(number)
     rendering(monkeypatch, lambda: os.kill(os.getpid(), number))
-    assert console.tell(report(conv_on_cpu()), tmp_path).was_interrupted, "that ends with another exit status"
+    for complete, status in ((True, runs.exit_status(judge(report(conv_on_cpu())))), (False, runs.INTERRUPTED)):
+        of_run = report(conv_on_cpu(), complete=complete)
+        told = runs.conclude(of_run, Store(tmp_path), quiet=True, as_json=False, junit=None, summary=None)
+        assert told == status, "a signal that comes when all is measured changes nothing"
     assert {"report.json", "report.md", "report.html", "cells.csv"} <= {path.name for path in tmp_path.iterdir()}
     assert "The report is being written" in capsys.readouterr().err
     assert signal.getsignal(number) is before
