@@ -7,6 +7,7 @@ import difflib
 import inspect
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 from bakeoff.api.result import Result, result_at
 from bakeoff.judging.constraints import Requirements
 from bakeoff.planning import config as options_file
+from bakeoff.records.atomic_file import locked
 from bakeoff.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
     from bakeoff.planning.request import Request
 
 CALLS = "calls.pt"
+
+TRAVELLING = "bakeoff-live-"
+"""Begin of the name of a folder that a run takes along."""
+
+LOCK = "lock"
+"""The file in it that is locked while its program lives."""
+
+NOT_LOCKED_YET_S = 60.0
+"""A program locks its folder within this time of making it."""
 
 Texts = str | Sequence[str]
 """One name, several with commas between them, or a list of names."""
@@ -386,11 +397,20 @@ def _travelling_parts(
 
 @contextlib.contextmanager
 def _folder_that_travels() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="bakeoff-live-"))  # TMPDIR names another place
+    """Make a folder for what the run takes along, where TMPDIR says. Those of programs that were killed are removed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{TRAVELLING}*/{LOCK}"):
+        with contextlib.suppress(OSError):  # it is another user's, or gone
+            if time.time() - lock.stat().st_mtime > NOT_LOCKED_YET_S and (held := locked(lock)):
+                shutil.rmtree(lock.parent, ignore_errors=True)
+                held.close()
+    folder = Path(tempfile.mkdtemp(prefix=TRAVELLING))
+    held = locked(folder / LOCK)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if held:
+            held.close()
 
 
 def _are_several(inputs: object) -> bool:

@@ -1,10 +1,12 @@
-"""Writes a file so that a reader never sees a part of it."""
+"""Files that several processes share: written so that no reader sees a part of them, or locked."""
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from pathlib import Path
+from typing import IO
 
 
 def write_atomically(path: Path, text: str) -> Path:
@@ -25,3 +27,22 @@ def write_atomically(path: Path, text: str) -> Path:
             error.filename = str(path)  # a full disk is told without the name of a file
         raise
     return path
+
+
+def locked(path: Path) -> IO[bytes] | None:
+    """Lock a file, which is made, until the returned file is closed or this process has ended, however that comes.
+
+    Return None where another process holds it, or on a platform without such locks. Raises OSError where it cannot be
+    made.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    lock = path.open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock

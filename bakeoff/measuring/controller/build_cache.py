@@ -25,7 +25,7 @@ from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_folder import built_as
 from bakeoff.measuring.variables import variables_of_libraries
 from bakeoff.planning.plan import PlannedCell
-from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.atomic_file import locked, write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Environment
@@ -187,20 +187,9 @@ class BuildCache:
 
     def _lock(self, key: str) -> bool:
         """Return True when this process holds the entry. The lock ends with the process, however that ends."""
-        if sys.platform == "win32":
-            return False
-        import fcntl
-
-        if key in self._locks:
-            return True
-        lock = (self.folder / key / LOCK).open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            return False
-        self._locks[key] = lock
-        return True
+        if key not in self._locks and (lock := locked(self.folder / key / LOCK)):
+            self._locks[key] = lock
+        return key in self._locks
 
 
 def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
