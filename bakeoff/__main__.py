@@ -3,6 +3,7 @@
 import gc
 import signal
 import sys
+import time
 
 INTERRUPTED = 130
 
@@ -12,6 +13,7 @@ def main() -> int:
 
     SIGTERM is taken as Ctrl-C is. Once the command has said all, either passes, and the exit status is the command's.
     """
+    begun_s = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end, as after Ctrl-C
     try:
         from bakeoff.measuring.controller.server_start import early_servers, servers_for
@@ -21,7 +23,7 @@ def main() -> int:
             from bakeoff import cli
 
             gc.enable()
-            status = cli.main()
+            status = cli.main(begun_s=begun_s)
     except KeyboardInterrupt:
         status = INTERRUPTED
         if "bakeoff.cli" not in sys.modules:  # it would say more

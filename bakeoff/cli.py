@@ -53,12 +53,14 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 REGRESSION = 4
+BEGUN_S = "begun_s"
 
 
 class RunByDefault(TyperGroup):
     """`bakeoff --model conv` means `bakeoff run --model conv`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[BEGUN_S] = ctx.obj
         ctx.obj = shlex.join(["bakeoff", *args])  # the command as it was typed, for the record
         is_run = args[:1] == ["run"]
         first = next(iter(args[is_run:]), "--")
@@ -171,7 +173,7 @@ def run(
         return 0
     with measured_to_the_end():
         with runs.progress_of(request, options.quiet, as_json) as progress:
-            report, store = runs.run(request, options.out, context.obj, progress)
+            report, store = runs.run(request, options.out, context.obj, progress, context.meta[BEGUN_S])
         return runs.conclude(report, store, options.quiet, as_json, junit, summary)
 
 
@@ -684,15 +686,15 @@ def blame_cell(
     return exit_status
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, begun_s: float | None = None) -> int:
     """Parse the arguments, carry out, and turn errors into one line. Returns the exit status.
 
-    By default the arguments are those of the process.
+    By default the arguments are those of the process. A time budget counts from `begun_s`, of the monotonic clock.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
-        return int(app(arguments, prog_name="bakeoff", standalone_mode=False) or 0)
+        return int(app(arguments, prog_name="bakeoff", standalone_mode=False, obj=begun_s) or 0)
     except BakeoffError as error:
         return _complain(str(error), USAGE_ERROR if isinstance(error, UsageError) else 1, as_json)
     except (KeyboardInterrupt, typer.Abort) as interruption:

@@ -15,11 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bakeoff import backends
+from bakeoff import backends, cli
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
 from bakeoff.planning.load_plan import LoadPlan, Traffic
+from bakeoff.planning.request import Request
+from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records import report_file
+from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
@@ -196,6 +199,22 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
     assert out.endswith(again)
     assert {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()} == names
     assert [name for name in names if Path("run", name).read_bytes() != before[name]] == []
+
+
+def test_a_budget_counts_from_the_start_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_s: list[float] = []
+
+    def without_measuring(request: Request, *_: object) -> None:
+        raise UsageError("scripted")
+
+    def noted(begun_s: float, budget_s: float | None) -> float:
+        ends_s.append(end_of_budget(begun_s, budget_s))
+        return ends_s[-1]
+
+    monkeypatch.setattr(runs, "with_models_ready", without_measuring)
+    monkeypatch.setattr(runs, "end_of_budget", noted)
+    assert cli.main(["--model", "mlp", "--devices", "cpu", "--budget", "60s"], begun_s=100.0) == 2
+    assert ends_s == [154.0]
 
 
 def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:

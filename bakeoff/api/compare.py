@@ -257,9 +257,10 @@ class _Asked:
         from bakeoff.api.run_process import RunEnded, RunFailed, RunProcess, StartRun
         from bakeoff.reports.console import written_to_the_end
 
+        begun_s = time.monotonic()
         options = self.gathered(**{"models": travelling.names, **travelling.fields})
         request = options.to_request()
-        begin = StartRun(request, options.out, _as_called(", ".join(travelling.names), self.fields))
+        begin = StartRun(request, options.out, _as_called(", ".join(travelling.names), self.fields), begun_s)
         ended: RunEnded | RunFailed | None = None
         was_interrupted = False
         try:

@@ -50,6 +50,7 @@ class StartRun:
     request: Request
     folder: Path | None
     command: str
+    begun_s: float | None = None  # when it was asked for, on the monotonic clock, which all processes share
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _carry_out(connection: Connection) -> RunEnded | RunFailed:
     relay = WholeRelay(tell)
     signal.signal(signal.SIGINT, relay.interrupt)
     try:
-        report, store = runs.run(begin.request, begin.folder, begin.command, relay)
+        report, store = runs.run(begin.request, begin.folder, begin.command, relay, begin.begun_s)
         with written_to_the_end():
             writer.write(report, store.root)
             live_models = os.environ.get(LIVE_MODEL)

@@ -46,15 +46,19 @@ from bakeoff.scaling.pool import Pool
 INTERRUPTED = 130
 
 
-def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+def run(
+    request: Request, folder: Path | None, command: str, progress: Progress, begun_s: float | None = None
+) -> tuple[Report, Store]:
     """Carry out `request` in `folder` (default: results/<time>-<models>-<devices>).
 
+    A time budget counts from `begun_s`, of the monotonic clock, or else from now.
     Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
     measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
     require_load_generator(request)
     request = with_interpreters(request)
-    budget_ends_s = end_of_budget(time.monotonic(), request.budget.seconds if request.budget else None)
+    begun_s = time.monotonic() if begun_s is None else begun_s
+    budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
     )  # a wrong name is found before any process starts
