@@ -13,6 +13,9 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+FILES_LACK = (errno.EMFILE, errno.ENFILE)
+"""The errors of a process, or of a machine, that may not open any more files."""
+
 
 class BakeoffError(Exception):
     """Base of the errors that are shown by their message alone."""

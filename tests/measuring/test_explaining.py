@@ -1,5 +1,6 @@
 """A failure of a library without a message is told by the place that raised it."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below, last_frame_of_program
-from bakeoff.records.errors import Unsupported
+from bakeoff.records.errors import Unsupported, os_reason
 from bakeoff.records.schema import Status
 
 
@@ -115,3 +116,9 @@ class Calling(torch.nn.Module):
     def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.forward = forward
+
+
+def test_a_process_that_may_not_open_more_files_is_told_what_to_do() -> None:
+    error = OSError(errno.EMFILE, "Too many open files", "weights.bin")
+    assert explain(error)[1].text.endswith("'weights.bin': " + os_reason(error))
+    assert "ulimit -n" in os_reason(error) and "ulimit" not in explain(OSError(errno.ENOSPC, "disk is full"))[1].text

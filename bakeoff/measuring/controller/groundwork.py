@@ -33,6 +33,7 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
+from bakeoff.records.errors import os_reason
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
@@ -194,7 +195,9 @@ class Headers:
             if may_make:
                 isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
         except OSError as error:
-            self._store.note(f"torch's precompiled C++ headers cannot be kept, so that each build makes them: {error}")
+            self._store.note(
+                f"torch's precompiled C++ headers cannot be kept, so that each build makes them: {os_reason(error)}"
+            )
             return
         for cell, launcher in cells:
             if (name := _builds_of(cell)) not in self._workers:

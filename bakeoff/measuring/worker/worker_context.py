@@ -47,7 +47,7 @@ from bakeoff.measuring.worker.loading import (
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.artifacts import folder_bytes
-from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
+from bakeoff.records.errors import FILES_LACK, BakeoffError, Unavailable, Unsupported, first_line, os_reason
 from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
@@ -287,6 +287,8 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
     if name := unset_variable(error):
         failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
+    elif isinstance(cause := first_cause(error), OSError) and cause.errno in FILES_LACK:
+        failure = failure.model_copy(update={"text": f"{failure.text}: {os_reason(cause)}"})
     return status, failure
 
 
