@@ -27,6 +27,10 @@ from bakeoff.records.schema import Burst
 MAX_STANDARD_ERROR_SHARE = 1 / 8
 """If the standard error is at most this share of a difference, three processes can show the difference."""
 
+MAX_SHARE_OF_NARROW_LEAD = 1 / 5
+"""The same for a lead under `NARROW_LEAD`, which needs five processes anyway. Student's t for its confidence is 8.6
+over five, and 9.9 for a wide lead over three: the error may be 1.5 times as large a share."""
+
 MIN_CALM_SHARE = 0.75
 """Minimum share of undisturbed rounds; below it, rounds are repeated."""
 
@@ -66,7 +70,8 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
     """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
 
     The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
-    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
+    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference (a fifth of a narrow
+    lead).
     What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
     the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
 
@@ -75,10 +80,12 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
     if (known := _gaps(cells, bridge)) is None:
         return set()
     against, gaps = known
-    share = MAX_STANDARD_ERROR_SHARE if bridge is None else 0.0
-    wide = {
-        place for place, each in gaps.items() if each and each.error > max(MAX_STANDARD_ERROR, abs(each.log) * share)
-    }
+
+    def most_error(log: float) -> float:
+        share = MAX_STANDARD_ERROR_SHARE if abs(log) >= math.log1p(NARROW_LEAD) else MAX_SHARE_OF_NARROW_LEAD
+        return max(MAX_STANDARD_ERROR, abs(log) * share if bridge is None else 0.0)
+
+    wide = {place for place, each in gaps.items() if each and each.error > most_error(each.log)}
     return {against, *wide} if wide else set()
 
 

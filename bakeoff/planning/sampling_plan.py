@@ -16,7 +16,7 @@ MAX_ROUNDS_PER_EPOCH = 48
 """Imprecise rounds are repeated up to this number, unless more were planned."""
 
 MAX_FURTHER_ROUNDS_S = 10.0
-"""Rounds beyond the planned ones take no longer than this, nor than the start of the processes did."""
+"""Rounds beyond the planned ones take no longer than this."""
 
 MAX_BURST_S = 0.1
 MIN_CALLS_PER_CELL = 100

@@ -89,6 +89,7 @@ def test_a_large_difference_needs_less_precision() -> None:
     assert imprecise([even, noisy(1.0, 12, 0.06)])
     assert not imprecise([even, noisy(1.3, 12, 0.06)])
     assert not imprecise([noisy(1.3, 12, 0.06), even])
+    assert not imprecise([even, noisy(1.12, 12, 0.06)]), "a lead that takes five processes anyway"
 
 
 def test_without_a_round_in_common_no_further_one_tells_more() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,17 +56,27 @@ def test_cells_start_in_the_reverse_order_in_every_other_epoch_with_the_baseline
 
 
 def test_imprecise_rounds_are_refined_up_to_a_limit(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script(spread=0.3) for label in THREE}, SAVES_PROCESSES)
-    assert rounds_of(run.records["null"]) == MAX_ROUNDS_PER_EPOCH
+    """The first start builds, too, so that only those of later processes tell what another process would cost."""
+    run = run_contest(tmp_path, {label: Script(spread=0.3, seconds_per_start=9.0) for label in THREE}, plan_of(2, 3))
+    rounds = Counter(burst.process for burst in run.records["null"].bursts)
+    assert (rounds[0], rounds[1]) == (12 + 12, MAX_ROUNDS_PER_EPOCH)
 
 
-@pytest.mark.parametrize(("seconds_per_start", "further"), [(5.0, 4), (2.0, 2)])
-def test_rounds_beyond_the_planned_ones_take_as_long_as_starts_and_ten_seconds_at_most(
+def test_rounds_beyond_the_planned_ones_take_seconds_at_most(tmp_path: Path) -> None:
+    slow = {label: Script(spread=0.3, seconds_per_burst=1.0) for label in THREE}
+    run = run_contest(tmp_path, slow, SAVES_PROCESSES)
+    assert rounds_of(run.records["null"]) == 12 + 4, "ten seconds, at three a round"
+
+
+@pytest.mark.parametrize(("seconds_per_start", "further"), [(0.5, 12), (2.0, 16)])
+def test_rounds_beyond_the_planned_ones_cost_no_more_than_another_process(
     tmp_path: Path, seconds_per_start: float, further: int
 ) -> None:
-    slow = {label: Script(spread=0.3, seconds_per_burst=1.0, seconds_per_start=seconds_per_start) for label in THREE}
-    run = run_contest(tmp_path, slow, SAVES_PROCESSES)
-    assert rounds_of(run.records["null"]) == 12 + further, "at three seconds a round"
+    noisy = {label: Script(spread=0.3, seconds_per_burst=0.125, seconds_per_start=seconds_per_start) for label in THREE}
+    run = run_contest(tmp_path, noisy, plan_of(2, 3))
+    rounds = Counter(burst.process for burst in run.records["null"].bursts)
+    assert rounds[0] == 12 + 12, "as long as the planned ones: the first start builds, too"
+    assert rounds[1] == 12 + further
 
 
 def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_path: Path) -> None:
@@ -571,7 +582,7 @@ def test_where_memory_does_not_hold_all_they_come_in_groups_with_the_baseline_in
     assert [groups_of(run.records[label]) for label in THREE] == [[0, 1], [0], [1]]
     assert any("in groups, and ratios between two groups go through eager" in note for note in run.notes)
     # the bursts of an earlier group do not count for a later one
-    assert [rounds_of(run.records["eager"], group) for group in (0, 1)] == [MAX_ROUNDS_PER_EPOCH] * 2
+    assert [rounds_of(run.records["eager"], group) for group in (0, 1)] == [2 * 12] * 2
 
 
 def groups_by_epoch(record: Record) -> list[list[int]]:

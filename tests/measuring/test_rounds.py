@@ -137,7 +137,7 @@ def test_refining_asks_once_in_as_many_rounds_as_were_planned() -> None:
     [
         {"done": MAX_ROUNDS_PER_EPOCH},
         {"further_s": MAX_FURTHER_ROUNDS_S},
-        {"further_s": 3.0, "start_s": 2.5},
+        {"further_s": 3.0, "most_further_s": 2.5},
         {"has_time_to_spare": False},
     ],
     ids=lambda limit: " and ".join(limit),

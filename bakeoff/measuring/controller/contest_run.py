@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -78,7 +77,6 @@ class ContestRun:
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
-        self._start_s = math.inf  # that the group's processes took until all were warm
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
@@ -222,12 +220,12 @@ class ContestRun:
         number = next(self._run.group_numbers)
         launched_s = self._machine.now_s()
         group = self._start_group(epoch)
-        self._start_s = self._machine.now_s() - launched_s
+        start_s = self._machine.now_s() - launched_s if epoch.number else 0.0  # the first one also builds
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
             self._await_quiet()
-            survivors = self._run_rounds(epoch, number, survivors)
+            survivors = self._run_rounds(epoch, number, survivors, start_s)
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
         stays = epoch.waiting and len(survivors) > 1
@@ -264,15 +262,19 @@ class ContestRun:
     def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
 
-    def _run_rounds(self, epoch: Epoch, group: int, cells: Sequence[CellRun]) -> list[CellRun]:
-        """Take bursts of all cells in changing order while every other one is stopped. Return the surviving cells."""
+    def _run_rounds(self, epoch: Epoch, group: int, cells: Sequence[CellRun], start_s: float) -> list[CellRun]:
+        """Take bursts of all cells in changing order while every other one is stopped. Return the surviving cells.
+
+        Rounds beyond the planned ones take as long as these at most, or as the `start_s` that the processes took to
+        start: further processes tell more in the same time, because they show what processes differ by, too.
+        """
         alive = list(cells)
         done = 0
-        planned_done_s = self._machine.now_s()
+        begun_s = planned_done_s = self._machine.now_s()
         rules = round_rules(self._run.sampling)
-        begun_s = self._machine.now_s()
         while alive and (done < MIN_ROUNDS or self._machine.now_s() < self._time_plan.contest_ends_s):
-            seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s)
+            most_further_s = max(start_s, planned_done_s - begun_s)
+            seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s, most_further_s)
             takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
             if not takers:
                 break
@@ -309,13 +311,19 @@ class ContestRun:
                 epoch.displaced.append(cell_run)
 
     def _rounds_so_far(
-        self, epoch: Epoch, group: int, alive: Sequence[CellRun], done: int, planned_done_s: float
+        self,
+        epoch: Epoch,
+        group: int,
+        alive: Sequence[CellRun],
+        done: int,
+        planned_done_s: float,
+        most_further_s: float,
     ) -> RoundsSoFar:
         return RoundsSoFar(
             done=done,
             bursts=_bursts_of(group, alive),
             further_s=self._machine.now_s() - planned_done_s,
-            start_s=self._start_s,
+            most_further_s=most_further_s,
             has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
             # in groups all ratios go through the cell that every group holds
             bridge=None if epoch.holds_all else alive.index(self._bridge(epoch, alive, group)),

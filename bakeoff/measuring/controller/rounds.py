@@ -34,7 +34,7 @@ class RoundsSoFar:
     done: int
     bursts: Sequence[Sequence[Burst]]  # of these rounds, cell by cell
     further_s: float = 0.0  # seconds since the planned rounds were done
-    start_s: float = math.inf  # seconds from the launch of the group's processes until all were warm
+    most_further_s: float = math.inf  # seconds that further rounds may take
     has_time_to_spare: bool = True  # every cell has half of its time limit left
     bridge: int | None = None  # place of the cell that ratios between groups go through
 
@@ -97,16 +97,14 @@ class RefineImpreciseRounds:
     """Where rounds differ so much that their median says little, more rounds save further processes.
 
     They are for the cells whose ratio is imprecise. The question is asked once in as many rounds as were planned. Asked
-    after every round, it would stop where some agree by chance. Where processes start quickly, further ones tell more
-    in the same time, because they show what processes differ by, too. So further rounds take no longer than the start
-    of these processes did. An object is for one group of cells in one epoch.
+    after every round, it would stop where some agree by chance. An object is for one group of cells in one epoch.
     """
 
     planned: int
     _imprecise: dict[tuple[int, int], set[int]] = field(default_factory=dict)  # by rounds done and cells alive
 
     def takers(self, seen: RoundsSoFar) -> set[int]:
-        most_s = min(MAX_FURTHER_ROUNDS_S, seen.start_s)
+        most_s = min(MAX_FURTHER_ROUNDS_S, seen.most_further_s)
         if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= most_s or not seen.has_time_to_spare:
             return set()
         asked_after = seen.done - seen.done % self.planned
