@@ -37,7 +37,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Ceilings, Cell, Status
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent, measure
-from tests.support.scripted import ScriptedLauncher, ScriptedMachine, contest_of
+from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of
 
 CONTEST = contest_of(["eager", "null"])
 
@@ -214,14 +214,19 @@ def test_headers_that_cannot_be_kept_stop_nothing(
 class OneServer(ScriptedLauncher):
     """Stands for the launchers of a run, and counts the fork servers that are prepared."""
 
-    prepared = 0
     branched: tuple[tuple[str, ...], bool] | None = None
     note = ""
 
+    def __init__(self, folder: Path, scripts: Mapping[str, Script], machine: ScriptedMachine) -> None:
+        super().__init__(folder, scripts, machine)
+        self.prepared: list[int] = []
+
     def prepare(self, epochs: int) -> None:
-        self.prepared = epochs
+        self.prepared.append(epochs)
 
     def await_serving(self, epochs: int = 0) -> None: ...
+
+    def preload_others(self) -> None: ...
 
     def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
         self.branched = tuple(modules), for_cuda
@@ -229,7 +234,7 @@ class OneServer(ScriptedLauncher):
 
 @pytest.mark.parametrize(
     ("cores", "device", "servers", "is_awaited"),
-    [(2, "cpu", 3, True), (16, "cpu", 5, True), (2, "cuda", 3, True), (16, "cuda", 5, False)],
+    [(2, "cpu", [3], True), (16, "cpu", [5, 7], True), (2, "cuda", [3], True), (16, "cuda", [5, 7], False)],
 )
 def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
     tmp_path: Path,
@@ -237,7 +242,7 @@ def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
     device: str,
-    servers: int,
+    servers: list[int],
     is_awaited: bool,
 ) -> None:
     monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
