@@ -22,10 +22,11 @@ from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
-from bakeoff.records.load import Load, LoadWindow, Objective, ServingSettings, TriedSettings
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, ServingSettings, TriedSettings
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
+from bakeoff.records.store import ContestSoFar
 from bakeoff.records.text import spell_rate
 from tests.support import scripted
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
@@ -457,6 +458,23 @@ def test_a_run_that_is_interrupted_in_a_search_keeps_its_first_looks(
     assert [(len(load.tried), load.settings, load.turns) for load in loads] == [(1, None, [])]
     judged = judge_load(list(run.records.values()))
     assert judged is not None and not judged.ranked
+
+
+def test_what_is_known_under_load_is_on_disk_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_turn, on_disk = CellUnderLoad.turn, []
+
+    def turn(self: CellUnderLoad, load: Load, process: int, round_: Round) -> LoadTurn:
+        kept = (ContestSoFar.model_validate_json(path.read_text()) for path in tmp_path.rglob("so_far/*.json"))
+        loads = [record.load for contest in kept for record in contest.records if record.load]
+        on_disk.append((len(loads), sum(len(each.turns) for each in loads)))
+        return take_turn(self, load, process, round_)
+
+    monkeypatch.setattr(CellUnderLoad, "turn", turn)
+    run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
+    assert on_disk[0] == (2, 0), "both searches are there, as SIGKILL would leave them"
+    assert on_disk[-1][1] >= len(on_disk) - 2
 
 
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:

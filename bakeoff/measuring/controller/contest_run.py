@@ -148,6 +148,10 @@ class ContestRun:
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
 
+    def _keep_so_far_if_due(self) -> None:
+        if self._machine.now_s() >= self._next_so_far_s:
+            self._keep_so_far()
+
     def _for_another_epoch(self, done: int) -> list[CellRun]:
         """Return the cells that get another process, or none of them, and say why or why not.
 
@@ -284,8 +288,7 @@ class ContestRun:
                 burst = partial(cell_run.take_burst, group, done, started_s, around)
                 self._visit(epoch, alive, cell_run, burst)
             done += 1
-            if self._machine.now_s() >= self._next_so_far_s:
-                self._keep_so_far()
+            self._keep_so_far_if_due()
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:
@@ -295,8 +298,12 @@ class ContestRun:
     def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
         """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
         alive = list(cells)
-        rounds = LoadRounds(self._run, plan, epoch.number, group, alive)
-        rounds.take(lambda cell_run, step: self._visit(epoch, alive, cell_run, step))
+
+        def visit(cell_run: CellRun, step: Callable[[], None]) -> None:
+            self._visit(epoch, alive, cell_run, step)
+            self._keep_so_far_if_due()
+
+        LoadRounds(self._run, plan, epoch.number, group, alive).take(visit)
         return alive
 
     def _visit(self, epoch: Epoch, alive: list[CellRun], cell_run: CellRun, step: Callable[[], None]) -> None:
