@@ -615,7 +615,7 @@ def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
     ]
     new = report(undecided).model_copy(update={"complete": False, "planned": 3})
     text = to_markdown(compare(report(undecided), new))
-    assert "The new run was interrupted before all was measured: 2 of 3 cells have ended." in text
+    assert "The new run was interrupted before all was measured: 2 of 3 cells ended." in text
     assert "In the new run measuring ended before its intervals were decided: conv on cpu, fp32." in text
 
 
