@@ -36,6 +36,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.measuring.worker.matching import (
@@ -55,8 +57,6 @@ from bakeoff.records.schema import Accuracy
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.backends.training import TrainingOutput
     from bakeoff.measuring.worker.choices import Choice
 
@@ -165,7 +165,6 @@ class Reference:
 
     @classmethod
     def load(cls, path: Path) -> Reference:
-        import torch
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
@@ -201,8 +200,6 @@ class Reference:
 
 def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:
     """Return the outputs of every input set from what a file holds."""
-    import torch
-
     from bakeoff.measuring.worker.choices import Choice
 
     complex_places, by_set = set(json.loads(known["complex"])), []
@@ -330,8 +327,6 @@ class EagerErrors(NamedTuple):
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
-    import torch
-
     matched, problem = match(outputs, reference)
     if problem:
         raise BakeoffError(f"eager does not return the same in two types: {problem}")
@@ -361,8 +356,6 @@ class _SliceSums:
 
     def add(self, squares: torch.Tensor, sets: int = 1) -> None:
         """Add the squares of an input set, or the sums over several sets of equal shapes."""
-        import torch
-
         # two passes over all values serve every dimension
         half = (squares.dim() + 1) // 2
         leading = squares.sum(list(range(half, squares.dim()))) if half < squares.dim() else squares
@@ -416,8 +409,6 @@ class _Errors:
 
     def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], piece_elements: int | None) -> None:
         """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""
-        import torch
-
         pairs = [(_as_pairs(ours).detach(), _as_pairs(reference).detach()) for ours, reference in pairs]
         kinds = {(ours.shape, ours.dtype, reference.dtype) for ours, reference in pairs}
         size = piece_elements or PIECE_ELEMENTS
@@ -430,8 +421,6 @@ class _Errors:
 
     def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
-        import torch
-
         ours, reference = _as_pairs(ours).detach(), _as_pairs(reference).detach()
         if self.is_whole:
             self._add_whole(ours, reference)
@@ -447,8 +436,6 @@ class _Errors:
 
     def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
         """Add the errors of a piece, and return their squares."""
-        import torch
-
         reference = reference.to(ours.device, torch.float64)
         ours = ours.to(torch.float64)
         is_known, is_finite = torch.isfinite(reference), torch.isfinite(ours)
@@ -484,8 +471,6 @@ class _Errors:
         return squared
 
     def _add_whole(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
-        import torch
-
         exact = torch.float64 if ours.is_floating_point() else torch.int64
         wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
         self.values += ours.numel()
@@ -551,8 +536,6 @@ def _errors_of_usual_values(
     errors: _Errors, outputs: Sequence[Matched], reference: Sequence[Outputs], piece_elements: int | None
 ) -> _Errors | None:
     """Return the errors of the values that are not outlying, or None where no values are."""
-    import torch
-
     pairs = [
         (_as_pairs(value).detach().flatten(), _as_pairs(expected).detach().flatten())
         for ours, theirs in zip(outputs, reference, strict=True)
@@ -579,8 +562,6 @@ def _chosen_values(
     choice: Choice, ours: torch.Tensor, reference: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the values that our indices choose and those of the reference, if indices differ and all choose some."""
-    import torch
-
     is_whole = not (ours.is_floating_point() or ours.is_complex())
     if not is_whole or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
         return None
@@ -590,8 +571,6 @@ def _chosen_values(
 
 def _as_pairs(tensor: torch.Tensor) -> torch.Tensor:
     """Return complex numbers as pairs of real ones, and other tensors as they are."""
-    import torch
-
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
@@ -778,8 +757,6 @@ def _checked_by_tolerances(
 
 def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label: str) -> str:
     """Say where the output of this label is farthest from the reference, what came there and what was expected."""
-    import torch
-
     worst: tuple[float, str] = (-1.0, "")
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         pairs = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
@@ -810,7 +787,6 @@ def _sizes_of_kinds(errors: Sequence[_Errors], training_outputs: Sequence[Traini
 
 def are_finite_alike(outputs: Sequence[Outputs], reference: Reference) -> bool:
     """Return True if outputs have no value that is not finite, or the reference has some, too."""
-    import torch
 
     def are_finite(sets: Sequence[Outputs]) -> bool:
         return all(bool(torch.isfinite(tensor).all()) for outputs in sets for tensor in outputs)

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy
+import torch
 
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.matching import without_numbers
@@ -19,9 +20,6 @@ from bakeoff.models.user import as_inputs
 from bakeoff.records.call_form import HasNoForm, Make, maker
 from bakeoff.records.errors import Unsupported, UsageError, first_line
 from bakeoff.records.schema import AroundCall
-
-if TYPE_CHECKING:
-    import torch
 
 SECONDS = 0.2
 MIN_CALLS = 3

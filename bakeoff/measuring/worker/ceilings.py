@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
+import torch
 
 from bakeoff.measuring.nvml import max_sm_clock_mhz
 from bakeoff.measuring.worker import conditions
@@ -19,9 +19,6 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, MemoryLevel, TensorCores
-
-if TYPE_CHECKING:
-    import torch
 
 MIB = 2**20
 
@@ -130,8 +127,6 @@ def _of_one_thread_each(
     clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]
 ) -> Ceilings:
     """Return the rates of one thread, times the number of threads. No program is faster, but memory may be slower."""
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -161,8 +156,6 @@ def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
 
 
 def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
-    import torch
-
     sizes = sizes or PRODUCT_SIZES[clock.device.type]
     cache_bytes = _cache_bytes(clock.device)
     # a CPU without arithmetic for a small type computes in float32, and torch's own product does not always
@@ -179,8 +172,6 @@ def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence
 
 
 def _tensor_cores_of(device: torch.device, precision: Precision) -> TensorCores | None:
-    import torch
-
     if device.type != "cuda":
         return None
     sm_clock_mhz = max_sm_clock_mhz(device.index or 0)
@@ -211,8 +202,6 @@ def _product(size: int, device: torch.device, precision: Precision) -> Callable[
 
     The values are random: a GPU multiplies zeros at less power and a higher clock.
     """
-    import torch
-
     if precision is INT8:
         whole = torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device)
         return lambda: torch._int_mm(whole, whole.t())
@@ -235,8 +224,6 @@ def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
     Operators are a sum, which reads, a copy, and an addition, which reads two values and writes one. The time that each
     takes to start is left out.
     """
-    import torch
-
     everything = torch.zeros(max(sets) // 4, device=clock.device)
     few = everything[:6]
     starts_s = [_memory_s(clock, operator, few.nbytes) for operator in _memory_operators(few)]
@@ -253,8 +240,6 @@ def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
 
 def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:
     """Return the seconds of the fastest call of an operator that moves `size` bytes."""
-    import torch
-
     if clock.device.type != "cuda":
         return _best_s(clock, operator, LEVEL_REPEAT_S)
     calls = max(1, min(MAX_GRAPH_CALLS, GRAPH_BYTES // size))
@@ -270,8 +255,6 @@ def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:
 
 def _memory_operators(values: torch.Tensor) -> tuple[Callable[[], object], ...]:
     """Return what moves all of the values once: a sum, a copy of one half, and an addition to one half in place."""
-    import torch
-
     half = len(values) // 2
     source, target, total = values[:half], values[half : 2 * half], values.new_empty(())
     third = len(values) // 3
@@ -294,16 +277,12 @@ def working_sets(kind: str, cache_bytes: int, free_bytes: int) -> list[int]:
 
 
 def _free_bytes(device: torch.device) -> int:
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
 
 
 def _cache_bytes(device: torch.device) -> int:
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).L2_cache_size
     return last_level_cache_bytes()

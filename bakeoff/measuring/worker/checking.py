@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+
+import torch
 
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.measuring.worker import accuracy
@@ -27,9 +28,6 @@ from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
 from bakeoff.records.traits import Decision, ModelTraits
-
-if TYPE_CHECKING:
-    import torch
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
@@ -103,8 +101,6 @@ class Checker:
 
     def _of_random(self, right: Accuracy, answers: Sequence[accuracy.Outputs]) -> Accuracy:
         """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
-        import torch
-
         from bakeoff.measuring.worker import distribution
         from bakeoff.measuring.worker.understanding import are_alike
 
@@ -156,8 +152,6 @@ class Checker:
 
     def _check_buffers(self, right: Accuracy) -> Accuracy:
         """Check what a call leaves in the buffers that the model keeps, in the module or in what was made of it."""
-        import torch
-
         calls = self._worker.calls
         if not calls.can_restore:
             return right.model_copy(update={"unchecked": UNREAD.format(", ".join(self._traits.kept_buffers))})
@@ -213,8 +207,6 @@ MAX_BUFFER_ERROR = 0.1
 
 def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
     """Return True if a buffer that was `before` is what eager has made of it, up to rounding."""
-    import torch
-
     if buffer.shape != after.shape:
         return False
     if not after.is_floating_point():
@@ -226,8 +218,6 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
 
 def buffers_in(compiled: object, name: str, depth: int = 4) -> Iterator[torch.Tensor]:
     """Yield the buffers of this name in the modules that a build holds, such as what `torch.jit.freeze` has made."""
-    import torch
-
     for value in vars(compiled).values() if depth and hasattr(compiled, "__dict__") else ():
         if isinstance(value, torch.nn.Module):
             yield from (buffer for own, buffer in value.named_buffers() if f".{own}".endswith(f".{name}"))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from bakeoff.records.device import Device
 
 
@@ -19,8 +19,6 @@ class Clock:
 
     def __init__(self, device: Device, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         """Tests pass a `now_ns` of their own."""
-        import torch
-
         self.now_ns = now_ns
         self.device = torch.device(device.kind, device.cuda_index or 0) if device.is_cuda else torch.device(device)
         self.synchronise: Callable[[], None] = _nothing
@@ -32,14 +30,10 @@ class Clock:
 
     def on_stream(self) -> AbstractContextManager[object]:
         """Make the cell's own stream the current one inside the block."""
-        import torch
-
         return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
 
     def mark(self) -> Callable[[], None]:
         """Return a function that waits for what has been queued on the stream so far."""
-        import torch
-
         if self.stream is None:
             return _nothing
         event = torch.cuda.Event()

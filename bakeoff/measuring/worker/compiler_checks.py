@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Self
 
+import torch
+
 from bakeoff.measuring import isolation
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Frozen
@@ -35,15 +37,11 @@ class CompilerChecks(Frozen):
 
 def file_of(backend: str, device: Device) -> Path:
     """Return where the answers are kept for the torch of this process and the compiler that it uses."""
-    import torch
-
     return isolation.headers_of_torch() / f"bakeoff-checked-{backend}-{device.kind}-{tools(torch.__file__)}"
 
 
 def tools(torch_file: str) -> str:
     """Return what tells this torch and this C++ compiler from others, as a file name. Torch's headers are for both."""
-    import torch
-
     compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
     changed = os.stat(compiler).st_mtime_ns if compiler else 0
     return hashlib.sha256(f"{torch_file} {torch.__version__} {compiler} {changed}".encode()).hexdigest()[:16]

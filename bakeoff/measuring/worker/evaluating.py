@@ -12,7 +12,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bakeoff import models
 from bakeoff.backends.base import Compiled
@@ -34,9 +36,6 @@ from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
-
-if TYPE_CHECKING:
-    import torch
 
 Call = Callable[[Inputs], Sequence["torch.Tensor"]]
 
@@ -97,8 +96,6 @@ class Predict:
         return answer_request(stages, self, raw)
 
     def _require_served(self, leaves: Sequence[Any]) -> None:
-        import torch
-
         for name, leaf in zip(self._form["names"], leaves, strict=True):
             if not isinstance(leaf, torch.Tensor):
                 raise NotServed(f"evaluate gave predict a {type(leaf).__name__} as '{name}': give a tensor")
@@ -156,8 +153,6 @@ def sizes(shape: Sequence[int]) -> str:
 
 def like_models(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return an output of a build as the model in float32 gives it."""
-    import torch
-
     is_narrow = tensor.is_floating_point() and tensor.element_size() < 4
     return tensor.to(device, torch.float32) if is_narrow else tensor.to(device)
 
@@ -190,8 +185,6 @@ def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) 
 
 def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
     """Return the metrics of eager in float32, on the cells' device, whatever precision they have."""
-    import torch
-
     from bakeoff.backends.calling import flatten_outputs
 
     cell = job.cell

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.user_code import described_attributes, described_variables, user_sources
 from bakeoff.records.package import PACKAGE
@@ -66,8 +68,6 @@ def _structure(module: Any) -> Iterable[str]:
 
 def _scripted(module: Any) -> Iterable[bytes]:
     """Return each part in TorchScript as its file. Its attributes tell neither its code nor its constants."""
-    import torch
-
     if isinstance(module, torch.jit.ScriptModule):
         try:
             yield module.save_to_buffer()
@@ -108,8 +108,6 @@ def own_files() -> tuple[Path, ...]:
 
 
 def _hardware() -> Iterable[str]:
-    import torch
-
     yield f"{platform.platform()} {platform.processor()} {torch.backends.cpu.get_cpu_capability()}"
     yield torch.__config__.show()
     cpu = Path("/proc/cpuinfo")

@@ -6,15 +6,13 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell, Generated
-
-if TYPE_CHECKING:
-    import torch
 
 Call = Callable[[Inputs], Sequence["torch.Tensor"]]
 
@@ -97,8 +95,6 @@ def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:
 
 def _greedy(logits: Sequence[torch.Tensor], precision: Precision, is_first: bool = False) -> Greedy:
     """Return the tokens of (sequences, vocabulary) at each step, or of sets of sequences if `is_first`."""
-    import torch
-
     stacked = torch.cat([logit[None] for logit in logits], dim=0)  # (steps, sequences, vocabulary)
     stacked = stacked.flatten(0, 1)[:, None] if is_first else stacked.transpose(0, 1)
     best = stacked.float().topk(2)

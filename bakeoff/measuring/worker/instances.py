@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.around import RequestStages
@@ -171,8 +173,6 @@ def start_instances(
 
     Raises BakeoffError where an answer is wrong, and Unsupported where the backend or the model cannot do this.
     """
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     stack = contextlib.ExitStack()
@@ -302,8 +302,6 @@ def build_for_serving(
     The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
     cell has left is loaded.
     """
-    import torch
-
     is_ahead = isinstance(worker.backend, AheadOfTime)
     is_as_measured = batch == 1 and (not is_ahead or settings.threads == worker.threads)
     # code that was generated ahead of time may hold the number of threads
@@ -351,8 +349,6 @@ def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:
 
     Raises Unsupported where the inputs have no common first dimension.
     """
-    import torch
-
     rows = {tensor.shape[0] if tensor.dim() else 0 for inputs in sets for tensor in inputs.tensors()}
     if len(rows) != 1 or 0 in rows:
         raise Unsupported("requests cannot share a call: the inputs have no common first dimension")

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bakeoff import models
 from bakeoff.measuring.worker import precision
 from bakeoff.models import streams
@@ -21,8 +23,6 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.backends.training import Training
 
 
@@ -74,8 +74,6 @@ def _load_one_size(cell: Cell) -> LoadedModel:
         family = models.find_for(cell.model, cell.task, cell.recorded.file if cell.recorded else "")
         drawn = family.load_on(cell.dimensions, cell.seed, cell.device, dtype)
     if drawn is not None and cell.device.is_cuda:
-        import torch
-
         torch.cuda.synchronize(cell.device)  # weights are drawn on another stream than the cell's own
     model = drawn or family.load(cell.dimensions, cell.seed)
     if not model.inputs:
@@ -115,8 +113,6 @@ def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) ->
 
     torch's own `Module.to` would cut off imaginary parts, and widens on the host, so that twice as many bytes move.
     """
-    import torch
-
     is_complex = any(tensor.is_complex() for tensor in (*module.parameters(), *module.buffers()))
     if not (is_complex or (device.is_cuda and dtype is torch.float64)):
         return module.to(device, dtype)
@@ -148,15 +144,11 @@ def shown_to_builds(sets: tuple[Inputs, ...], cell: Cell) -> tuple[Inputs, ...]:
 
 def save_inputs(sets: Sequence[Inputs], path: Path) -> None:
     """Write input sets as they are, for a process that does not load the model, or loads it for other sizes."""
-    import torch
-
     torch.save([(one.args, dict(one.kwargs)) for one in sets], path)
 
 
 def saved_inputs(path: Path, device: Device) -> tuple[Inputs, ...]:
     """Return the input sets in a file that this run has written. It is a pickle, as arguments may be of any type."""
-    import torch
-
     kept = torch.load(path, map_location=torch.device(device), weights_only=False)
     return tuple(Inputs(args, kwargs) for args, kwargs in kept)
 
@@ -171,8 +163,6 @@ def type_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
 
     Complex numbers are as wide as their parts, but at least complex64: torch computes with hardly any narrower ones.
     """
-    import torch
-
     if tensor.is_complex():
         return torch.complex128 if dtype is torch.float64 else torch.complex64
     return dtype if is_cast(tensor) else tensor.dtype
@@ -190,6 +180,4 @@ def training_of(model: LoadedModel, cell: Cell) -> Training | None:
 
 def gradients(task: str) -> AbstractContextManager[object]:
     """Run the block in inference mode, or with gradients for a training task."""
-    import torch
-
     return torch.inference_mode(task not in TRAINED)

@@ -14,6 +14,8 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 
+import torch
+
 from bakeoff import backends, models
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime
@@ -177,8 +179,6 @@ def measure_packaged(worker: WorkerContext) -> None:
 
 def probe(lists_versions: bool) -> messages.TorchFacts:
     """Return what torch says of this machine, and the versions of libraries if they are asked for."""
-    import torch
-
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     error = ""
     if torch.version.cuda and not devices:

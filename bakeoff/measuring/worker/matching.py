@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.backends.calling import Returned
     from bakeoff.measuring.worker.choices import Choice
 
@@ -104,8 +104,6 @@ def _structure(outputs: Outputs) -> Returned | None:
 
 def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
     """Return the places of numbers that are the same in every input set."""
-    import torch
-
     structures = [structure for outputs in reference if (structure := _structure(outputs)) is not None]
     if not structures or len(structures) < len(reference):
         return set()

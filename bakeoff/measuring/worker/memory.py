@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import psutil
+import torch
 
 from bakeoff.measuring.nvml import handle, nvml
 from bakeoff.records.device import Device
@@ -85,14 +86,10 @@ GROWING_CALLS = 4
 
 def held_by_torch(device: Device) -> int:
     """Return the bytes of device memory that torch holds in this process, without CUDA's own."""
-    import torch
-
     return torch.cuda.memory_reserved(device.cuda_index) if device.is_cuda else 0
 
 
 def return_unused(device: Device) -> None:
     """Give device memory that torch holds without using it back to the driver."""
-    import torch
-
     if device.is_cuda:
         torch.cuda.empty_cache()

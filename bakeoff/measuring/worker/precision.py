@@ -7,13 +7,11 @@ Unsupported.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+
+import torch
 
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
-
-if TYPE_CHECKING:
-    import torch
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Variables that switch TF32 on or off behind every library's back. The NGC images set the second one."""
@@ -21,8 +19,6 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 def dtype_of(precision: Precision) -> torch.dtype:
     """Return the type of weights and inputs."""
-    import torch
-
     dtype: torch.dtype = getattr(torch, precision.input_type)
     return dtype
 
@@ -35,8 +31,6 @@ def apply(precision: Precision) -> None:
 
     Raises Unsupported where an environment variable overrules the switches.
     """
-    import torch
-
     on = precision.allows_tf32
     for name in OVERRIDES:
         if os.environ.get(name) not in (None, "", "1" if on else "0"):
@@ -47,8 +41,6 @@ def apply(precision: Precision) -> None:
 
 def in_force() -> dict[str, str | bool]:
     """Return torch's switches as they are now. Those for reductions in 16 bits are always torch's defaults."""
-    import torch
-
     matmul = torch.backends.cuda.matmul
     found: dict[str, str | bool] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.schema import Cell
 
 
 def export(cell: Cell, cwd: Path, path: Path) -> None:
     """Write the model, on the cell's device and in its precision, to `path`. It takes and returns flat tensors."""
-    import torch
-
     from bakeoff.backends.calling import FlatModule
 
     module, sets = move_to_device(load(cell, cwd), cell)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
@@ -41,8 +43,6 @@ from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, 
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.backends.training import Training
     from bakeoff.measuring.worker.understanding import AlikeCalls
 
@@ -230,8 +230,6 @@ class Known:
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
-        import torch
-
         from bakeoff.measuring.worker import global_settings
 
         gc.collect()
@@ -286,8 +284,6 @@ def as_it_is(
     buffers, are kept among the `files`.
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
-    import torch
-
     from bakeoff.backends.calling import flatten_outputs
     from bakeoff.measuring.worker import global_settings
     from bakeoff.measuring.worker.understanding import (
@@ -367,8 +363,6 @@ TIMED_CALLS = 3
 
 def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
     """Return how long the quickest of a few calls on a GPU takes. It has been called before."""
-    import torch
-
     from bakeoff.measuring.worker.understanding import call
 
     def timed() -> EagerCall:
@@ -410,8 +404,6 @@ def sets_that_differ_most(
 
 def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
     """Return True if all dense tensors of two rows of input sets are the same."""
-    import torch
-
     return all(
         left.layout is not torch.strided or left.is_nested or torch.equal(left, right)
         for ours, theirs in zip(some, others, strict=True)
@@ -421,8 +413,6 @@ def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
 
 def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
     """Write what eager draws in several calls."""
-    import torch
-
     from bakeoff.measuring.worker import distribution
     from bakeoff.measuring.worker.understanding import call
 
@@ -437,8 +427,6 @@ def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> No
 
 def save_buffers(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
     """Write for each buffer that the model keeps its values before and after a call."""
-    import torch
-
     from bakeoff.measuring.worker.understanding import call
 
     def values() -> dict[str, torch.Tensor]:
@@ -541,8 +529,6 @@ def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
     outputs are None, and the type the cell's precision, if no wider type will do. `train_step` raises then: how a
     weight's type rounds a step is in both of two runs, so their difference tells nothing.
     """
-    import torch
-
     from bakeoff.measuring.worker.float64 import KeepFloat64
 
     cell = known.cell
@@ -613,7 +599,6 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
     The changes are random and always the same. Where eager itself has to be the reference, the change of its outputs is
     an estimate of its error: every operation rounds once, as this does, and the model passes both on.
     """
-    import torch
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():

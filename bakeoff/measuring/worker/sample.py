@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.matching import Outputs, places_of_tensors, without_numbers
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 if TYPE_CHECKING:
     import numpy
-    import torch
 
     from bakeoff.models.base import Inputs
 
@@ -89,8 +90,6 @@ def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -
 
 def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
     """Return the largest RMSE that passes for right: the one that `worker.accuracy` lets pass by any rule."""
-    import torch
-
     known = _in_float64(exact)
     known = known[torch.isfinite(known)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
@@ -102,14 +101,10 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
 
 
 def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
     return (torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()).double()
 
 
 def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
-    import torch
-
     tensor = tensor.detach().cpu()
     if tensor.is_nested:
         tensor = torch.nested.to_padded_tensor(tensor, 0.0)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
+
 from bakeoff.backends.base import Compiled
 from bakeoff.measuring.messages import THROUGHPUT_BLOCKS
 from bakeoff.measuring.worker import conditions
@@ -257,8 +259,6 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Dev
     """
     if clock.stream is None:
         return None
-    import torch
-
     times_ms: list[float] = []
     end_ns = clock.now_ns() + int(DEVICE_TIME_S * 1e9)
     while len(times_ms) < MIN_DEVICE_CALLS or (len(times_ms) < MAX_DEVICE_CALLS and clock.now_ns() < end_ns):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.models.base import Inputs
 
 LARGEST_INT8 = 127
@@ -38,8 +38,6 @@ def emulate_quantisation(
     linear layers, to 8 bits per output channel or to 4 bits per group. Products are computed in the module's type.
     Layers whose weights are among `kept`, by their `id`, are not rounded.
     """
-    import torch
-
     if not precision.is_quantised:
         yield
         return
@@ -89,7 +87,6 @@ def _replaced(
 ) -> Any:
     """Return a context in which layers multiply `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`, but
     those whose weights are `kept`."""
-    import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
 
@@ -155,7 +152,5 @@ def _to_int4(weight: torch.Tensor, channel: int) -> torch.Tensor:
 
 
 def _to_e4m3(tensor: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
-    import torch
-
     scale = peak.float().clamp(min=SMALLEST) / LARGEST_E4M3
     return ((tensor.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(tensor.dtype)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 PIECE_ELEMENTS = 2**24
 
 
 def content(value: Any) -> bytes:
     """Return a digest of a tensor's type, shape, strides and values. Other values are told by their `repr`."""
-    import torch
-
     if not isinstance(value, torch.Tensor):
         return repr(value).encode()
     layout = (value.dtype, tuple(value.shape), value.stride() if value.layout is torch.strided else value.layout)
@@ -31,8 +28,6 @@ def content(value: Any) -> bytes:
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor as a flat tensor of whole numbers, as wide as its elements but for 16 bytes."""
-    import torch
-
     flat = tensor.contiguous().reshape(-1)
     if flat.dtype is torch.bool:
         return flat.to(torch.uint8)
@@ -42,8 +37,6 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
 
 def _sums(words: torch.Tensor) -> bytes:
     """Return two sums over a piece on a GPU, weighted by place, modulo 2**64. Copying it to the host takes longer."""
-    import torch
-
     places = torch.arange(1, words.numel() + 1, device=words.device, dtype=torch.int64)
     values = words.to(torch.int64)
     odd = places * 0x9E3779B97F4A7C1 | 1

@@ -23,12 +23,10 @@ precision's type. The floor is relative to the size of the output, because outpu
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import torch
 
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
-
-if TYPE_CHECKING:
-    import torch
 
 ROUNDING_UNITS = {Precision.FP32: 16.0, Precision.TF32: 2.0, Precision.BF16: 2.0, Precision.FP16: 2.0}
 """An error of so many units in the last place, relative to the size of the output, is rounding whatever eager's is."""

@@ -20,6 +20,8 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
+
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.records.package import PACKAGE
 
@@ -152,8 +154,6 @@ def described_attributes(part: Any) -> str:
 
 def described(value: Any, depth: int = DEPTH) -> str:
     """Return a text that is equal for equal values, in each process."""
-    import torch
-
     if isinstance(value, (*PLAIN, PurePath, torch.dtype, torch.device)):
         return repr(value)
     if isinstance(value, Enum):
