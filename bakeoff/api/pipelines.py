@@ -20,7 +20,6 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
-from bakeoff.measuring.worker.evaluating import metrics_of
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records.errors import UsageError, first_line
@@ -397,6 +396,8 @@ def evaluate_sides(
     Both begin with the same random state. A side that has metrics already keeps them.
     """
     import torch
+
+    from bakeoff.measuring.worker.evaluating import metrics_of
 
     for label, parts in _sides(winners).items():
         if label in metrics:

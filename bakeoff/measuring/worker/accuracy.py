@@ -34,11 +34,15 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from bakeoff.backends.training import TrainingOutput
 from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker.choices import Choice
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.measuring.worker.matching import (
     Matched,
@@ -55,10 +59,6 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
-
-if TYPE_CHECKING:
-    from bakeoff.backends.training import TrainingOutput
-    from bakeoff.measuring.worker.choices import Choice
 
 TRAINING_TOLERANCE = 1e-4
 """The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
@@ -126,8 +126,6 @@ class Reference:
 
         The outputs are left out if the file `outputs_at` in the same folder holds them: that of another precision.
         """
-        from safetensors.torch import save_file
-
         tensors, known = ({}, {"outputs_in": outputs_at.name}) if outputs_at else self._outputs_to_save()
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
@@ -165,8 +163,6 @@ class Reference:
 
     @classmethod
     def load(cls, path: Path) -> Reference:
-        from safetensors import safe_open
-
         with safe_open(path, framework="pt") as file:
             known = file.metadata()
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
@@ -200,8 +196,6 @@ class Reference:
 
 def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:
     """Return the outputs of every input set from what a file holds."""
-    from bakeoff.measuring.worker.choices import Choice
-
     complex_places, by_set = set(json.loads(known["complex"])), []
     for index, structure in enumerate(json.loads(known["structures"])):
         outputs, chosen = list[torch.Tensor](), {}
@@ -221,8 +215,6 @@ def _greedy(metadata: Mapping[str, str], name: str) -> Greedy | None:
 
 def traits_in(path: Path) -> ModelTraits:
     """Return what the file of a reference says of the model, or no traits where there is no such file."""
-    from safetensors import safe_open
-
     if not path.exists():
         return NO_TRAITS
     with safe_open(path, framework="pt") as file:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy
 import torch
 
+from bakeoff.backends.calling import returned_by_call
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.sampling import no_garbage_collection
@@ -54,8 +55,6 @@ class AroundModel:
 
         Raises Unsupported where `after` needs an answer that cannot be made from a build's tensors.
         """
-        from bakeoff.backends.calling import returned_by_call
-
         answer: Make | None = None
         if self.stages.after is not None:
             form = returned_by_call(self._answer()).form

@@ -19,11 +19,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from bakeoff.backends.base import Compiled, Wrapped
-from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker import accuracy, distribution
+from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import saved_inputs
 from bakeoff.measuring.worker.matching import labels, match
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
+from bakeoff.measuring.worker.understanding import are_alike, copied
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
@@ -101,9 +103,6 @@ class Checker:
 
     def _of_random(self, right: Accuracy, answers: Sequence[accuracy.Outputs]) -> Accuracy:
         """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
-        from bakeoff.measuring.worker import distribution
-        from bakeoff.measuring.worker.understanding import are_alike
-
         traits, reference = self._traits, self.reference
         is_matched = not match(answers, reference.outputs)[1]
         if not is_matched or (traits.repeats_with_seed and right.passed):
@@ -173,8 +172,6 @@ class Checker:
         left_out: Sequence[str] = (),
         of_other_inputs: Sequence[accuracy.Outputs] = (),
     ) -> Accuracy:
-        from bakeoff.measuring.worker.global_settings import few_threads
-
         # for a GPU, others may build or check beside this; a CPU's cells do so alone
         with few_threads() if self._worker.cell.device.is_cuda else contextlib.nullcontext():
             return accuracy.check(
@@ -232,8 +229,6 @@ class WithFreshInputs(Wrapped):
     """
 
     def __init__(self, compiled: Compiled, sets: Sequence[Inputs]) -> None:
-        from bakeoff.measuring.worker.understanding import copied
-
         super().__init__(compiled)
         self._given = {id(each): (each, copied(each)) for each in sets}
 

@@ -6,12 +6,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from bakeoff.records.device import Device
+from bakeoff.records.device import Device
 
 
 class Clock:

@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,13 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.torch_profiling import around_modules
+from bakeoff.backends.training import Training
 from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
-
-if TYPE_CHECKING:
-    from bakeoff.backends.training import Training
 
 ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",

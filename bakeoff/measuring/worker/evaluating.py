@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from bakeoff import models
 from bakeoff.backends.base import Compiled
+from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.loaded.contract import TensorSpec
 from bakeoff.backends.ranges import OpenAxes, of_tensor
 from bakeoff.judging.constraints import QUANTITIES
@@ -118,8 +120,6 @@ class Predict:
 
 def form_of(sample: Path) -> dict[str, Any]:
     """Return the form of a call with its answer. Raise BakeoffError where either has parts that are not known."""
-    import numpy
-
     if not sample.exists():
         raise BakeoffError("evaluate is for inference alone, in one size")
     with numpy.load(sample) as arrays:
@@ -185,8 +185,6 @@ def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) 
 
 def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
     """Return the metrics of eager in float32, on the cells' device, whatever precision they have."""
-    from bakeoff.backends.calling import flatten_outputs
-
     cell = job.cell
     with gradients(cell.task):
         with torch.inference_mode(False):
@@ -257,8 +255,6 @@ def metrics_of(
 @contextlib.contextmanager
 def all_seeded(seed: int) -> Iterator[None]:
     """Start the generators of torch, NumPy and Python at `seed` inside the context, and restore them afterwards."""
-    import numpy
-
     before, of_numpy = random.getstate(), numpy.random.get_state()
     random.seed(seed)
     numpy.random.seed(seed % 2**32)

@@ -16,18 +16,17 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from bakeoff.measuring.nvml import nvml
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.user_code import described_attributes, described_variables, user_sources
+from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.plug_ins import versions
-
-if TYPE_CHECKING:
-    from bakeoff.models.base import Inputs
-
 
 _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
 _READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")
@@ -38,8 +37,6 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
 
     `code_without_file` is a digest of code that lies in no file.
     """
-    from torch.utils import _pytree as pytree
-
     digest = hashlib.sha256(code_without_file.encode())
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
@@ -123,7 +120,5 @@ def _hardware() -> Iterable[str]:
 
 
 def _driver() -> str:
-    from bakeoff.measuring.nvml import nvml
-
     with nvml() as library:
         return str(library.nvmlSystemGetDriverVersion()) if library is not None else ""

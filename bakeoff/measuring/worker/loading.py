@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bakeoff import models
+from bakeoff.backends.training import Training, without_dropout
 from bakeoff.measuring.worker import precision
+from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.calibration import with_calibration, without_calibrating_calls
@@ -22,17 +24,12 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
-if TYPE_CHECKING:
-    from bakeoff.backends.training import Training
-
 
 def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | None = None) -> LoadedModel:
     """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in.
 
     With `weights_at`, the model has the weights that it would have at these sizes.
     """
-    from bakeoff.measuring.worker.global_settings import few_threads
-
     if cwd is not None:
         os.chdir(cwd)
     with few_threads():
@@ -172,8 +169,6 @@ def training_of(model: LoadedModel, cell: Cell) -> Training | None:
     """Return the training step of a model that was placed, or None for inference. Gradients must be on."""
     if not cell.is_trained:
         return None
-    from bakeoff.backends.training import Training, without_dropout
-
     without_dropout(model.module)
     return Training(model.module, model.loss, cell.task)
 

@@ -24,8 +24,10 @@ from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, program, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
+from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
@@ -137,8 +139,6 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
 
 def measure(worker: WorkerContext) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
-    from bakeoff.measuring.worker.value_reads import noting_frozen_choices
-
     module, sets = worker.model()
     measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
     worker.await_turn()
@@ -166,8 +166,6 @@ def package(worker: WorkerContext) -> None:
 def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(worker.backend, AheadOfTime)
-    from bakeoff.measuring.worker.global_settings import few_threads
-
     with worker.phases.announced("inputs"), few_threads():
         models.find(worker.cell.model).make_importable()
         os.chdir(worker.workspace)

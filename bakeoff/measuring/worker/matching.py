@@ -8,15 +8,13 @@ they are constants of the graph, but no other output.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from bakeoff.backends.calling import Returned
+from bakeoff.measuring.worker.choices import Choice
 from bakeoff.records.text import counted
-
-if TYPE_CHECKING:
-    from bakeoff.backends.calling import Returned
-    from bakeoff.measuring.worker.choices import Choice
 
 Outputs = tuple["torch.Tensor", ...]
 Matched = tuple["torch.Tensor | None", ...]
@@ -62,8 +60,6 @@ def structure_of(outputs: Outputs) -> dict[str, Any] | None:
 
 def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Outputs:
     """Return the outputs with what `structure_of` has returned for them."""
-    from bakeoff.backends.calling import Returned
-
     if structure is None:
         return outputs
     return Returned.of(outputs, structure["places"], structure["numbers"], structure["constants"])
@@ -97,8 +93,6 @@ def with_choices(outputs: Outputs, choices: Mapping[int, Choice]) -> Outputs:
 
 
 def _structure(outputs: Outputs) -> Returned | None:
-    from bakeoff.backends.calling import Returned
-
     return outputs if isinstance(outputs, Returned) else None
 
 

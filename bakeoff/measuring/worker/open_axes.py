@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from bakeoff import models
+from bakeoff.backends.calling import sampled
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.messages import AxesFound
 from bakeoff.measuring.worker.loading import load
@@ -96,10 +99,6 @@ def _at(cell: Cell, sizes: dict[str, int]) -> Cell:
 
 
 def _made(cell: Cell, cwd: Path) -> Made:
-    from torch.utils import _pytree as pytree
-
-    from bakeoff.backends.calling import sampled
-
     dimensions = models.find(cell.model).resolve(cell.dimensions)
     try:
         model = load(cell.model_copy(update={"dimensions": dimensions}), cwd)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import torch
 
+from bakeoff.backends.calling import FlatModule
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.schema import Cell
 
 
 def export(cell: Cell, cwd: Path, path: Path) -> None:
     """Write the model, on the cell's device and in its precision, to `path`. It takes and returns flat tensors."""
-    from bakeoff.backends.calling import FlatModule
-
     module, sets = move_to_device(load(cell, cwd), cell)
     with torch.no_grad():
         program = torch.export.export(FlatModule(module, sets[0]), sets[0].tensors())

@@ -12,14 +12,19 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from bakeoff.backends.calling import Returned, comparable, flatten_outputs, sampled
+from bakeoff.backends.eager import Steps
+from bakeoff.backends.training import Training
 from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
-from bakeoff.measuring.worker import accuracy, memory, precision, simulation
+from bakeoff.measuring.worker import accuracy, counting, distribution, global_settings, memory, precision, simulation
+from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import fingerprint, named_variables, own_files
+from bakeoff.measuring.worker.float64 import KeepFloat64
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
     calibration_of,
@@ -35,16 +40,27 @@ from bakeoff.measuring.worker.loading import (
 )
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
+from bakeoff.measuring.worker.rounding_noise import RoundingNoise
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
+from bakeoff.measuring.worker.understanding import (
+    OUTSIDE,
+    AlikeCalls,
+    answers_like_first,
+    call,
+    copied,
+    decided_by_rounding,
+    decisions_of,
+    leaves_more_behind,
+    lost_to_rounding,
+    understand,
+)
+from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
+from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
-
-if TYPE_CHECKING:
-    from bakeoff.backends.training import Training
-    from bakeoff.measuring.worker.understanding import AlikeCalls
 
 Outputs = tuple["torch.Tensor", ...]
 
@@ -91,8 +107,6 @@ def compute(
 
     The precisions of a contest have the same outputs in float64, so that the first of them computes these for all.
     """
-    from bakeoff.measuring.worker.understanding import decided_by_rounding, lost_to_rounding
-
     cell = job.cell
     precision.apply(cell.precision)
     device_memory = memory.DeviceMemory(cell.device.cuda_index)
@@ -172,8 +186,6 @@ def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exa
     Calls of a model with state depend on how many there are, a random model draws other numbers, and inputs that make
     a model decide otherwise are looked for in each precision. Operators without float64 obey the switches of TF32.
     """
-    from bakeoff.backends.calling import Returned
-
     ours, theirs = known.traits, reference.traits
     if not (ours.begins_alike and theirs.begins_alike) or known.probes or len(reference.outputs) != sets:
         return None
@@ -230,8 +242,6 @@ class Known:
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
-        from bakeoff.measuring.worker import global_settings
-
         gc.collect()
         if self.cell.device.is_cuda:
             torch.cuda.empty_cache()
@@ -284,19 +294,6 @@ def as_it_is(
     buffers, are kept among the `files`.
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
-    from bakeoff.backends.calling import flatten_outputs
-    from bakeoff.measuring.worker import global_settings
-    from bakeoff.measuring.worker.understanding import (
-        OUTSIDE,
-        AlikeCalls,
-        call,
-        copied,
-        decisions_of,
-        leaves_more_behind,
-        understand,
-    )
-    from bakeoff.measuring.worker.value_reads import ReadingWatch
-
     cell = known.cell
     model = known.load()
     before = global_settings.read()
@@ -363,7 +360,6 @@ TIMED_CALLS = 3
 
 def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
     """Return how long the quickest of a few calls on a GPU takes. It has been called before."""
-    from bakeoff.measuring.worker.understanding import call
 
     def timed() -> EagerCall:
         calls.begin()
@@ -385,9 +381,6 @@ def sets_that_differ_most(
 
     Eager takes a set if it answers, with finite values where those for the first set are.
     """
-    from bakeoff.measuring.worker.understanding import answers_like_first
-    from bakeoff.models.input_sets import MASKS, WHOLES
-
     if cell.task != INFERENCE or model.bolder_inputs is None:
         return (), sets
     known = [sets]
@@ -413,9 +406,6 @@ def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
 
 def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
     """Write what eager draws in several calls."""
-    from bakeoff.measuring.worker import distribution
-    from bakeoff.measuring.worker.understanding import call
-
     calls.begin(seeds_from=2)
     answers: list[Outputs] = []
     ends_s = time.monotonic() + distribution.MAX_SECONDS
@@ -427,7 +417,6 @@ def save_draws(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> No
 
 def save_buffers(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
     """Write for each buffer that the model keeps its values before and after a call."""
-    from bakeoff.measuring.worker.understanding import call
 
     def values() -> dict[str, torch.Tensor]:
         return {name: calls.buffer(name).detach().clone() for name in calls.traits.kept_buffers}
@@ -452,8 +441,6 @@ RUNS_WITH_NOISE = 2
 
 def outputs_with_noise(known: Known) -> tuple[tuple[Outputs, ...], ...]:
     """Return eager's outputs of some runs in which every operator's result is moved by up to one rounding."""
-    from bakeoff.measuring.worker.rounding_noise import RoundingNoise
-
     runs = []
     for seed in range(RUNS_WITH_NOISE):
         model = known.load()
@@ -529,8 +516,6 @@ def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
     outputs are None, and the type the cell's precision, if no wider type will do. `train_step` raises then: how a
     weight's type rounds a step is in both of two runs, so their difference tells nothing.
     """
-    from bakeoff.measuring.worker.float64 import KeepFloat64
-
     cell = known.cell
 
     def attempt(name: str, has_plain_experts: bool = False) -> Exact | None:
@@ -579,8 +564,6 @@ def count_work(
 
     All lengths of a stream are one call. A model whose work cannot be counted can still be compared.
     """
-    from bakeoff.measuring.worker import counting
-
     if model.work is not None:
         flops, bytes_moved = model.work
         return Work(flops=flops, bytes_moved=bytes_moved), ""
@@ -634,10 +617,6 @@ def run_eager(
     build may have made, and then each set is called from the first state (`ReferenceFiles`). `known` is the answer to
     the first set, where that cannot have changed.
     """
-    from bakeoff.backends.eager import Steps
-    from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
-    from bakeoff.measuring.worker.understanding import AlikeCalls, call
-
     answers: list[Outputs] = []
     if training is None:
         calls = calls or AlikeCalls(module, traits)
@@ -668,7 +647,6 @@ def run_eager(
 def thinned(outputs: Outputs) -> Outputs:
     """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one. No later
     call overwrites it."""
-    from bakeoff.backends.calling import Returned, comparable, sampled
 
     def thin(tensor: torch.Tensor) -> torch.Tensor:
         is_large = tensor.numel() > MAX_COMPARED_ELEMENTS

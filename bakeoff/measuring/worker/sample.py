@@ -10,18 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import numpy
 import torch
 
+from bakeoff.backends.calling import Returned, call_form, comparable, sampled_places
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.matching import Outputs, places_of_tensors, without_numbers
+from bakeoff.models.base import Inputs
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
-
-if TYPE_CHECKING:
-    import numpy
-
-    from bakeoff.models.base import Inputs
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,6 @@ class Sample:
     @classmethod
     def of(cls, module: torch.nn.Module, inputs: Inputs, answer: Outputs) -> Self:
         """Return the sample of a call with this answer. Numbers are left out, since graphs return tensors."""
-        from bakeoff.backends.calling import Returned, call_form, comparable
-
         given, found = inputs.tensors(), without_numbers(comparable(answer))
         form = answer.form if isinstance(answer, Returned) else {"unknown": "the parts of its answer are not known"}
         return cls(
@@ -55,10 +51,6 @@ class Sample:
 
         Of a large output `exact` has some elements only. Then their places are kept, too.
         """
-        import numpy
-
-        from bakeoff.backends.calling import sampled_places
-
         eager_rmse = [eager_rmse[number] for number in places_of_tensors(exact)]
         exact = without_numbers(exact)
         arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
+from bakeoff.models.base import Inputs
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
-
-if TYPE_CHECKING:
-    from bakeoff.models.base import Inputs
 
 LARGEST_INT8 = 127
 LARGEST_INT4 = 7
@@ -87,9 +87,6 @@ def _replaced(
 ) -> Any:
     """Return a context in which layers multiply `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`, but
     those whose weights are `kept`."""
-    from torch.nn import functional
-    from torch.overrides import TorchFunctionMode
-
     # for each function: the positions of the input and of the weight, and the weight's dimension of output channels
     layers: dict[Any, tuple[int, int, int]] = {
         functional.linear: (0, 1, 0),
@@ -139,8 +136,6 @@ def _to_int8_per_channel(weight: torch.Tensor, channel: int) -> torch.Tensor:
 
 def _to_int4(weight: torch.Tensor, channel: int) -> torch.Tensor:
     """Round a matrix to 4 bits in groups along the dimension that is not `channel`. Other weights stay."""
-    from torch.nn import functional
-
     if weight.dim() != 2:
         return weight
     by_channel = weight if channel == 0 else weight.t()

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from bakeoff import backends
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
+from bakeoff.backends.calling import is_sparse
 from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
+from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
 from bakeoff.measuring.messages import (
@@ -35,6 +37,7 @@ from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.global_settings import few_threads, put_in_force
 from bakeoff.measuring.worker.loading import (
     calibration_of,
     gradients,
@@ -44,6 +47,7 @@ from bakeoff.measuring.worker.loading import (
     shown_to_builds,
     training_of,
 )
+from bakeoff.measuring.worker.understanding import AlikeCalls, copied
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.artifacts import folder_bytes
@@ -52,10 +56,6 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
 from bakeoff.records.traits import Decision, ModelTraits
-
-if TYPE_CHECKING:
-    from bakeoff.backends.training import Training
-    from bakeoff.measuring.worker.understanding import AlikeCalls
 
 
 @dataclass
@@ -89,9 +89,6 @@ class WorkerContext:
 
         Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
         """
-        from bakeoff.measuring.worker.global_settings import put_in_force
-        from bakeoff.measuring.worker.understanding import AlikeCalls
-
         cell = job.cell
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
@@ -121,9 +118,6 @@ class WorkerContext:
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
-        from bakeoff.measuring.worker.global_settings import few_threads, put_in_force
-        from bakeoff.measuring.worker.understanding import AlikeCalls
-
         with self.phases.announced("model"), few_threads():
             model = load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
@@ -154,8 +148,6 @@ class WorkerContext:
 
     def to_build_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """Return the input sets to build with: copies, if the model writes into them."""
-        from bakeoff.measuring.worker.understanding import copied
-
         return tuple(map(copied, sets)) if self.traits.written_inputs else sets
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
@@ -225,8 +217,6 @@ class WorkerContext:
 
 def tensors_not_taken(backend: Backend, model: LoadedModel) -> str:
     """Return why the backend does not take the kinds of tensors that the model has, or an empty string."""
-    from bakeoff.backends.calling import is_sparse
-
     given = {f"input {place}": tensor for place, tensor in enumerate(model.inputs[0].tensors())}
     own = [*model.module.named_parameters(), *model.module.named_buffers()]
     for name, tensor in (*given.items(), *own):
