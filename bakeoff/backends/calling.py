@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from bakeoff.models.base import Inputs
 from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, field_names, form_of_call, parameters_of
-
-if TYPE_CHECKING:
-    from bakeoff.models.base import Inputs
 
 
 class Returned(tuple[torch.Tensor, ...]):

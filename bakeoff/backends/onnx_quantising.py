@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import QUANTISED, OnnxModel
 from bakeoff.backends.onnx_profiling import keep_modules, nodes_at, owners_of
 from bakeoff.backends.quantising import Layer, counted_layers
+from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
-
-if TYPE_CHECKING:
-    from bakeoff.models.base import Inputs
 
 MAX_PROTOBUF_BYTES = 1_500_000_000
 """Protobuf holds 2 GB at most. The weights of a larger model go into a file of their own."""

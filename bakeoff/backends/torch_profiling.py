@@ -10,7 +10,9 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.backends.profiling import (
@@ -24,9 +26,6 @@ from bakeoff.backends.profiling import (
     within_flat,
 )
 from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
-
-if TYPE_CHECKING:
-    import torch
 
 CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
@@ -165,7 +164,6 @@ def around_modules(
     The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
     Modules inside of a compiled graph call no hooks.
     """
-    import torch
     from torch.nn.modules.module import (
         _global_forward_hooks_with_kwargs,
         register_module_forward_hook,
@@ -352,8 +350,6 @@ class TorchProfiler(Profiler):
 
     def _synchronise(self) -> None:
         if self._on_cuda:
-            import torch
-
             torch.cuda.synchronize()
 
     def _on_host(self, call: Event) -> list[TracedSpan]:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bakeoff.backends.calling import flatten_outputs, sampled
+from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import FORWARD_BACKWARD, TRAIN_STEP
-
-if TYPE_CHECKING:
-    from bakeoff.models.base import Inputs
 
 LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.999)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 from rich import box
@@ -14,13 +13,11 @@ from rich.text import Text
 
 import bakeoff
 from bakeoff import backends, models
+from bakeoff.backends.base import Backend
 from bakeoff.measuring.controller.environment import git_state
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.package import checkout
 from bakeoff.records.schema import Frozen
-
-if TYPE_CHECKING:
-    from bakeoff.backends.base import Backend
 
 
 def version() -> str:

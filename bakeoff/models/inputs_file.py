@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bakeoff.models.base import Call, Dimension, Family, LoadedModel, Sizes, ends_of_stream
 from bakeoff.models.calls_file import Leaf, SizeInFile, labels_of, load_calls, sizes_in
 from bakeoff.records.device import Device
@@ -121,8 +123,6 @@ def calls_in(file: Path, label: str) -> list[Call]:
 
 
 def _arrays_in(file: Path) -> dict[str, Any]:
-    import numpy as np
-
     try:
         with np.load(file, allow_pickle=False) as arrays:
             contiguous = {name: np.ascontiguousarray(arrays[name]) for name in arrays.files}

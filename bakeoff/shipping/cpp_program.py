@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -131,8 +133,6 @@ def _write_sample(
     folder: Path, sample: Sample, names: tuple[Any, Any] | None
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Turn `sample.npz` into files of raw numbers, and return what the program must know of them."""
-    import numpy
-
     (folder / "sample").mkdir()
     with numpy.load(folder / "sample.npz") as arrays:
         for name in arrays.files:

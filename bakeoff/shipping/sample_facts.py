@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 from pydantic import Field, JsonValue
 
 from bakeoff.records.schema import Frozen
@@ -40,8 +41,6 @@ class Sample(Frozen):
 
     @classmethod
     def read(cls, path: Path) -> Sample:
-        import numpy
-
         with numpy.load(path) as arrays:
             facts = json.loads(str(arrays["facts"]))
             whole = not any(name.startswith("places_") for name in arrays.files)

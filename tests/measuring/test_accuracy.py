@@ -27,9 +27,8 @@ def checked(
     reference: Outputs = (EXACT,),
     eager: tuple[float, ...] = (0.0,),
     precision: str = "fp32",
-    piece_elements: int = 2**18,
 ) -> Accuracy:
-    return check([tuple(outputs)], Reference((reference,), eager), Precision(precision), (), piece_elements)
+    return check([tuple(outputs)], Reference((reference,), eager), Precision(precision))
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -286,12 +285,13 @@ def test_outputs_may_pass_by_different_rules() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
-def test_comparing_in_pieces_gives_the_same_result(piece: int) -> None:
+def test_comparing_in_pieces_gives_the_same_result(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bakeoff.measuring.worker.accuracy.PIECE_ELEMENTS", piece)
     generator = torch.Generator().manual_seed(0)
     reference = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
     outputs, exact = [(reference + error,), ((2 * reference).t(),)], ((reference,), ((2 * reference).t(),))
-    found = check(outputs, Reference(exact, *errors_of_eager(outputs, exact)), Precision.INT8, (), piece)
+    found = check(outputs, Reference(exact, *errors_of_eager(outputs, exact)), Precision.INT8)
     assert found.rmse == pytest.approx(float(error.square().sum().div(128).sqrt()))
     assert found.relative_rmse == pytest.approx(found.rmse / float(reference.square().mul(5).sum().div(128).sqrt()))
     assert found.max_abs_error == pytest.approx(float(error.abs().max()))
@@ -300,13 +300,16 @@ def test_comparing_in_pieces_gives_the_same_result(piece: int) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 40, 63])
-def test_a_value_that_is_not_finite_is_found_in_every_piece(value: float, place: int) -> None:
+def test_a_value_that_is_not_finite_is_found_in_every_piece(
+    value: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bakeoff.measuring.worker.accuracy.PIECE_ELEMENTS", 16)
     strange = EXACT.clone()
     strange[place] = value
-    assert checked(strange, piece_elements=16).rule == "1 value(s) not finite where the reference's are"
-    assert checked(strange, reference=(strange.clone(),), piece_elements=16).passed
+    assert checked(strange).rule == "1 value(s) not finite where the reference's are"
+    assert checked(strange, reference=(strange.clone(),)).passed
     opposite = torch.where(torch.isfinite(strange), strange, -1.0 if math.isnan(value) else -value)
-    assert not checked(opposite, reference=(strange,), piece_elements=16).passed
+    assert not checked(opposite, reference=(strange,)).passed
 
 
 FEATURES = torch.randn(1, 512, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -47,11 +47,13 @@ from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.measuring.worker.matching import (
     Matched,
     OtherTypes,
+    as_pairs,
     choices_of,
     labels,
     match,
     other_types,
     structure_of,
+    type_name,
     with_choices,
     with_structure,
 )
@@ -137,7 +139,7 @@ class Reference:
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
             "traits": self.traits.model_dump_json(),
-            "types": json.dumps([[str(dtype).removeprefix("torch.") for dtype in each] for each in self.types]),
+            "types": json.dumps([list(map(type_name, each)) for each in self.types]),
         }
         generated = {"greedy": self.greedy, "first_greedy": self.first_greedy}
         known |= {name: each.to_json() for name, each in generated.items() if each}
@@ -153,7 +155,7 @@ class Reference:
             for number, (label, tensor) in enumerate(zip(labels(outputs), outputs, strict=True)):
                 place = f"{index}.{number}"
                 # copied, because two outputs may share a tensor, which safetensors refuses
-                tensors[place] = _as_pairs(tensor).to("cpu", copy=True).contiguous()
+                tensors[place] = as_pairs(tensor).to("cpu", copy=True).contiguous()
                 complex_places += [place] if tensor.is_complex() else []
                 if (choice := chosen.get(label)) is not None:
                     tensors[f"source.{place}"] = choice.source.to("cpu", copy=True).contiguous()
@@ -230,7 +232,6 @@ def check(
     reference: Reference,
     precision: Precision,
     training_outputs: Sequence[TrainingOutput] = (),
-    piece_elements: int | None = None,
     left_out: Collection[str] = (),
     of_other_inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
@@ -255,7 +256,7 @@ def check(
             passed=False,
             rule=problem,
         )
-    errors = _errors(matched, reference.outputs, precision.rtol, piece_elements)
+    errors = _errors(matched, reference.outputs, precision.rtol)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
     if left_out:
         checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
@@ -326,7 +327,7 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     sizes = {errors.label: _SliceSums() for errors in all_errors}
     for exact in reference:
         for label, tensor in zip(labels(exact), exact, strict=True):
-            known = _as_pairs(tensor).detach().to(torch.float64)
+            known = as_pairs(tensor).detach().to(torch.float64)
             sizes[label].add(torch.where(torch.isfinite(known), known, 0.0).square())
     spreads = []
     for errors in all_errors:
@@ -399,28 +400,27 @@ class _Errors:
     slices: _SliceSums = field(default_factory=_SliceSums)
     usual: _Errors | None = None  # of the values that are not outlying, if some are
 
-    def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], piece_elements: int | None) -> None:
+    def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""
-        pairs = [(_as_pairs(ours).detach(), _as_pairs(reference).detach()) for ours, reference in pairs]
+        pairs = [(as_pairs(ours).detach(), as_pairs(reference).detach()) for ours, reference in pairs]
         kinds = {(ours.shape, ours.dtype, reference.dtype) for ours, reference in pairs}
-        size = piece_elements or PIECE_ELEMENTS
-        if not self.is_whole and len(kinds) == 1 and 0 < sum(ours.numel() for ours, _ in pairs) <= size:
+        if not self.is_whole and len(kinds) == 1 and 0 < sum(ours.numel() for ours, _ in pairs) <= PIECE_ELEMENTS:
             ours, reference = (torch.stack(each) for each in zip(*pairs, strict=True))
             self.slices.add(self._add_piece(ours, reference).sum(0), len(pairs))
             return
         for ours, reference in pairs:
-            self.add(ours, reference, piece_elements)
+            self.add(ours, reference)
 
-    def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
+    def add(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
-        ours, reference = _as_pairs(ours).detach(), _as_pairs(reference).detach()
+        ours, reference = as_pairs(ours).detach(), as_pairs(reference).detach()
         if self.is_whole:
             self._add_whole(ours, reference)
             return
         shape = ours.shape
         ours, reference = ours.reshape(-1), reference.reshape(-1)
         squares = torch.empty(ours.shape, dtype=torch.float64, device=ours.device)
-        size = piece_elements or (PIECE_ELEMENTS_ON_GPU if ours.is_cuda else PIECE_ELEMENTS)
+        size = PIECE_ELEMENTS_ON_GPU if ours.is_cuda else PIECE_ELEMENTS
         for start in range(0, ours.numel(), size):
             piece = slice(start, start + size)
             squares[piece] = self._add_piece(ours[piece], reference[piece])
@@ -497,9 +497,7 @@ class _Errors:
         return self.is_finite_alike and self.largest_beyond_rtol <= atol
 
 
-def _errors(
-    outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float, piece_elements: int | None = None
-) -> list[_Errors]:
+def _errors(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float) -> list[_Errors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
     by_label: dict[str, _Errors] = {}
     pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -512,24 +510,24 @@ def _errors(
                 name = f"what {label} chooses"
                 of_values = by_label.setdefault(name, _Errors(name, rtol, False, label))
                 if value is not None and (pair := _chosen_values(chosen[label], value, expected)):
-                    of_values.add(*pair, piece_elements)
+                    of_values.add(*pair)
                     value = expected
             if value is not None:
                 pairs.setdefault(label, []).append((value, expected))
     for label, several in pairs.items():
-        by_label[label].add_all(several, piece_elements)
+        by_label[label].add_all(several)
     for errors in by_label.values():
         if not errors.is_whole and errors.reference_rms:
-            errors.usual = _errors_of_usual_values(errors, outputs, reference, piece_elements)
+            errors.usual = _errors_of_usual_values(errors, outputs, reference)
     return list(by_label.values())
 
 
 def _errors_of_usual_values(
-    errors: _Errors, outputs: Sequence[Matched], reference: Sequence[Outputs], piece_elements: int | None
+    errors: _Errors, outputs: Sequence[Matched], reference: Sequence[Outputs]
 ) -> _Errors | None:
     """Return the errors of the values that are not outlying, or None where no values are."""
     pairs = [
-        (_as_pairs(value).detach().flatten(), _as_pairs(expected).detach().flatten())
+        (as_pairs(value).detach().flatten(), as_pairs(expected).detach().flatten())
         for ours, theirs in zip(outputs, reference, strict=True)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True)
         if label == errors.label and value is not None and value.numel()
@@ -546,7 +544,7 @@ def _errors_of_usual_values(
     for value, expected in pairs:
         is_usual = expected.abs() <= tolerance.USUAL_TIMES * usual_size
         if bool(is_usual.any()):
-            usual.add(value[is_usual.to(value.device)], expected[is_usual], piece_elements)
+            usual.add(value[is_usual.to(value.device)], expected[is_usual])
     return usual
 
 
@@ -559,11 +557,6 @@ def _chosen_values(
         return None
     values, expected = choice.values(ours, reference), choice.values(reference, reference)
     return None if values is None or expected is None else (values, expected)
-
-
-def _as_pairs(tensor: torch.Tensor) -> torch.Tensor:
-    """Return complex numbers as pairs of real ones, and other tensors as they are."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _not_finite(errors: Sequence[_Errors]) -> str:
@@ -755,7 +748,7 @@ def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label
         value, exact = pairs.get(label, (None, None))
         if value is None or exact is None or not value.numel():
             continue
-        value, exact = _as_pairs(value).detach().cpu(), _as_pairs(exact).detach().cpu()
+        value, exact = as_pairs(value).detach().cpu(), as_pairs(exact).detach().cpu()
         error = (value.double() - exact.double()).abs().nan_to_num(0.0, 0.0)
         place = torch.unravel_index(error.argmax(), error.shape)
         at = ", ".join(str(int(each)) for each in place)

@@ -14,7 +14,7 @@ import torch
 
 from bakeoff.backends.calling import sampled
 from bakeoff.measuring.worker import tolerance
-from bakeoff.measuring.worker.matching import Matched
+from bakeoff.measuring.worker.matching import Matched, as_pairs
 from bakeoff.records.precision import Precision
 
 CALLS = 16
@@ -51,7 +51,7 @@ def draws_of(calls: Sequence[Matched], labels: Sequence[str], varying: Collectio
         tensors = [tensor for call in calls if (tensor := call[number]) is not None]
         if len(tensors) < len(calls) or len({tensor.shape for tensor in tensors}) > 1 or not tensors[0].numel():
             continue
-        rows = torch.stack([sampled(_as_real(tensor), MAX_ELEMENTS).double().cpu() for tensor in tensors])
+        rows = torch.stack([sampled(as_pairs(tensor), MAX_ELEMENTS).double().cpu() for tensor in tensors])
         if bool(rows.isfinite().all()):
             found[label] = rows
     return found
@@ -105,7 +105,3 @@ def _chance(values: torch.Tensor) -> float:
         as_far = statistic >= statistic[0] * (1 - 1e-5)
         chances.append(float(as_far.double().mean()))
     return min(chances)
-
-
-def _as_real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -204,7 +204,7 @@ def other_types(
             if expected.is_complex and not came.is_complex:
                 expected = expected.to_real()  # the numbers of pairs
             if came != expected:
-                text = f"{names[place]} as {_type_name(came)} in place of {_type_name(wanted[place])}"
+                text = f"{names[place]} as {type_name(came)} in place of {type_name(wanted[place])}"
                 (widths if _kind(came) == _kind(expected) else kinds)[text] = None
     return OtherTypes(tuple(kinds), tuple(widths))
 
@@ -215,8 +215,14 @@ def _kind(dtype: torch.dtype) -> str:
     return "real" if dtype.is_floating_point else "boolean" if str(dtype) == "torch.bool" else "whole"
 
 
-def _type_name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
+    """Return `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def as_pairs(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs of real ones, and other tensors as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _shape_problem(matched: Matched, theirs: Outputs, index: int) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from bakeoff.backends.calling import Returned, call_form, comparable, sampled_places
 from bakeoff.measuring.worker import tolerance
-from bakeoff.measuring.worker.matching import Outputs, places_of_tensors, without_numbers
+from bakeoff.measuring.worker.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
@@ -40,8 +40,8 @@ class Sample:
         form = answer.form if isinstance(answer, Returned) else {"unknown": "the parts of its answer are not known"}
         return cls(
             inputs=tuple(map(_words, given)),
-            input_types=tuple(map(_type, given)),
-            output_types=tuple(map(_type, found)),
+            input_types=tuple(type_name(tensor.dtype) for tensor in given),
+            output_types=tuple(type_name(tensor.dtype) for tensor in found),
             shapes=tuple(tuple(tensor.shape) for tensor in found),
             call={**call_form(module, inputs), "answer": dict(form)},
         )
@@ -55,7 +55,7 @@ class Sample:
         exact = without_numbers(exact)
         arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}
         for number, (shape, wanted) in enumerate(zip(self.shapes, exact, strict=True)):
-            arrays[f"output_{number}"] = _in_float64(wanted).cpu().numpy()
+            arrays[f"output_{number}"] = as_pairs(wanted.detach()).double().cpu().numpy()
             if wanted.numel() < math.prod(shape):
                 arrays[f"places_{number}"] = sampled_places(math.prod(shape), wanted.numel()).numpy()
         outputs = [
@@ -82,7 +82,7 @@ def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -
 
 def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
     """Return the largest RMSE that passes for right: the one that `worker.accuracy` lets pass by any rule."""
-    known = _in_float64(exact)
+    known = as_pairs(exact.detach()).double()
     known = known[torch.isfinite(known)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
     if not precision.is_quantised:
@@ -92,10 +92,6 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
     return max(close, near_eager) if math.isfinite(near_eager) else close
 
 
-def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    return (torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()).double()
-
-
 def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
     tensor = tensor.detach().cpu()
     if tensor.is_nested:
@@ -103,7 +99,3 @@ def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
     tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor.resolve_conj().contiguous()
     words = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
     return tensor.view(words.get(tensor.dtype, tensor.dtype)).numpy()
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
