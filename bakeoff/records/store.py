@@ -254,7 +254,7 @@ class Store:
         """Remove the records of cells that the time budget did not reach, so that they can be measured now."""
         for record in self.records():
             if record.status is Status.NOT_REACHED:
-                self._ended(record.cell.id).unlink()
+                self._ended(record.cell.id).unlink(missing_ok=True)
 
     def next_group(self) -> int:
         """Return a number that no group of cells of this run has."""

@@ -194,6 +194,11 @@ class CellRun:
         return self._alive().built_s
 
     @property
+    def built_so_far_s(self) -> float:
+        """Return how long its living process took to build, or 0 if there is none or it has not built."""
+        return self._live.built_s if self._live else 0.0
+
+    @property
     def waited_s(self) -> float:
         """Return how long its process has been waited for so far: while it loaded, built, warmed up, and measured."""
         return self._alive().waited_s

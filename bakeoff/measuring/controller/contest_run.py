@@ -21,7 +21,7 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
-from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_reached
+from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME, RunContext, not_reached
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
@@ -143,7 +143,7 @@ class ContestRun:
     def _keep_so_far(self) -> None:
         """Write what the cells would end as if the run ended now."""
         begun_s = self._machine.now_s()
-        if records := [record for cell_run in self._cells if (record := cell_run.so_far())]:
+        if records := [record for each in self._cells if (record := each.so_far() or _built_only(each))]:
             self._run.store.keep_so_far(self._contest_id, [self._run.at_place(record) for record in records])
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
@@ -529,3 +529,10 @@ def _is_as_small(cell_run: CellRun, baseline: CellRun) -> bool:
         return cell_run is baseline
     pairs = ((ours.peak_resident_bytes, theirs.peak_resident_bytes), (ours.peak_device_bytes, theirs.peak_device_bytes))
     return all((mine or 0) <= STAYS_UP_TO * (its or 0) for mine, its in pairs)
+
+
+def _built_only(cell_run: CellRun) -> Record | None:
+    """Return the record of a cell that is built and has no numbers, or None for one that is not built."""
+    if not cell_run.built_so_far_s:
+        return None
+    return not_reached(cell_run.planned, f"{INTERRUPTED_BEFORE}: it was built in {cell_run.built_so_far_s:.1f} s")
