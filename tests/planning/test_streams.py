@@ -103,15 +103,17 @@ def test_what_takes_one_size_refuses_a_stream(request_fields: dict[str, Any], re
 
 
 def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) -> None:
-    sizes = {"seq": ("8", "stream:4:16"), "dim": ("32",), "layers": ("1",), "heads": ("2",), "ffn": ("32",)}
-    report = measure(tmp_path / "run", "eager", "onnx", models=["transformer"], set=sizes, dynamic=["seq=4:16"])
-    found = {(one.cell.dimensions["seq"], one.cell.label): one for one in report.records}
-    assert found[8, "onnx[dynamic]"].status is found["stream:4:16", "onnx[dynamic]"].status is Status.OK
-    assert found["stream:4:16", "onnx[dynamic]"].settings["inputs of one call"] == SIZES
-    assert found["stream:4:16", "onnx"].reason == "onnx builds for one shape, and these inputs have several"
+    sizes = {"batch": ("2", "stream:2:8"), "features": ("8",), "hidden": ("8",)}
+    report = measure(tmp_path / "run", "null-packaged", set=sizes, dynamic=["batch=2:8"])
+    found = {(one.cell.dimensions["batch"], one.cell.label): one for one in report.records}
+    assert found[2, "null-packaged[dynamic]"].status is Status.OK
+    of_stream = found["stream:2:8", "null-packaged[dynamic]"]
+    assert of_stream.status is Status.OK and of_stream.settings["inputs of one call"] == SIZES
+    alone = found["stream:2:8", "null-packaged"]
+    assert alone.reason == "null-packaged builds for one shape, and these inputs have several"
     judged = judge(report)
     (range_,) = dynamic_ranges_of(judged.contests)
-    assert range_.names == ["seq 8", "seq stream:4:16"]
+    assert range_.names == ["batch 2", "batch stream:2:8"]
     assert sweeps_of(judged.contests) == []
 
 
