@@ -25,7 +25,8 @@ from bakeoff.reports.command_answers import ErrorAnswer, document
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
 
 INTERRUPTED_IMPORT = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from bakeoff import __main__ as entry
 from bakeoff.measuring.controller import server_start
 
