@@ -45,6 +45,7 @@ BUILD_FILE = "build.json"
 FOLDERS = ("cells", "logs", "reference")
 
 Kept = TypeVar("Kept", bound=Frozen)
+KEPT_IN: dict[type[Frozen], str] = {Work: "work.json", ModelTraits: "traits.json", Metrics: "metrics.json"}
 
 
 class UnfinishedCell(Frozen):
@@ -274,13 +275,13 @@ class Store:
         """Return the file with the contest's input sets, for cells whose build is made with those of another size."""
         return self._of_contest(contest_id, "inputs.pt")
 
-    def save_work(self, contest_id: str, work: Work) -> None:
-        """Keep the work of a call beside the reference, which is computed in the same process."""
-        write_atomically(self._of_contest(contest_id, "work.json"), work.model_dump_json())
+    def keep_facts(self, contest_id: str, facts: Work | ModelTraits | Metrics) -> None:
+        """Keep the work of a call, what was found out about the model, or what `evaluate` says of its reference."""
+        write_atomically(self._of_contest(contest_id, KEPT_IN[type(facts)]), facts.model_dump_json())
 
-    def work(self, contest_id: str) -> Work | None:
-        """Return the work of a call of this contest's model, or None if it was not counted."""
-        return _read(self._of_contest(contest_id, "work.json"), Work)
+    def facts(self, contest_id: str, kind: type[Kept]) -> Kept | None:
+        """Return what was kept of this kind beside a contest's reference, or None if it is not known."""
+        return _read(self._of_contest(contest_id, KEPT_IN[kind]), kind)
 
     def save_fingerprint(self, contest_id: str, fingerprint: str) -> None:
         """Keep what builds of the contest's model are found by."""
@@ -312,22 +313,6 @@ class Store:
         """Return the user's source files that are not as they were when a contest of theirs began."""
         kept = [json.loads(file.read_text()) for file in sorted((self.root / "reference").glob("*.files.json"))]
         return sorted({path for each in kept for path, digest in each.items() if _digest(Path(path)) != digest})
-
-    def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
-        """Keep what was found out about a contest's model, beside the reference."""
-        write_atomically(self._of_contest(contest_id, "traits.json"), traits.model_dump_json())
-
-    def traits(self, contest_id: str) -> ModelTraits | None:
-        """Return what was found out about a contest's model, or None if there is no reference yet."""
-        return _read(self._of_contest(contest_id, "traits.json"), ModelTraits)
-
-    def save_metrics(self, contest_id: str, metrics: Metrics) -> None:
-        """Keep what `evaluate` says of a contest's float reference, beside the reference."""
-        write_atomically(self._of_contest(contest_id, "metrics.json"), metrics.model_dump_json())
-
-    def metrics(self, contest_id: str) -> Metrics | None:
-        """Return what `evaluate` says of a contest's float reference, or None if it was not called yet."""
-        return _read(self._of_contest(contest_id, "metrics.json"), Metrics)
 
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)

@@ -34,7 +34,7 @@ from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.planning.request import Request
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Ceilings, Cell, Status
+from bakeoff.records.schema import Ceilings, Cell, Status, Work
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent, measure
 from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of
@@ -105,7 +105,7 @@ def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
 
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:
     path, *_ = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
-    assert store.work(CONTEST.id) is not None
+    assert store.facts(CONTEST.id, Work) is not None
     path.touch()
     launcher.answers.clear()
     assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None, None)

@@ -152,12 +152,12 @@ def test_the_environment_is_kept(store: Store) -> None:
 def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) -> None:
     contest, work = cell("slow").contest_id, Work(flops=2**60, bytes_moved=7)
     ceilings = Ceilings(flops_per_s=1.5e14, bytes_per_s=4.8e12)
-    assert (store.work(contest), store.ceilings(Device("cuda:1"), Precision.BF16)) == (None, None)
-    store.save_work(contest, work)
+    assert (store.facts(contest, Work), store.ceilings(Device("cuda:1"), Precision.BF16)) == (None, None)
+    store.keep_facts(contest, work)
     store.save_ceilings(Device("cuda:1"), Precision.BF16, ceilings)
     opened = Store.open(store.root)
-    assert (opened.work(contest), opened.ceilings(Device("cuda:1"), Precision.BF16)) == (work, ceilings)
-    assert opened.work("other") is None
+    assert (opened.facts(contest, Work), opened.ceilings(Device("cuda:1"), Precision.BF16)) == (work, ceilings)
+    assert opened.facts("other", Work) is None
     assert opened.ceilings(Device("cuda"), Precision.BF16) is None
     assert opened.ceilings(Device("cuda:1"), Precision.FP32) is None
 

@@ -49,6 +49,7 @@ from bakeoff.records.schema import (
     Record,
     Status,
     WarmUp,
+    Work,
 )
 from bakeoff.records.store import FirstBuild
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
@@ -213,13 +214,13 @@ class GrowingRecord:
 
     def _summarised(self, record: Record) -> Record:
         store, cell, latency = self._setup.store, self._cell, summarise(record.bursts)
-        work, ceilings = store.work(cell.reference_id), store.ceilings(cell.device, products_of(cell))
+        work, ceilings = store.facts(cell.reference_id, Work), store.ceilings(cell.device, products_of(cell))
         of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
         return record.model_copy(update={"latency": latency, "roofline": of_roofline})
 
     @property
     def _traits(self) -> ModelTraits | None:
-        return self._setup.store.traits(self._cell.reference_id)
+        return self._setup.store.facts(self._cell.reference_id, ModelTraits)
 
 
 def _measured_further(live: LiveProcess) -> dict[str, Any]:

@@ -103,14 +103,14 @@ def reference(
     if isinstance(event, Failed):
         raise NoReference(event.status, what_failed(phase, cell), event.failure)
     assert isinstance(event, ReferenceComputed)
-    store.save_traits(contest.id, event.traits)
+    store.keep_facts(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
     store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
     store.save_own_files(contest.id, event.own_files)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:
-        store.save_work(contest.id, event.work)
+        store.keep_facts(contest.id, event.work)
     return path, event.memory, event.eager_call
 
 
@@ -127,7 +127,7 @@ def reference_metrics(
 
     It may take `limit_s`, and no longer than `left_s`, which a budget leaves.
     """
-    if (known := store.metrics(contest.id)) is not None:
+    if (known := store.facts(contest.id, Metrics)) is not None:
         return known
     progress.note(f"evaluating the float32 reference of {contest.id}")
     # a cell of int8, if there is one, loads the data that it is calibrated with
@@ -144,7 +144,7 @@ def reference_metrics(
         metrics = Metrics(failure=failure, seconds=time.monotonic() - begun_s)
     if metrics.failure:
         progress.note(f"evaluate failed, so that no build is evaluated: {metrics.failure.sentence}")
-    store.save_metrics(contest.id, metrics)
+    store.keep_facts(contest.id, metrics)
     return metrics
 
 
