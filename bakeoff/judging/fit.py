@@ -78,11 +78,11 @@ class Fit:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
         The interval is Student's t over the epochs that both lived in, and `processes` is their number. With a single
-        such epoch it is that of the rounds, from order statistics, or Student's t for four or five. Two cells that
-        shared none are compared through a third, and the widths of both intervals add up. It is at least as wide as one
-        process of each would have it, where other cells show how much processes differ. If no epoch connects the two,
-        their processes are compared by Welch's t, and `paired` is False: such a ratio contains the machine's drift.
-        Raises KeyError for a cell without samples.
+        such epoch it is that of the rounds, from order statistics. Two cells that shared none are compared through a
+        third, and the widths of both intervals add up. It is at least as wide as one process of each would have it,
+        where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
+        If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio
+        contains the machine's drift. Raises KeyError for a cell without samples.
         """
         value = self.latency_ms[slow] / self.latency_ms[fast]
         logs = self.epoch_logs(slow, fast)
@@ -115,13 +115,26 @@ class Fit:
     def _interval_of_rounds(self, fast: str, slow: str) -> Interval | None:
         """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
         if self.round_logs(slow, fast):
-            return _around_its_median(self.round_logs(slow, fast))
+            return self._around_its_median(self.round_logs(slow, fast))
         rounds = []
         for third in self.latency_ms:
-            sides = [_around_its_median(self.round_logs(*pair)) for pair in ((slow, third), (third, fast))]
+            sides = [self._around_its_median(self.round_logs(*pair)) for pair in ((slow, third), (third, fast))]
             if sides[0] and sides[1]:
                 rounds.append(Interval(low=sides[0].low + sides[1].low, high=sides[0].high + sides[1].high))
         return min(rounds, key=lambda interval: interval.high - interval.low, default=None)
+
+    def _around_its_median(self, logs: Sequence[float]) -> Interval | None:
+        """Return the interval of the median as distances from it, or None for too few values.
+
+        Order statistics need six. Four or five have Student's t where it is known by how much processes differ.
+        """
+        if (interval := median_interval(logs)) is not None:
+            middle = float(np.median(logs))
+            return Interval(low=interval.low - middle, high=interval.high - middle)
+        if len(logs) < MIN_UNDISTURBED_ROUNDS or all(len(group) < 2 for group in self._logs_of_pairs):
+            return None
+        half = student_half_width(logs)
+        return None if half is None else Interval(low=-half, high=half)
 
     @cached_property
     def _logs_of_pairs(self) -> Sequence[Sequence[float]]:
@@ -348,20 +361,6 @@ def _moved(interval: Interval | None, log_middle: float, value: float) -> Interv
     if interval is None:
         return None
     return Interval(low=value * math.exp(interval.low - log_middle), high=value * math.exp(interval.high - log_middle))
-
-
-def _around_its_median(logs: Sequence[float]) -> Interval | None:
-    """Return the interval of the median as distances from it, or None for too few values.
-
-    Four or five rounds are too few for order statistics, and have Student's t instead.
-    """
-    if (interval := median_interval(logs)) is not None:
-        middle = float(np.median(logs))
-        return Interval(low=interval.low - middle, high=interval.high - middle)
-    half = student_half_width(logs)
-    if half is None or len(logs) < MIN_UNDISTURBED_ROUNDS:
-        return None
-    return Interval(low=-half, high=half)
 
 
 def _logs(turns: Mapping[Any, Turn]) -> list[float]:

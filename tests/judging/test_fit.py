@@ -174,11 +174,13 @@ def test_the_interval_of_a_single_process_holds_the_median_of_its_own_rounds() -
 
 
 @pytest.mark.parametrize("rounds", [3, 4, 5, 6])
-def test_the_rounds_of_a_single_process_have_an_interval_from_four_on(rounds: int) -> None:
+@pytest.mark.parametrize("are_repeated", [False, True])
+def test_few_rounds_of_one_process_have_an_interval_beside_cells_of_several(rounds: int, are_repeated: bool) -> None:
     """One round of six that was disturbed leaves five. So a clear loser need not come back for another process."""
-    slow = [2.0, 2.04, 1.96, 2.02, 1.98, 2.0][:rounds]
-    interval = speedup(constant([1.0] * rounds), constant(slow)).ci95
-    if rounds < 4:
+    slow = constant([2.0, 2.04, 1.96, 2.02, 1.98, 2.0][:rounds])
+    others = {label: steady([1.0, 1.001, 0.999] if are_repeated else [1.0]) for label in ("fast", "eager")}
+    interval = fit_of({**others, "slow": slow}).ratio("fast", "slow").ci95
+    if rounds < (4 if are_repeated else 6):
         assert interval is None
     else:
         assert interval is not None and 1.9 < interval.low < 2.0 < interval.high < 2.1

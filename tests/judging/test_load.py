@@ -33,15 +33,13 @@ def window(rate: float = 400.0, p50_ms: float = 5.0, p99_ms: float = 18.0, **mor
     return LoadWindow.model_validate({**known, "p50_ms": p50_ms, "p99_ms": p99_ms, "objective_ms": p99_ms, **more})
 
 
-def load(
-    values: Sequence[float], scenario: Scenario = Scenario.SERVER, rounds: int = len(WOBBLE), **more: object
-) -> Load:
+def load(values: Sequence[float], scenario: Scenario = Scenario.SERVER, **more: object) -> Load:
     """Return what a cell carried that reached one of `values` in each of its processes."""
     turns = [
         LoadTurn(group=process, round=number, process=process, started_s=60.0 * process + number,
                  value=value * wobble, windows=[window(value * wobble)])
         for process, value in enumerate(values)
-        for number, wobble in enumerate(WOBBLE[:rounds])
+        for number, wobble in enumerate(WOBBLE)
     ]  # fmt: skip
     known = {"scenario": scenario, "objective": OBJECTIVE if scenario is Scenario.SERVER else None, "turns": turns}
     return Load.model_validate({"settings": ServingSettings(), "ceiling": 9000.0, **known, **more})

@@ -115,7 +115,7 @@ def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
         ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
         ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
         ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 10_000, "and nothing was found that could"),
-        ({"onnx": [350, 420, 390], "openvino": [420, 350, 400]}, 10_000, "; more processes could"),
+        ({"onnx": [350], "openvino": [420]}, 10_000, "; more processes could"),
     ],
 )
 def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[float]], ceiling: float, told: str) -> None:

@@ -55,7 +55,7 @@ def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
 
 
 def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> None:
-    made = [carrying("onnx", [4000], rounds=3), carrying("eager", [350], rounds=3)]
+    made = [carrying("onnx", [4000]), carrying("eager", [350])]
     said = load.sentences(judge(report(made)).contests[0])[0]
     assert said.startswith("Under load onnx and eager are not told apart yet, as one process of each does not decide: ")
 
