@@ -37,14 +37,14 @@ from bakeoff.records.store import Store
 def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts, Environment]:
     """Return what torch sees of this machine, and the description of the machine.
 
-    Where there are cores to spare, the first fork server begins to import what the models need meanwhile, and the last
-    one answers for torch. Raises UsageError for a named environment that cannot run a worker.
+    Where there are cores to spare, the last fork server answers for torch, and the others begin to import what the
+    models need. Raises UsageError for a named environment that cannot run a worker.
     """
     captured = environment.capture()
     imports = shared_imports(list(map(models.find, request.models)))
     asks_last = has_spare_cores() and launchers.last is not launchers.first
     if imports and asks_last:
-        launchers.preload(imports, may_use_cuda(request), only_first=True)
+        launchers.preload(imports, may_use_cuda(request), except_last=True)
     if not launchers.first.is_serving:
         special_functions()  # imported while servers import torch
     facts = ask(launchers.last if asks_last else launchers.first, ProbeTorch(), TorchFacts)
@@ -137,11 +137,10 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
-        launchers.preload(imports, for_cuda, only_first=has_spare_cores())
+        launchers.preload(imports, for_cuda)
     launchers.prepare(servers_of(request))
     launchers.await_serving(1)
-    launchers.preload_others()
-    if has_spare_cores():  # a contest that needs a sixth process does not wait for its server
+    if has_spare_cores() and not imports:  # a contest that needs a sixth process does not wait for its server
         launchers.prepare(min(sampling_of(request).most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:

@@ -395,14 +395,14 @@ def test_a_server_that_does_not_survive_its_imports_is_replaced_by_one_without_t
         assert launchers.first is servers.made[1]
 
 
-def test_the_first_server_may_import_before_the_others() -> None:
+def test_the_last_server_may_fork_while_the_others_import() -> None:
     servers = Servers()
     with Launchers("forkserver", servers) as launchers:
         launchers.prepare(3)
-        launchers.preload(["module"], for_cuda=True, only_first=True)
-        assert [server.preloaded for server in servers.made] == [("module",), (), ()]
+        launchers.preload(["module"], for_cuda=True, except_last=True)
+        assert [server.preloaded for server in servers.made] == [("module",), ("module",), ()]
         servers.made[0].preloaded = ["asked once"]
-        launchers.preload_others()
+        launchers.preload(["module"], for_cuda=True)
         assert [server.preloaded for server in servers.made] == [["asked once"], ("module",), ("module",)]
 
 

@@ -181,29 +181,22 @@ class Launchers:
         """Return the launchers of a named environment, or these for an empty name."""
         return self._others[name] if name else self
 
-    def preload(self, modules: Sequence[str], for_cuda: bool, only_first: bool = False) -> None:
+    def preload(self, modules: Sequence[str], for_cuda: bool, except_last: bool = False) -> None:
         """Have every fork server import `modules`, for workers of which some will use CUDA, or none.
 
-        A server that does not survive this is replaced by one that imports torch alone. With `only_first`, the others
-        wait for `preload_others`: servers that import together take longer.
+        A server that does not survive this is replaced by one that imports torch alone. With `except_last`, the last
+        one goes on forking, and another call has it import them, too.
         """
         wanted = tuple(dict.fromkeys(modules)), for_cuda
         if wanted != (self._modules, self._for_cuda):
             self._preloading.clear()
         self._modules, self._for_cuda = wanted
-        self._preload(self._launchers[: 1 if only_first else None])
+        for each in self._launchers[: -1 if except_last else None]:
+            if each not in self._preloading:
+                each.preload(self._modules, for_cuda)
+                self._preloading.append(each)
         for others in self._others.values():
             others.preload(modules, for_cuda)
-
-    def preload_others(self) -> None:
-        """Have the servers that wait import what the first one has imported."""
-        self._preload(self._launchers)
-
-    def _preload(self, launchers: Sequence[Launcher]) -> None:
-        for each in launchers:
-            if each not in self._preloading:
-                each.preload(self._modules, self._for_cuda)
-                self._preloading.append(each)
 
     def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
         """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them.
