@@ -1,6 +1,7 @@
 """Builds of earlier runs: what finds them, who may use them, and what removes them."""
 
 import importlib
+import json
 import os
 import sys
 import time
@@ -13,13 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.config
+import torch._functorch.config
+import torch._inductor.config
 from numpy.typing import NDArray
 from torch import nn
 
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker.fingerprint import fingerprint
-from bakeoff.measuring.worker.user_code import is_users
+from bakeoff.measuring.worker.user_code import MAX_READ_BYTES, is_users, noting_reads, users_data
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records import plug_ins
@@ -106,6 +110,51 @@ def scaled_by(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[float], object]) -> None:
     one, same, other = (fingerprint(with_attribute(value_of(scale)), SETS) for scale in (2.0, 2.0, 2.5))
     assert one == same != other
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (torch._inductor.config.cpp, "simdlen", 1),
+        (torch._dynamo.config, "specialize_int", True),
+        (torch._functorch.config, "functionalize_rng_ops", True),
+        (torch.backends.mkldnn, "enabled", False),
+        (torch.backends.cudnn, "benchmark", True),
+    ],
+    ids=lambda each: str(each).rpartition(".")[2],
+)
+def test_options_of_compilers_and_global_settings_are_part_of_the_fingerprint(
+    owner: object, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model's file may take them from anywhere, such as from a file with settings."""
+    before = fingerprint(Net(), SETS)
+    monkeypatch.setattr(owner, name, value)
+    changed, same = (fingerprint(Net(), SETS) for _ in range(2))
+    assert before != changed == same
+    monkeypatch.undo()
+    assert fingerprint(Net(), SETS) == before
+
+
+def test_files_that_were_read_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    settings, written = tmp_path / "settings.json", tmp_path / "log.txt"
+    (tmp_path / "weights.bin").write_bytes(bytes(MAX_READ_BYTES + 1))
+
+    def loaded(text: str) -> str:
+        settings.write_text(text)
+        with noting_reads() as read:
+            json.loads(settings.read_text())
+            written.write_text(text)
+            (tmp_path / "weights.bin").read_bytes()
+            Path(json.__file__).read_text()
+            Path("/proc/self/stat").read_text()
+        assert users_data(read) == [settings], "neither what was written, nor large files, nor code"
+        return fingerprint(Net(), SETS, data_files=users_data(read))
+
+    assert loaded("[1]") == loaded("[1]") != loaded("[2]")
+    with noting_reads() as read:
+        pass
+    settings.read_text()
+    assert not read, "of other blocks"
 
 
 def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:

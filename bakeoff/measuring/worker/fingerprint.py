@@ -2,8 +2,9 @@
 
 It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
 parts in TorchScript, the source files of the parts' classes and those of the user's own that were imported or that
-these import later, the values that their variables have, the environment variables that they name, the versions of all
-installed packages, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds what it saw eager
+these import later, the small files that were read while it was loaded, the values that variables have, the environment
+variables that the files name, torch's global settings and the options of its compilers, the versions of all installed
+packages, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds what it saw eager
 call (`ReadingWatch.functions`).
 """
 
@@ -22,8 +23,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bakeoff.measuring.nvml import nvml
+from bakeoff.measuring.worker import global_settings
 from bakeoff.measuring.worker.tensor_content import content
-from bakeoff.measuring.worker.user_code import described_attributes, described_variables, user_sources
+from bakeoff.measuring.worker.user_code import described, described_attributes, described_variables, user_sources
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.plug_ins import versions
@@ -32,16 +34,22 @@ _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
 _READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")
 
 
-def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = "") -> str:
+COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
+
+
+def fingerprint(
+    module: Any, sets: Sequence[Inputs], code_without_file: str = "", data_files: Sequence[Path] = ()
+) -> str:
     """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex.
 
-    `code_without_file` is a digest of code that lies in no file.
+    `code_without_file` is a digest of code that lies in no file, and `data_files` were read while it was loaded.
     """
     digest = hashlib.sha256(code_without_file.encode())
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
     code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
-    for text in (*_hardware(), *versions(), *code):
+    data = (hashlib.sha256(path.read_bytes()).hexdigest() for path in data_files)
+    for text in (*_hardware(), *versions(), *_settings(), *code, *data):
         digest.update(text.encode())
     for part in _scripted(module):
         digest.update(part)
@@ -54,6 +62,18 @@ def fingerprint(module: Any, sets: Sequence[Inputs], code_without_file: str = ""
         for leaf in leaves:
             digest.update(content(leaf))
     return digest.hexdigest()
+
+
+def _settings() -> Iterable[str]:
+    """Return torch's global settings, and those options of its compilers that a file or a variable has set."""
+    yield from (f"{name}={value}\n" for name, value in global_settings.read().items())
+    kernels = torch.backends.cuda
+    yield f"{kernels.flash_sdp_enabled()} {kernels.mem_efficient_sdp_enabled()} {kernels.math_sdp_enabled()}\n"
+    for name in COMPILERS_OPTIONS:
+        if (options := sys.modules.get(name)) is not None:
+            for option in sorted(options._config):
+                if not options._is_default(option):
+                    yield f"{name}.{option}={described(getattr(options, option))}\n"
 
 
 def _structure(module: Any) -> Iterable[str]:

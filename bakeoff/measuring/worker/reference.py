@@ -54,12 +54,13 @@ from bakeoff.measuring.worker.understanding import (
     lost_to_rounding,
     understand,
 )
+from bakeoff.measuring.worker.user_code import noting_reads, users_data
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
+from bakeoff.records.schema import INFERENCE, LIVE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 
 Outputs = tuple["torch.Tensor", ...]
@@ -239,6 +240,7 @@ class Known:
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
+    data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
@@ -247,9 +249,11 @@ class Known:
             torch.cuda.empty_cache()
         self.announce("model")
         before = global_settings.read()
-        with torch.inference_mode(False):  # as the cells' own processes load it
+        with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
             model = load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
+        if not self.cell.model.startswith(LIVE):  # which lies in a file of Bakeoff's
+            self.data_files = users_data(read)
         os.chdir(self.workspace)
         self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
         precision.apply(self.cell.precision)  # the model's file may have changed it
@@ -303,7 +307,9 @@ def as_it_is(
         save_inputs(sets, inputs)
     training = training_of(model, cell)
     calibration = calibration_of(model, cell)
-    model_fingerprint = fingerprint(module, (*sets, *calibration), model.code) if wants_fingerprint else ""
+    model_fingerprint = ""
+    if wants_fingerprint:
+        model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, known.data_files)
     known.announce("call")
     sample = eager_call = None
     shown = calibration or shown_to_builds(sets, cell)

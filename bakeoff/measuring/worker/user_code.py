@@ -1,4 +1,4 @@
-"""What the user's own code can tell a model: its source files, the values of its variables, and attributes of objects.
+"""What the user's own code can tell a model: its source files, what they read, its variables, and objects' attributes.
 
 Nothing that differs from process to process may be in it, such as addresses. What is unknown is told by its type alone.
 """
@@ -11,6 +11,7 @@ import csv
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import types
@@ -126,6 +127,61 @@ def _found(name: str) -> tuple[Path | None, str]:
     if spec is None or not spec.origin:
         return None, ""
     return Path(spec.origin).resolve(), spec.parent or ""
+
+
+MAX_READ_BYTES = 2**20
+"""Larger files hold weights or data, which a model has as tensors."""
+
+PSEUDO = frozenset({"proc", "sys", "dev"})
+
+_noted: list[set[str]] = []  # a set for each block that notes what is read
+
+
+@contextlib.contextmanager
+def noting_reads() -> Iterator[set[str]]:
+    """Yield the paths of the files that Python code opens for reading in the block, such as a JSON with settings.
+
+    A hook of audit events sees them (PEP 578). It stays in the process, and notes nothing after the block.
+    """
+    _add_hook()
+    paths: set[str] = set()
+    _noted.append(paths)
+    try:
+        yield paths
+    finally:
+        _noted.remove(paths)
+
+
+@functools.cache
+def _add_hook() -> None:
+    sys.addaudithook(_note_read)
+
+
+def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _noted:
+        return
+    path, mode, flags = arguments
+    writes = bool(set(mode) & set("wax+")) if mode else bool(flags & (os.O_WRONLY | os.O_RDWR))
+    if isinstance(path, str | bytes | os.PathLike) and not writes:
+        for paths in _noted:
+            paths.add(os.path.abspath(os.fsdecode(path)))
+
+
+def users_data(paths: Iterable[str]) -> list[Path]:
+    """Return those of the files read that are small, and neither code nor brought by Python, a package or Bakeoff."""
+    return sorted(path for path in {Path(path).resolve() for path in paths} if _is_users_data(path))
+
+
+def _is_users_data(path: Path) -> bool:
+    is_code = path.suffix in (".py", ".pyc", ".so")
+    if is_code or PSEUDO.intersection(path.parts[1:2]) or INSTALLED.intersection(path.parts):
+        return False
+    if any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path):
+        return False
+    try:
+        return path.is_file() and path.stat().st_size <= MAX_READ_BYTES
+    except OSError:
+        return False
 
 
 def described_variables() -> Iterable[str]:
