@@ -271,7 +271,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
-    doubts = doubts_of(ranking, records)
+    doubts = doubts_of(ranking, records, is_so_far)
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
     others = [_unranked_cell(record, ranking) for record in unranked]
@@ -279,7 +279,7 @@ def judge_contest(
     cells = (*ranked, *others)
     baseline = ranking.baseline.cell.label if ranking.baseline else None
     may_not_win = [cell.label for cell in cells if cell.beyond or cell.unmet]
-    load = judge_load(records, price_per_hour, baseline, may_not_win)
+    load = judge_load(records, price_per_hour, baseline, may_not_win, is_so_far)
     return ContestJudgement(
         cells=cells,
         baseline=baseline,

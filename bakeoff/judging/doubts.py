@@ -28,6 +28,7 @@ class Undecided:
     best: str
     ratios: Mapping[str, Ratio]  # of the best cell to each undecided one, by label
     processes: int  # of each cell, at least
+    is_so_far: bool = False  # the run was interrupted, and `resume` goes on
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class NotToldApart:
 
     best: str
     ratios: Mapping[str, Ratio]  # of the winner to each of them, by label
+    is_so_far: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class NarrowLead:
 
     best: str
     processes: int
+    is_so_far: bool = False
 
 
 @dataclass(frozen=True)

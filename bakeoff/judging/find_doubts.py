@@ -66,14 +66,17 @@ MAX_PAGING_SHARE = 0.05
 """If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
 
 
-def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
-    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
+def doubts_of(ranking: Ranking, records: Sequence[Record], is_so_far: bool = False) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return every doubt about the contest of these records by what it does to the answer, in order of weight.
+
+    `is_so_far` means that the run was interrupted, so that measuring can go on.
+    """
     found: list[Doubt] = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
     found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
-        found += _of_first_place(ranking)
+        found += _of_first_place(ranking, is_so_far)
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
@@ -154,17 +157,17 @@ def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval | J
                 yield EvaluationVaries(record.cell.label, name, metric.value, metric.reference)
 
 
-def _of_first_place(ranking: Ranking) -> Iterator[Undecided | NarrowLead | NotToldApart]:
+def _of_first_place(ranking: Ranking, is_so_far: bool) -> Iterator[Undecided | NarrowLead | NotToldApart]:
     """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
     best, tied, open_pairs = ranking.ranked[0].cell.label, ranking.sharing_first_place(), ranking.open_pairs()
     if open_pairs:
         ratios = {other.cell.label: ratio for other, ratio in open_pairs}
-        yield Undecided(best, ratios, processes=min(ratio.processes for ratio in ratios.values()))
+        yield Undecided(best, ratios, min(ratio.processes for ratio in ratios.values()), is_so_far)
     others = ranking.leads()
     if len(tied) == 1 and others:
         lead = others[0][1]
         if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
-            yield NarrowLead(best, lead.processes)
+            yield NarrowLead(best, lead.processes, is_so_far)
     named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
     told_apart = named | ranking.beaten_in_rounds.keys()
     behind = {
@@ -173,7 +176,7 @@ def _of_first_place(ranking: Ranking) -> Iterator[Undecided | NarrowLead | NotTo
         if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
     }
     if behind:
-        yield NotToldApart(best, behind)
+        yield NotToldApart(best, behind, is_so_far)
 
 
 def _of_builds(ranked: Sequence[Record]) -> list[BuildSpread]:

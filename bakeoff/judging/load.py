@@ -161,6 +161,7 @@ class LoadJudgement:
     lead: Ratio | None  # the best cell over the first one that does not share its place
     doubts: tuple[LoadDoubt, ...]
     fit: Fit  # of the milliseconds for a request
+    is_so_far: bool = False  # the run was interrupted, and `resume` goes on
 
     @property
     def order(self) -> list[str]:
@@ -187,6 +188,7 @@ def judge_load(
     price_per_hour: float | None = None,
     baseline: str | None = None,
     may_not_win: Sequence[str] = (),
+    is_so_far: bool = False,
 ) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was.
 
@@ -233,6 +235,7 @@ def judge_load(
         lead=behind[0] if behind else None,
         doubts=doubts,
         fit=fitted,
+        is_so_far=is_so_far,
     )
 
 

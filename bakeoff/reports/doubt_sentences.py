@@ -52,6 +52,11 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "calls of the whole pipeline, in one process, differ too much to tell whether it is faster with the "
                 "winners. Use a quieter machine, or an example call in which the parts take more of the time"
             )
+        case contest_doubts.Undecided() | contest_doubts.NotToldApart() if doubt.is_so_far:
+            return (
+                f"the run was interrupted before it was decided how {doubt.best} compares with "
+                f"{listed(list(doubt.ratios))}. `resume` measures on"
+            )
         case contest_doubts.Undecided():
             processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
@@ -65,10 +70,11 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "much to tell. Raise --processes"
             )
         case contest_doubts.NarrowLead():
+            on = "`resume`, or " if doubt.is_so_far else ""
             measured = "a single process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{doubt.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal "
-                f"processes can be so far apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
+                f"processes can be so far apart. Measure more of them: {on}--processes {FEWEST_FOR_NARROW_LEAD}"
             )
         case contest_doubts.NoBaseline():
             return f"{doubt.baseline} has no numbers here, so no speed-up can be given. Measure it too"

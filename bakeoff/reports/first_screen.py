@@ -107,7 +107,8 @@ def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[Contes
         return f"; findings could change the winner of {listed(first([names[id(each)] for each, _ in unsure]))}"
     ((contest, answer),) = unsure
     count = len(answer.doubts if contest.load else doubts_by_effect(contest)[Effect.WINNER])
-    what = "more processes" if not count else "one finding" if count == 1 else f"{count} findings"
+    further = "the rest of the run" if contest.is_so_far else "more processes"
+    what = further if not count else "one finding" if count == 1 else f"{count} findings"
     return f"; {what} could change the winner"
 
 

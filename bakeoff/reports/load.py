@@ -126,7 +126,10 @@ def verdict(load: LoadJudgement) -> str:
         how = "tie"
         if load.is_open:
             alone = all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns)
-            how = f"are not told apart yet{', as one process of each does not decide' if alone else ''}"
+            why = ", as one process of each does not decide" if alone else ""
+            if load.is_so_far:
+                why = " (the run was interrupted, and `resume` measures on)"
+            how = f"are not told apart yet{why}"
         return f"under load {listed(load.tied)} {how}: {text}{rest}."
     return f"under load {text}{rest}."
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.records.schema import Record, Status
-from bakeoff.reports import headline
+from bakeoff.reports import doubt_sentences, headline
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import escape, to_markdown
@@ -47,6 +48,11 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
     cut = first_screen(judged(undecided, complete=False), "run")
     assert cut.unfinished and cut.commands["the rest of it"] == ["bakeoff resume run"]
+    contest = judged(undecided, complete=False).contests[0]
+    (doubt,) = doubt_sentences.doubts_with(Effect.WINNER, contest)
+    assert doubt == (
+        "the run was interrupted before it was decided how eager compares with onnx. `resume` measures on"
+    ), "with as many processes as were asked for"
     command = "bakeoff --model conv --json --junit=j.xml --summary s.md --out results/x"
     whole = first_screen(judged(undecided, command=command), "run")
     assert "could change the winner" in whole.whether_to_ship
@@ -121,6 +127,8 @@ def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
 def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[float]], ceiling: float, told: str) -> None:
     records = [carrying(label, values, ceiling=ceiling) for label, values in rates.items()]
     assert f"{told} change the winner" in first_screen(judged(records, request={"load": "server"}), "").whether_to_ship
+    so_far = first_screen(judged(records, request={"load": "server"}, complete=False), "").whether_to_ship
+    assert f"{told.replace('more processes', 'the rest of the run')} change the winner" in so_far
 
 
 def test_where_eager_wins_there_is_nothing_to_export() -> None:

@@ -58,6 +58,8 @@ def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> N
     made = [carrying("onnx", [4000]), carrying("eager", [350])]
     said = load.sentences(judge(report(made)).contests[0])[0]
     assert said.startswith("Under load onnx and eager are not told apart yet, as one process of each does not decide: ")
+    said = load.sentences(judge(report(made, complete=False)).contests[0])[0]
+    assert said.startswith("Under load onnx and eager are not told apart yet (the run was interrupted, and `resume` ")
 
 
 def test_a_run_in_which_no_cell_holds_the_objective_fails() -> None:
