@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.seeding import seeded
 from bakeoff.records.errors import UsageError
+from bakeoff.records.text import listed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +74,8 @@ def form_by_mode(module: nn.Module) -> tuple[str, ...]:
     kinds = sorted({type(part).__name__ for part in module.modules() if isinstance(part, _BatchNorm | _DropoutNd)})
     if not module.training or not kinds:
         return ()
-    return (f"came in training mode, in which {' and '.join(kinds)} act otherwise, and is measured in eval mode",)
+    act = "acts" if len(kinds) == 1 else "act"
+    return (f"came in training mode, in which {listed(kinds)} {act} otherwise, and is measured in eval mode",)
 
 
 def is_scripted(module: nn.Module) -> bool:

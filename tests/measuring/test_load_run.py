@@ -16,8 +16,8 @@ from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.load import SoakMissed, judge_load, misses_objective
-from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
-from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
+from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
+from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
@@ -299,7 +299,8 @@ def test_a_search_that_takes_too_long_ends_with_what_it_has(tmp_path: Path, monk
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
     loads = [record.load for record in run.records.values()]
     assert all(load.settings is not None and load.turns for load in loads)
-    assert all(NO_TIME_FOR_SETTINGS in load.left_out and len(load.tried) == 1 for load in loads)
+    assert all(search_ended(SERVER) in load.left_out and len(load.tried) == 1 for load in loads)
+    assert not any("--budget" in text for load in loads for text in load.left_out), "there was none"
 
 
 @pytest.mark.parametrize(("budget_s", "told"), [(40.0, 2), (90.0, 1), (10_000.0, 0)])
@@ -312,6 +313,7 @@ def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
     loads = [record.load for record in run.records.values()]
     assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
     assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
+    assert not any(search_ended(plan) in load.left_out for load in loads)
     assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
 
 

@@ -435,6 +435,8 @@ def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> 
     layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     told = "came in training mode, in which BatchNorm1d and Dropout act otherwise, and is measured in eval mode"
     assert form_by_mode(layers) == (told,)
+    (told_of_one,) = form_by_mode(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
+    assert "in which Dropout acts otherwise" in told_of_one
     assert form_by_mode(layers.eval()) == form_by_mode(nn.Linear(4, 4).train()) == ()
 
 

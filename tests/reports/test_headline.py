@@ -34,6 +34,8 @@ def test_single_calls_are_answered_with_a_latency() -> None:
 def test_load_is_answered_with_the_rate_at_its_objective() -> None:
     made = [carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [250, 251, 249], 2.0)]
     assert line(judge(report(made))) == "onnx, 504 requests/s at p99 < 20 ms, 2.00x eager, sure"
+    made = [carrying("onnx", [504, 380, 450], 1.0), carrying("eager", [380, 504, 450], 2.0)]
+    assert line(judge(report(made))) == "eager or onnx, 444 requests/s at p99 < 20 ms (eager), undecided"
 
 
 def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() -> None:

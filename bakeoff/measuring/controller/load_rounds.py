@@ -29,7 +29,18 @@ LOWER_SHARE = 0.9
 """If the objective is missed over the soak, a second soak has this share of the rate. Rates found in windows are up to
 7 % above those of a long run."""
 
+NO_TIME_FOR_SETTINGS = "further settings, as --budget left no time for them"
+
 NO_TIME_TO_SOAK = "--budget left no time for a soak"
+
+
+def search_ended(plan: LoadPlan) -> str:
+    """Say that the search for settings has taken longer than planned. Part of its time does not grow with windows."""
+    return (
+        f"further settings, as the search for them ends after {MOST_OF_SEARCH:g} times its planned "
+        f"{plan.search_s:.3g} s (a longer --min-time gives it more)"
+    )
+
 
 Visit = Callable[[CellRun, Callable[[], None]], None]
 """Takes a step of a cell while every other one is stopped. A cell that ends in it is not among the living any more."""
@@ -100,8 +111,12 @@ class LoadRounds:
                 value = f"{spell_rate(tried.value)} {self._spec.unit}"
                 self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
-            ends_s = min(ends_s, self._now_s + MOST_OF_SEARCH * self._plan.search_s)
-            load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s, tell)
+            planned_s = self._now_s + MOST_OF_SEARCH * self._plan.search_s
+            why = NO_TIME_FOR_SETTINGS if ends_s < planned_s else search_ended(self._plan)
+            ends_s = min(ends_s, planned_s)
+            load = cell_run.load = cell_run.under_load(self._plan).find_settings(
+                1, lambda: why if self._now_s >= ends_s else "", tell
+            )
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return

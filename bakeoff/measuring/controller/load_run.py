@@ -62,8 +62,6 @@ PROBED_IN_TURN = (0, 0, 1, 1, 0)
 PROBE_MARGIN = 1.25
 """A probe queues so many times as many requests as the quickest one so far has answered in the length of a window."""
 
-NO_TIME_FOR_SETTINGS = "no time was left to try further settings"
-
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
 
@@ -99,26 +97,26 @@ class CellUnderLoad:
     def find_settings(
         self,
         seed: int,
-        has_time: Callable[[], bool] = lambda: True,
+        why_over: Callable[[], str] = lambda: "",
         tell: Callable[[TriedSettings], None] = lambda tried: None,
     ) -> Load:
         """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
 
-        `tell` hears of all settings that were tried. Once some of them meet the objective, no others are tried unless
-        it `has_time`.
+        `tell` hears of all settings that were tried. Once some of them meet the objective, no others are tried after
+        `why_over` returned a reason.
         """
         self._compares = True
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
-        is_over = False
+        why_ended = ""
 
         def attempt(settings: ServingSettings) -> None:
-            nonlocal best, is_over
+            nonlocal best, why_ended
             if any(trial.settings == settings for trial in tried):
                 return
-            if best is not None and not has_time():
-                is_over = True
+            if best is not None and (why := why_over()):
+                why_ended = why
                 return
             trial = self._try(settings, seed, None if best is None else tried[best])
             tried.append(trial)
@@ -143,7 +141,7 @@ class CellUnderLoad:
                 if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
         chosen = None if best is None else tried[best]
-        left_out = [*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if is_over else [])]
+        left_out = [*self._left_out(knobs), *([why_ended] if why_ended else [])]
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
             return load.model_copy(update={"reason": tried[0].reason})
