@@ -9,6 +9,7 @@ import typer
 
 from bakeoff.commands import environments
 from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
+from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Frozen
 from bakeoff.reports.console import AsJson, print_json, say
 
@@ -76,7 +77,19 @@ def _line(build: CachedBuild) -> str:
     """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
     used = datetime.fromtimestamp(build.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
     built = build.built_at[:16].replace("T", " ")
-    return f"{build.what}  ({build.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC)"
+    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {built} UTC, used {used} UTC)"
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _usable_cache() -> BuildCache:
+    """Return the cache. Raises UsageError if nothing can be kept in its folder."""
+    cache = BuildCache()
+    if why := cache.why_unusable():
+        raise UsageError(f"no build is kept: {why}. Set BAKEOFF_CACHE_DIR to a folder that can be written")
+    return cache
 
 
 env = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
@@ -120,22 +133,22 @@ cache_commands = typer.Typer(help="Builds of earlier runs, which later runs of t
 @cache_commands.command("list")
 def list_builds(as_json: AsJson = False) -> int:
     """What is kept, with its size and when it was built and used; --fresh builds anew."""
-    cache = BuildCache()
+    cache = _usable_cache()
     if as_json:
         return print_json(of_cache(cache), 0)
     entries = cache.entries()
     for each in entries:
         say(_line(each))
-    say(f"{sum(each.size_bytes for each in entries) / 1e6:.0f} MB in {cache.folder}")
+    say(f"{_megabytes(sum(each.size_bytes for each in entries))} in {cache.folder}")
     return 0
 
 
 @cache_commands.command("clear")
 def clear_builds(as_json: AsJson = False) -> int:
     """Remove every build that no run uses."""
-    with BuildCache() as cache:
+    with _usable_cache() as cache:
         removed_bytes = cache.clear()
         if as_json:
             return print_json(of_cache(cache, removed_bytes), 0)
-    say(f"Removed {removed_bytes / 1e6:.0f} MB.")
+    say(f"Removed {_megabytes(removed_bytes)}.")
     return 0

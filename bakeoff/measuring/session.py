@@ -180,6 +180,8 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
+    if build_cache and (why := build_cache.why_unusable()):
+        store.note(f"builds are not kept: {why}; the next run builds anew")
     return RunContext(
         launchers,
         store,

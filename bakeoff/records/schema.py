@@ -678,7 +678,7 @@ class Report(Frozen):
     schema_version: str = SCHEMA_VERSION
     run_id: str
     created_at: str
-    complete: bool  # every planned cell has its record
+    complete: bool  # the run came to its end: every planned cell has its record, also those that a budget left out
     planned: int  # number of cells
     command: str
     request: dict[str, JsonValue]

@@ -66,6 +66,9 @@ to standard error.
 | 4 | `compare` found a regression |
 | 130 | interrupted; `bakeoff resume` measures the rest |
 
+`complete` is true when the run came to its end. Cells that a `--budget` left out are then `not reached`, and `resume`
+measures them. It is false after an interruption: all answers are those so far.
+
 This page is made from the models in the code, and a test holds it. MLflow and Weights & Biases take the numbers as they
 are:
 

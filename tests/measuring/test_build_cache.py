@@ -20,6 +20,7 @@ import torch._inductor.config
 from numpy.typing import NDArray
 from torch import nn
 
+from bakeoff import cli
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker.fingerprint import fingerprint
@@ -359,6 +360,23 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with BuildCache(tmp_path / "file") as cache:
         assert cache.claim(PLANNED, "f", 2) is None
+        assert cache.why_unusable() == f"{tmp_path / 'file'} cannot be written (it is a file)"
+
+
+def test_a_cache_that_cannot_be_written_is_told_by_runs_and_by_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(file))
+    notes = measure(tmp_path / "run", "null").notes
+    assert f"builds are not kept: {file} cannot be written (it is a file); the next run builds anew" in notes
+    assert cli.main(["cache", "list"]) == cli.main(["cache", "clear"]) == 2
+    told = capsys.readouterr()
+    assert "cannot be written (it is a file)" in " ".join(told.err.split()) and " MB" not in told.out
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(tmp_path / "made"))
+    assert cli.main(["cache", "list"]) == 0
+    assert capsys.readouterr().out.startswith("0.0 MB in ")
 
 
 def test_dynamic_builds_and_other_environments_are_not_kept(tmp_path: Path) -> None:

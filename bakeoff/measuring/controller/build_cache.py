@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,6 +75,16 @@ class BuildCache:
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
         self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
+
+    def why_unusable(self) -> str:
+        """Return why no build can be kept in the folder, or nothing. It is made unless it is there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                return ""
+        except OSError as error:
+            why = "it is a file" if self.folder.is_file() else error.strerror
+            return f"{self.folder} cannot be written ({why})"
 
     def claim(self, planned: PlannedCell, fingerprint: str, threads: int) -> Path | None:
         """Return the folder for the builds of a cell, or None where they are not kept or another run uses them.
