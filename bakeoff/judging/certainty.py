@@ -22,6 +22,7 @@ from bakeoff.judging.doubts import (
     RequirementMissed,
     RequirementOpen,
     SettledLate,
+    TwoSpeeds,
     Undecided,
     WithoutInterval,
     cells_of,
@@ -118,6 +119,8 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             spread = {record.cell.label: 1 + doubt.spreads.get(record.cell.label, 0.0) for record in ranking.ranked}
             best = ranking.ranked[0].cell.label
             return any(lead.value < spread[best] * spread[other.cell.label] for other, lead in ranking.leads())
+        case TwoSpeeds():
+            return any(lead.value < doubt.factors.get(other.cell.label, 0.0) for other, lead in ranking.leads())
         case AlwaysWaited():  # without waiting, a rival takes at most so much less
             shares = {other.cell.label: doubt.shares.get(other.cell.label, 0.0) for other, _ in ranking.leads()}
             return any(lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads())

@@ -31,6 +31,7 @@ from bakeoff.judging.doubts import (
     ProcessSpread,
     SettledLate,
     ThroughputContradicted,
+    TwoSpeeds,
     Undecided,
     Unpaired,
     WithoutInterval,
@@ -43,7 +44,7 @@ from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import SETTLE, Accuracy, Extent, Record, Status
+from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
 """A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
@@ -191,14 +192,22 @@ def _of_spread(ranked: Sequence[Record]) -> list[ProcessSpread]:
     return [ProcessSpread(wide)] if wide else []
 
 
-def _of_throughput(ranked: Sequence[Record]) -> list[ThroughputContradicted]:
-    """Return one doubt about all cells whose calls back to back took far longer than single ones."""
-    shares = {
-        record.cell.label: record.throughput.calls_per_s * record.latency.median_ms / 1e3
-        for record in ranked
-        if record.throughput and record.latency and record.throughput.is_far_below(record.latency.median_ms)
-    }
-    return [ThroughputContradicted(shares)] if shares else []
+def _of_throughput(ranked: Sequence[Record]) -> list[ThroughputContradicted | TwoSpeeds]:
+    """Return a doubt about the cells whose calls back to back took far longer than single ones, or far less."""
+    shares, factors = dict[str, float](), dict[str, float]()
+    for record in ranked:
+        if record.throughput and record.latency:
+            ratio = record.throughput.calls_per_s * record.latency.median_ms / 1e3
+            if record.is_throughput_doubtful:
+                shares[record.cell.label] = ratio
+            elif (
+                ratio > MOST_OF_LATENCY_RATE
+                and record.latency.processes < FEWEST_PROCESSES  # several show it themselves
+                and not record.cell.device.is_cuda
+            ):
+                factors[record.cell.label] = ratio
+    doubts = ThroughputContradicted(shares) if shares else None, TwoSpeeds(factors) if factors else None
+    return [doubt for doubt in doubts if doubt]
 
 
 def _of_memory(ranked: Sequence[Record]) -> list[FreshMemory]:

@@ -294,6 +294,10 @@ LEAST_OF_LATENCY_RATE = 0.5
 """Calls back to back reach at least the rate of single calls, 1 / latency. Below this share of it, none is believed."""
 
 
+MOST_OF_LATENCY_RATE = 1.5
+"""On a CPU, calls back to back are hardly faster than single ones. Beyond this the process has two speeds."""
+
+
 class Throughput(Frozen):
     """The rate of calls back to back, with one synchronisation per block, in one process."""
 

@@ -144,6 +144,12 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 f"the throughput is only a part of what the latency allows ({_percentages(doubt.shares)}), also when "
                 "measured again: other load took the machine meanwhile. Measure it on a quiet machine"
             )
+        case contest_doubts.TwoSpeeds():
+            factors = ", ".join(f"{label} {factor:.1f} times" for label, factor in doubt.factors.items())
+            return (
+                f"calls back to back were far faster than the latency of single calls allows ({factors}): these "
+                "processes have two speeds, and the interval contains one of them. Raise --processes"
+            )
         case contest_doubts.FreshMemory():
             pages = ", ".join(f"{label} {count:,.0f}" for label, count in doubt.pages.items())
             return (

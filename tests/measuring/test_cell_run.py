@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import ThroughputContradicted, cells_of
+from bakeoff.judging.doubts import ThroughputContradicted, TwoSpeeds, cells_of
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall, wrong_outputs
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
@@ -79,17 +79,34 @@ def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
 
 @pytest.mark.parametrize(
     ("rates", "calls_per_s", "doubted"),
-    [({}, 1000, False), ({0: 50.0}, 1000, False), ({0: 50.0, 1: 60.0, 2: 70.0}, 70, True), ({1: 50.0}, 1000, False)],
+    [
+        ({}, 1000, None),
+        ({0: 50.0}, 1000, None),
+        ({0: 50.0, 1: 60.0, 2: 70.0}, 70, ThroughputContradicted),
+        ({1: 50.0}, 1000, None),
+        ({0: 2100.0}, 2100, None),
+    ],
 )
 def test_a_throughput_that_the_latency_contradicts_is_measured_again_and_then_doubted(
-    tmp_path: Path, rates: dict[int, float], calls_per_s: float, doubted: bool
+    tmp_path: Path, rates: dict[int, float], calls_per_s: float, doubted: type | None
 ) -> None:
     scripts = {"eager": Script(level_ms=1.1), "null": Script(calls_per_s=rates)}
     records = run_contest(tmp_path, scripts, plan_of(3)).records
     found = records["null"].throughput
     assert found is not None and found.calls_per_s == calls_per_s
     doubts = [doubt for doubt in judge_contest(list(records.values())).doubts if cells_of(doubt) == ("null",)]
-    assert [type(doubt) for doubt in doubts] == ([ThroughputContradicted] if doubted else [])
+    assert [type(doubt) for doubt in doubts] == ([doubted] if doubted else [])
+
+
+@pytest.mark.parametrize(("calls_per_s", "processes", "doubted"), [(1400, 1, 0), (2100, 1, 1), (2100, 3, 0)])
+def test_a_single_process_with_a_far_higher_throughput_has_two_speeds(
+    tmp_path: Path, calls_per_s: float, processes: int, doubted: int
+) -> None:
+    scripts = {"eager": Script(level_ms=1.1), "null": Script(calls_per_s={0: calls_per_s})}
+    contest = judge_contest(list(run_contest(tmp_path, scripts, plan_of(processes)).records.values()))
+    doubts = [doubt for doubt in contest.doubts if isinstance(doubt, TwoSpeeds)]
+    assert len(doubts) == doubted
+    assert all(cells_of(doubt) == ("null",) for doubt in doubts)
 
 
 @pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])

@@ -164,7 +164,7 @@ def test_the_terminal_prints_as_many_columns_as_it_has_room_for() -> None:
     judgement = judged(a_contest())
     assert on_terminal(judgement, 150)[:2] == [
         "1 ~onnx/tuned 1.000 [0.9755,\xa01.025] 900 3,600 15 6.84 GB/s 2.00 [1.95,\xa02.05] 2.0 0.010 412 1.3e-07",
-        "2 eager 2.000 900 3,600 - - 1.00 0 0.010 412 1.3e-07",
+        "2 eager 2.000 700 2,800 - - 1.00 0 0.010 412 1.3e-07",
     ]
     assert on_terminal(judgement, 120)[0].startswith("1 ~onnx/tuned 1.000 [0.9755,\xa01.025] 900 15 2.00 [")
     assert on_terminal(judgement, 80)[0] == "1 ~onnx/ 1.000 2.00 2.0 0.010 412 1.3e-07"

@@ -24,6 +24,7 @@ from bakeoff.judging.doubts import (
     SettledLate,
     SpeedDrifted,
     ThroughputContradicted,
+    TwoSpeeds,
     Undecided,
     Unpaired,
 )
@@ -257,6 +258,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             ThroughputContradicted({"onnx": 0.08}),
             "the throughput is only a part of what the latency allows (onnx 8 %), also when measured again: other"
             " load took the machine meanwhile. Measure it on a quiet machine",
+        ),
+        (
+            TwoSpeeds({"onnx": 2.131}),
+            "calls back to back were far faster than the latency of single calls allows (onnx 2.1 times): these "
+            "processes have two speeds, and the interval contains one of them. Raise --processes",
         ),
         (
             FreshMemory({"eager": 7526.2}),
