@@ -56,8 +56,14 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
     judged = []
     for report in reports:
         asked = _asked_of(report)
+        marked = any(record.is_in_part for record in report.records)  # else, starts are missing
         judged += [
-            judge_contest(records, run_id=report.run_id if counts[contest_id] > 1 else None, **asked)
+            judge_contest(
+                records,
+                run_id=report.run_id if counts[contest_id] > 1 else None,
+                is_so_far=not report.complete and (not marked or any(record.is_in_part for record in records)),
+                **asked,
+            )
             for contest_id, records in by_contest(report.records).items()
         ]
     contests = with_generations(judged)
@@ -77,7 +83,6 @@ class _Asked(TypedDict):
     requirements: Requirements
     calls: int | None
     price_per_hour: float | None
-    is_so_far: bool
 
 
 def _asked_of(report: Report) -> _Asked:
@@ -87,7 +92,6 @@ def _asked_of(report: Report) -> _Asked:
         requirements=Requirements.parse(str(report.request.get("require") or "")),
         calls=calls if isinstance(calls, int) else None,
         price_per_hour=Price.parse(price).per_hour if price else None,
-        is_so_far=not report.complete,
     )
 
 

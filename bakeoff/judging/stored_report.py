@@ -39,11 +39,15 @@ def report_of(store: Store) -> Report:
 
 
 def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
-    """Return the records with those of planned cells that are not reached yet."""
+    """Return the records with those of planned cells that are not reached yet, and mark what has not ended."""
     known = {each.cell.id: each for each in measured}
     if len(known) < len(store.planned):
         known = {each.cell.id: each for each in store.ahead()} | known
-    return [known[cell_id] for cell_id in store.planned if cell_id in known]
+    return [
+        known[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
+        for cell_id in store.planned
+        if cell_id in known
+    ]
 
 
 def _made_at(store: Store, records: Sequence[Record]) -> str:

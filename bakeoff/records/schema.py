@@ -571,6 +571,7 @@ class Record(Frozen):
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
     colour: str = Field(default="", pattern=r"^(#[0-9a-f]{6})?$")  # of its backend in charts; empty: they choose one
     place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest
+    is_in_part: bool = False  # its run was interrupted before the cell ended
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC
     elapsed_s: Seconds = 0.0

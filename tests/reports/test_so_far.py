@@ -88,3 +88,4 @@ def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) ->
     report = report_of(store)
     assert [each.status for each in report.records] == [Status.OK, Status.NOT_REACHED] and not report.complete
     assert report.reached == 1 and report.planned == 2
+    assert [each.is_so_far for each in judge(report).contests] == [False, True], "the first one has ended"
