@@ -181,7 +181,9 @@ def measurement_of(
 ) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
     if build_cache and (why := build_cache.why_unusable()):
-        store.note(f"builds are not kept: {why}; the next run builds anew")
+        told = f"builds are not kept: {why}; the next run builds anew"
+        store.note(told)
+        progress.note(told)
     return RunContext(
         launchers,
         store,
