@@ -122,7 +122,7 @@ def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[
         (torch.backends.mkldnn, "enabled", False),
         (torch.backends.cudnn, "benchmark", True),
     ],
-    ids=lambda each: str(each).rpartition(".")[2],
+    ids=["inductor", "dynamo", "functorch", "oneDNN", "cudnn.benchmark"],
 )
 def test_options_of_compilers_and_global_settings_are_part_of_the_fingerprint(
     owner: object, name: str, value: object, monkeypatch: pytest.MonkeyPatch
