@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -113,26 +114,34 @@ def test_what_an_attribute_holds_is_part_of_the_fingerprint(value_of: Callable[[
     assert one == same != other
 
 
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = True
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "value"),
+    "changing",
     [
-        (torch._inductor.config.cpp, "simdlen", 1),
-        (torch._dynamo.config, "specialize_int", True),
-        (torch._functorch.config, "functionalize_rng_ops", True),
-        (torch.backends.mkldnn, "enabled", False),
-        (torch.backends.cudnn, "benchmark", True),
+        lambda: torch._inductor.config.patch({"cpp.simdlen": 1}),
+        lambda: torch._dynamo.config.patch(specialize_int=True),
+        lambda: torch._functorch.config.patch(functionalize_rng_ops=True),
+        without_onednn,
+        lambda: torch.backends.cudnn.flags(enabled=True, benchmark=True),
     ],
-    ids=["inductor", "dynamo", "functorch", "oneDNN", "cudnn.benchmark"],
+    ids=["inductor", "dynamo", "functorch", "oneDNN", "cuDNN"],
 )
 def test_options_of_compilers_and_global_settings_are_part_of_the_fingerprint(
-    owner: object, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+    changing: Callable[[], AbstractContextManager[object]],
 ) -> None:
     """A model's file may take them from anywhere, such as from a file with settings."""
     before = fingerprint(Net(), SETS)
-    monkeypatch.setattr(owner, name, value)
-    changed, same = (fingerprint(Net(), SETS) for _ in range(2))
+    with changing():
+        changed, same = (fingerprint(Net(), SETS) for _ in range(2))
     assert before != changed == same
-    monkeypatch.undo()
     assert fingerprint(Net(), SETS) == before
 
 
