@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CALLS = "calls.pt"
 
 TRAVELLING = "bakeoff-live-"
-"""Begin of the name of a folder that a run takes along."""
+"""The names of folders that runs take along begin so."""
 
 LOCK = "lock"
 """The file in it that is locked while its program lives."""

@@ -295,7 +295,7 @@ LEAST_OF_LATENCY_RATE = 0.5
 
 
 MOST_OF_LATENCY_RATE = 1.5
-"""On a CPU, calls back to back are hardly faster than single ones. Beyond this the process has two speeds."""
+"""On a CPU, calls back to back are hardly faster than single ones. Beyond this share, the process has two speeds."""
 
 
 class Throughput(Frozen):

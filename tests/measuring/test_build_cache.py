@@ -161,10 +161,12 @@ def test_files_that_were_read_are_part_of_the_fingerprint(tmp_path: Path) -> Non
         return fingerprint(Net(), SETS, data_files=users_data(read))
 
     assert loaded("[1]") == loaded("[1]") != loaded("[2]")
-    with noting_reads() as read:
-        pass
+    with noting_reads() as outer:
+        with noting_reads() as inner:
+            pass
+        settings.read_text()
     settings.read_text()
-    assert not read, "of other blocks"
+    assert (outer, inner) == ({str(settings)}, set()), "of other blocks"
 
 
 def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:

@@ -68,13 +68,14 @@ def _settings() -> Iterable[str]:
     """Return torch's global settings, and those options of its compilers that are not at their defaults."""
     yield from (f"{name}={value}\n" for name, value in global_settings.read().items())
     kernels = torch.backends.cuda
-    yield f"{kernels.flash_sdp_enabled()} {kernels.mem_efficient_sdp_enabled()} {kernels.math_sdp_enabled()}\n"
+    yield f"{kernels.flash_sdp_enabled()} {kernels.mem_efficient_sdp_enabled()} {kernels.math_sdp_enabled()} "
+    yield f"{kernels.cudnn_sdp_enabled()}\n"
     for name in COMPILERS_OPTIONS:
         if (options := sys.modules.get(name)) is not None:
             were_set = [option for option in sorted(options._config) if not options._is_default(option)]
             for option in were_set:
                 value = described(getattr(options, option))
-                if value != described(options._config[option].default):  # it may have been put back
+                if value != described(options._config[option].default):  # a file may have put it back
                     yield f"{name}.{option}={value}\n"
 
 

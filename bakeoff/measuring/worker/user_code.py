@@ -149,7 +149,7 @@ def noting_reads() -> Iterator[set[str]]:
     try:
         yield paths
     finally:
-        _noted.remove(paths)
+        _noted.pop()  # of nested blocks the inner one ends first, and two sets may be equal
 
 
 @functools.cache
