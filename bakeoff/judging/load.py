@@ -61,8 +61,8 @@ class SoakMissed:
     """The objective does not hold over the soak."""
 
     label: str
-    soak: SoakSummary
-    lower: SoakSummary | None  # at a lower rate, where that was tried
+    missed: tuple[SoakSummary, ...]  # at the rate found, and at lower ones that did not hold, either
+    held: SoakSummary | None  # at the first lower rate that held
     below: float | None  # the rate that the cell is ranked with, where the soak's was clearly lower
 
 
@@ -105,6 +105,7 @@ class SoakSummary:
     p50_ms: float | None  # None in the scenario `offline`, where a request waits for all before it
     p99_ms: float | None
     objective_ms: float | None  # the percentile of the objective
+    has_missed: bool  # the objective, which does not hold over it
     drift: float | None  # the median latency of the last third over the first one's, minus 1; None without a trend
     joules_per_million: float | None
     energy_source: str
@@ -131,12 +132,17 @@ class LoadedCell:
     value: float | None  # requests per second, or the median latency in ms; fitted to the whole contest
     interval: Interval | None
     rank: int | None
-    soak: SoakSummary | None
+    soaks: tuple[SoakSummary, ...]
     points: tuple[RatePoint, ...]
     rate: float | None  # requests per second, in every scenario
     price_per_million: float | None
     speedup: Ratio | None = None  # over the baseline of the contest
     place: int | None = None  # in its precision, in a contest across several
+
+    @property
+    def soak(self) -> SoakSummary | None:
+        """What the cell did at the rate found."""
+        return self.soaks[0] if self.soaks else None
 
     @property
     def is_soaked_below(self) -> bool:
@@ -274,17 +280,17 @@ def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_h
         value=value,
         interval=interval,
         rank=rank if value is not None else None,
-        soak=_summarise_soak(load, load.soak),
+        soaks=tuple(soaks_of(load)),
         points=_points(load),
         rate=rate,
         price_per_million=price_per_hour / 3600 / rate * MILLION if price_per_hour and rate else None,
     )
 
 
-def misses_objective(load: Load) -> bool:
-    """Return True if the objective does not hold over the soak."""
-    soak = _summarise_soak(load, load.soak)
-    return bool(soak and load.objective and (soak.objective_ms or 0.0) > MISSED * load.objective.limit_ms)
+def soaks_of(load: Load) -> list[SoakSummary]:
+    """Return what a cell did in each of its soaks: at the rate found, and then at lower ones until one held."""
+    at_less = (list(windows) for _, windows in itertools.groupby(load.lower_soak, lambda window: window.asked_rate))
+    return [_summarise_soak(load, windows) for windows in (load.soak, *at_less) if windows]
 
 
 def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: float) -> bool:
@@ -299,9 +305,9 @@ def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: 
     return late > (1 - objective.quantile) * len(latencies_us) / share
 
 
-def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | None:
-    if not windows:
-        return None
+def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary:
+    limit = load.objective
+    objective_ms = _pooled_quantile(windows, limit.quantile, "objective_ms") if limit else None
     requests = sum(window.requests for window in windows)
     joules = [window.joules for window in windows if window.joules is not None]
     third = max(1, len(windows) // 3)
@@ -314,7 +320,8 @@ def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary | 
         rate=soaked_rate(windows),
         p50_ms=_pooled_quantile(windows, 0.5, "p50_ms") if has_latencies else None,
         p99_ms=_pooled_quantile(windows, 0.99, "p99_ms") if has_latencies else None,
-        objective_ms=_pooled_quantile(windows, load.objective.quantile, "objective_ms") if load.objective else None,
+        objective_ms=objective_ms,
+        has_missed=bool(limit and objective_ms and objective_ms > MISSED * limit.limit_ms),
         drift=float(after / before) - 1 if steps and abs(np.mean(steps)) >= TREND else None,
         joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,
         energy_source=windows[0].energy_source,
@@ -354,9 +361,10 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
         if ours > NEAR_CEILING * most:
             doubts.append(NearCeiling(label, cell.value, load.ceiling))
     soak = cell.soak
-    if soak and soak.objective_ms and misses_objective(load):
-        lower = _summarise_soak(load, load.lower_soak)
-        doubts.append(SoakMissed(label, soak, lower, cell.rate if cell.is_soaked_below else None))
+    if soak and soak.has_missed:
+        missed = tuple(each for each in cell.soaks if each.has_missed)
+        held = next((each for each in cell.soaks if not each.has_missed), None)
+        doubts.append(SoakMissed(label, missed, held, cell.rate if cell.is_soaked_below else None))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         doubts.append(LatencyDrifted(label, soak.drift, soak.rate))
     of_turns = [window for turn in load.turns for window in turn.windows]

@@ -95,6 +95,6 @@ class Load(Frozen):
     turns: list[LoadTurn] = Field(default_factory=list)
     ceiling: Positive | None = None  # the value that the generator reaches where answering takes no time
     soak: list[LoadWindow] = Field(default_factory=list)  # at the rate found, one after the other
-    lower_soak: list[LoadWindow] = Field(default_factory=list)  # at a lower rate, where the soak missed the objective
+    lower_soak: list[LoadWindow] = Field(default_factory=list)  # at lower rates until one held, where the soak missed
     left_out: list[str] = Field(default_factory=list)  # knobs that were not tried, and why
     reason: str = ""  # why it carried nothing

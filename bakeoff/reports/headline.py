@@ -149,6 +149,8 @@ def _brief(asked: Headline) -> str:
         case NearCeiling():
             return f"the load generator may be the limit of {asked.doubt.label}"
         case SoakMissed():
+            if held := asked.doubt.held:
+                return f"it holds only {number_format.rate(held.rate)} requests/s for long"
             return "it does not hold the objective for long"
         case LatencyDrifted():
             return "its latency drifted under load"

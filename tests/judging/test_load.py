@@ -101,11 +101,15 @@ def test_a_soak_tells_what_does_not_last() -> None:
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
-def test_a_soak_at_less_is_told_beside_the_one_that_missed() -> None:
-    soak, lower = [window(p99_ms=25.0)] * 6, [window(360.0, p99_ms=14.0)] * 6
+@pytest.mark.parametrize(("p99_ms", "holds"), [(14.0, True), (21.9, True), (22.1, False)])
+def test_the_first_lower_rate_that_held_is_told_beside_those_that_missed(p99_ms: float, holds: bool) -> None:
+    soak = [window(p99_ms=25.0)] * 6
+    lower = [*[window(360.0, p99_ms=24.0)] * 2, *[window(280.0, p99_ms=p99_ms)] * 3]
     (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower)).doubts
-    assert isinstance(doubt, SoakMissed) and doubt.lower is not None
-    assert (doubt.soak.objective_ms, doubt.lower.objective_ms, doubt.lower.rate) == (25.0, 14.0, 360.0)
+    assert isinstance(doubt, SoakMissed)
+    last = [] if holds else [(280.0, p99_ms)]
+    assert [(each.rate, each.objective_ms) for each in doubt.missed] == [(400.0, 25.0), (360.0, 24.0), *last]
+    assert (doubt.held and (doubt.held.rate, doubt.held.objective_ms)) == ((280.0, p99_ms) if holds else None)
 
 
 @pytest.mark.parametrize(("asked", "below"), [(300.0, True), (395.0, False)])

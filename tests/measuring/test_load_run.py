@@ -15,7 +15,7 @@ import pytest
 from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.judging.load import SoakMissed, judge_load, misses_objective
+from bakeoff.judging.load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
 from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
@@ -262,7 +262,7 @@ def test_a_soak_ends_when_nothing_can_save_it(late_of_hundred: int, parts: int) 
 
     soaked = CellUnderLoad(SERVER, CELL, take, latency_ms=2.0, threads=4).soak(load, seed=9)
     assert len(soaked) == parts
-    assert misses_objective(load.model_copy(update={"soak": soaked})) is (late_of_hundred > 1)
+    assert soaks_of(load.model_copy(update={"soak": soaked}))[0].has_missed is (late_of_hundred > 1)
 
 
 @pytest.mark.parametrize(
@@ -317,21 +317,33 @@ def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
     assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
 
 
-@pytest.mark.parametrize(("budget_s", "soaks_again"), [(10_000.0, True), (130.0, False)])
-def test_what_misses_the_objective_over_the_soak_is_soaked_once_more_at_less(
-    tmp_path: Path, budget_s: float, soaks_again: bool
+@pytest.mark.parametrize(
+    ("budget_s", "slower", "shares"),
+    [(10_000.0, 0.95, [0.9]), (10_000.0, 0.75, [0.9, 0.7]), (10_000.0, 0.5, [0.9, 0.7]), (130.0, 0.95, [])],
+)
+def test_what_misses_the_objective_over_the_soak_is_soaked_at_less_until_it_holds(
+    tmp_path: Path, budget_s: float, slower: float, shares: list[float]
 ) -> None:
-    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0)}
+    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0, slower_share=slower)}
     plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
     run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
     holds, missed = run.records["eager"].load, run.records["null"].load
     assert run.ended_s <= budget_s and len(holds.soak) == len(missed.soak) == 6
-    assert not misses_objective(holds) and misses_objective(missed) and not holds.lower_soak
-    rates = [
-        after.asked_rate / before.asked_rate
-        for after, before in zip(missed.lower_soak, missed.soak, strict=soaks_again)
-    ]
-    assert rates == pytest.approx([0.9] * 6 if soaks_again else [])
+    assert [soak.has_missed for soak in soaks_of(holds)] == [False]
+    first, *lower = soaks_of(missed)
+    assert first.has_missed and [soak.rate / first.rate for soak in lower] == pytest.approx(shares)
+    assert [soak.has_missed for soak in lower[-1:]] == ([slower == 0.5] if shares else [])
+    assert len(missed.lower_soak) == 6 * len(shares)
+
+
+def test_a_further_soak_takes_what_is_left_of_the_first_one_and_half_at_least(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=2.0), "null": Script(slower_after_s=1.9, slower_share=0.75)}
+    run = run_contest(
+        tmp_path, scripts, plan_of(3), load=LoadPlan(Scenario.SERVER, 1, OBJECTIVE, 12.0, soaks_all=False)
+    )
+    load = run.records["null"].load
+    assert [len(load.soak), len(load.lower_soak)] == [6, 6], "scripted windows keep no latencies: no soak ends early"
+    assert [soak.seconds for soak in soaks_of(load)] == pytest.approx([12.0, 6.0, 6.0])
 
 
 def test_unless_asked_for_only_the_winner_and_the_runner_up_are_soaked(tmp_path: Path) -> None:
@@ -438,10 +450,9 @@ def test_the_log_and_the_report_tell_one_rate_of_a_soak(tmp_path: Path, monkeypa
     run = run_contest(tmp_path, scripts, plan_of(3), load=LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0))
     found = judge_load(list(run.records.values()))
     assert found is not None
-    (lower,) = [doubt.lower for doubt in found.doubts if isinstance(doubt, SoakMissed)]
-    soaks = [*(cell.soak for cell in found.cells), lower]
+    soaks = [soak for cell in found.cells for soak in cell.soaks]
     told = [note.split(" serves ")[1].split(" requests/s for ")[0] for note in run.said if " requests/s for " in note]
-    assert len(told) == 3 and sorted(told) == sorted(spell_rate(soak.rate) for soak in soaks if soak)
+    assert len(told) == 3 and sorted(told) == sorted(spell_rate(soak.rate) for soak in soaks)
 
 
 def test_a_run_that_is_interrupted_in_a_search_keeps_its_first_looks(

@@ -115,7 +115,8 @@ class Script:
     """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "further", "finish",
     "evaluate" or "trace"."""
     evaluate_s: float = 1.0
-    slower_after_s: float = math.inf  # longer windows of load answer 5 % less
+    slower_after_s: float = math.inf  # longer windows of load answer less
+    slower_share: float = 0.95  # of what shorter ones answer
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     calls_per_s: Mapping[int, float] = field(default_factory=dict)  # back to back, by number of the worker
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
@@ -229,7 +230,7 @@ class ScriptedWorker:
             self._bursts += 1
         elif isinstance(command, TakeLoad):
             self._passing(command.seconds)
-            share = 0.95 if command.seconds > self._script.slower_after_s else 1.0
+            share = self._script.slower_share if command.seconds > self._script.slower_after_s else 1.0
             window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
             taken_under_load = TrafficWindow(window=window.model_copy(update=late))

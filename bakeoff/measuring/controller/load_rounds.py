@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from bakeoff.judging.load import misses_objective, soaked_rate
+from bakeoff.judging.load import soaks_of
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
@@ -15,7 +15,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.load import Load, LoadWindow, ServingSettings, TriedSettings
+from bakeoff.records.load import Load, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
 
@@ -25,9 +25,9 @@ SETTINGS_SHARE = 0.4
 MOST_OF_SEARCH = 1.5
 """A cell with settings that meet the objective tries no others after so many times the usual seconds of a search."""
 
-LOWER_SHARE = 0.9
-"""If the objective is missed over the soak, a second soak has this share of the rate. Rates found in windows are up to
-7 % above those of a long run."""
+LOWER_SHARES = (0.9, 0.7)
+"""While the objective is missed over the soaks, a further one has the next of these shares of the rate. Rates found in
+windows are up to 7 % above those of a long run. Where that is not why, a plainly lower rate is more likely to hold."""
 
 NO_TIME_FOR_SETTINGS = "further settings, as --budget left no time for them"
 
@@ -74,9 +74,10 @@ class LoadRounds:
         if self._plan.soak_s:
             in_time = self._has_time_to_soak(self._to_soak())
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
-            missing = [each for each in self._alive if _needs_lower_soak(each)]
-            if missing and self._has_time_to_soak(missing):
-                settings_s += self._step(visit, self._soak_at_less)
+            for _ in LOWER_SHARES:
+                missing = [each for each in self._alive if _needs_lower_soak(each)]
+                if missing and self._has_time_to_soak(missing):
+                    settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
             self._done(cell_run, Step.LOAD, turns_s)
             if not self._epoch:  # nothing is planned for a search that comes late
@@ -141,14 +142,14 @@ class LoadRounds:
         if (load := cell_run.load) is not None and cell_run in self._to_soak():
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
             cell_run.load = load.model_copy(update={"soak": soaked})
-            missed = misses_objective(cell_run.load)
-            self._say_soak(cell_run, soaked, "and misses the objective" if missed else "and holds")
+            self._say_soak(cell_run.cell.label, cell_run.load)
 
-    def _say_soak(self, cell_run: CellRun, windows: Sequence[LoadWindow], ending: str) -> None:
-        if windows:
-            seconds, rate = sum(each.seconds for each in windows), spell_rate(soaked_rate(windows))
-            label = cell_run.cell.label
-            self._run.progress.note(f"{label} serves {rate} requests/s for {seconds:.3g} s {ending}")
+    def _say_soak(self, label: str, load: Load) -> None:
+        """Tell the rate of the last soak, and whether it holds."""
+        for soak in soaks_of(load)[-1:]:
+            ending = "misses the objective" if soak.has_missed else "holds"
+            rate = spell_rate(soak.rate)
+            self._run.progress.note(f"{label} serves {rate} requests/s for {soak.seconds:.3g} s and {ending}")
 
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
@@ -174,12 +175,15 @@ class LoadRounds:
         return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
-        """Soak a cell once more. Unless the length was asked for, both together take as long as one that holds."""
+        """Soak a cell once more. Unless the length was asked for, it takes what is left of one, and half at least."""
         if (load := cell_run.load) is not None and _needs_lower_soak(cell_run):
-            left = SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, SOAK_PARTS - len(load.soak))
-            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, LOWER_SHARE, left)
-            cell_run.load = load.model_copy(update={"lower_soak": soaked})
-            self._say_soak(cell_run, soaked, f"once more, at {LOWER_SHARE:g} times the rate")
+            soaks = soaks_of(load)
+            left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
+            parts = SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
+            rate = LOWER_SHARES[len(soaks) - 1] * soaks[0].rate
+            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, parts)
+            cell_run.load = load.model_copy(update={"lower_soak": [*load.lower_soak, *soaked]})
+            self._say_soak(cell_run.cell.label, cell_run.load)
 
     def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:
@@ -210,5 +214,5 @@ def spelled(settings: ServingSettings) -> str:
 
 
 def _needs_lower_soak(cell_run: CellRun) -> bool:
-    load = cell_run.load
-    return load is not None and not load.lower_soak and misses_objective(load)
+    soaks = soaks_of(cell_run.load) if cell_run.load else []
+    return 0 < len(soaks) <= len(LOWER_SHARES) and all(soak.has_missed for soak in soaks)

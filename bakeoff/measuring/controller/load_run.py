@@ -165,15 +165,15 @@ class CellUnderLoad:
             calibration_ms=round_.calibration_ms,
         )
 
-    def soak(self, load: Load, seed: int, share: float = 1.0, parts: int = SOAK_PARTS) -> list[LoadWindow]:
-        """Serve for a long time at this share of the rate that was found, in several windows that follow each other.
+    def soak(self, load: Load, seed: int, rate: float | None = None, parts: int = SOAK_PARTS) -> list[LoadWindow]:
+        """Serve for a long time at this rate, or at the one that was found, in several windows that follow each other.
 
         It ends early when the objective is missed however it goes on. `parts` are those of its windows to take.
         """
         values = [turn.value for turn in load.turns if turn.value is not None]
         if not values or not self._plan.soak_s or load.settings is None:
             return []
-        rate = share * self._rate_of(statistics.median(values))
+        rate = self._rate_of(statistics.median(values)) if rate is None else rate
         windows: list[LoadWindow] = []
         for part in range(parts):
             order = self._order(load.settings, rate, seed + part, keeps=True)
