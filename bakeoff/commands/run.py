@@ -148,6 +148,7 @@ def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> flo
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
 
+    Those that failed on a full disk are measured again.
     In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
     time budget. Raises UsageError where `folder` holds no run, and where a source file of the model or a variable that
     it reads has changed.
@@ -160,7 +161,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             files = ", ".join(changed)
             raise UsageError(f"{files} is not as it was when the run began: put the code back, or begin a new run")
     contests = plan(request)
-    store.forget_not_reached()
+    store.forget_left()
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported
         _measure_rest(store, request, contests, progress)
         if not request.cluster:

@@ -7,6 +7,7 @@ import ctypes
 import getpass
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -53,6 +54,15 @@ def _torch_home(given: Mapping[str, str]) -> str:
     """Return the folder in which torch.hub keeps the weights that it has downloaded, by its own rules."""
     default = os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "torch")
     return os.path.expanduser(given.get("TORCH_HOME") or default)
+
+
+FULL_BYTES = 16 * 2**20
+"""A disk with less space is full: what failed to be written there may have been cut short, and not be missing."""
+
+
+def has_full_disk(folder: Path) -> bool:
+    """Return True if the disk of a folder has no space left. Many libraries do not say that this is why they fail."""
+    return shutil.disk_usage(folder).free < FULL_BYTES
 
 
 def make_workspace(folder: Path) -> Path:

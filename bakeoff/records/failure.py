@@ -6,6 +6,9 @@ from typing import Self
 
 from bakeoff.records.frozen import Frozen
 
+DISK_FULL = "disk full"
+"""The kind of a failure where a disk had no space left. It says nothing of the cell, so `resume` measures it again."""
+
 
 class Failure(Frozen):
     """Why a cell failed. Failures of several models are of one sort when kind, operator and `raised_by` are equal."""
@@ -26,6 +29,11 @@ class Failure(Frozen):
     def sort(self) -> tuple[str, str, str]:
         """Return what is equal for failures of one sort, whatever the model, its numbers and its names."""
         return self.kind, self.operator, self.raised_by
+
+    @property
+    def on_full_disk(self) -> Self:
+        """The same failure, on a disk that has no space left."""
+        return self.model_copy(update={"kind": DISK_FULL, "text": f"{self.text}: a disk is full, make room"})
 
     def within(self, text: str) -> Self:
         """Return it with `text` before its own: what it made impossible."""

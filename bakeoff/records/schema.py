@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue
 from bakeoff.records.conditions import Conditions as Conditions
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import RecordDoubt
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import DISK_FULL, Failure
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.metrics import Metrics
@@ -575,6 +575,12 @@ class Record(Frozen):
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC
     elapsed_s: Seconds = 0.0
+
+    @property
+    def is_left_to_resume(self) -> bool:
+        """Return True where `resume` measures the cell: the run did not reach it, or it failed on a full disk."""
+        failed_on_full_disk = self.failure is not None and self.failure.kind == DISK_FULL
+        return self.status is Status.NOT_REACHED or failed_on_full_disk
 
     @property
     def build_s(self) -> float:

@@ -31,7 +31,6 @@ from bakeoff.records.schema import (
     Placement,
     Record,
     Seconds,
-    Status,
     WarmUp,
     Work,
 )
@@ -251,10 +250,10 @@ class Store:
         """Return True if the cell has ended."""
         return self._ended(cell_id).exists()
 
-    def forget_not_reached(self) -> None:
-        """Remove the records of cells that the time budget did not reach, so that they can be measured now."""
+    def forget_left(self) -> None:
+        """Remove the records of cells that the run did not reach or had no disk for, so that they are measured now."""
         for record in self.records():
-            if record.status is Status.NOT_REACHED:
+            if record.is_left_to_resume:
                 self._ended(record.cell.id).unlink(missing_ok=True)
 
     def next_group(self) -> int:

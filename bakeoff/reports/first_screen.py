@@ -138,7 +138,8 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             if contest.winner == WITH_WINNERS
         ],
         "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
-        if has_kept_models and (not judgement.report.complete or sentences.not_reached(judgement))
+        if has_kept_models
+        and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
         "the same with more processes, to decide it": [
             with_option(line, "--processes", str(2 * most)) for line in as_before if not line.startswith(IN_PYTHON)

@@ -445,3 +445,16 @@ def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeyp
     report = measure(tmp_path / "run", "eager", "null")
     assert not report.complete and report.reached == 1
     assert sorted(record.status for record in report.records) == [Status.ERROR, Status.NOT_REACHED]
+
+
+def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    report = measure(folder, "eager", "null", "null/error")
+    store, kept = Store.open(folder), by_label(report)
+    failure = kept["null/error"].failure
+    assert failure is not None
+    store.save(kept["null"].model_copy(update={"status": Status.ERROR, "failure": failure.on_full_disk}))
+    resumed, _ = runs.resume(folder, Silent())
+    statuses = {label: record.status for label, record in by_label(resumed).items()}
+    assert statuses == {"eager": Status.OK, "null": Status.OK, "null/error": Status.ERROR}
+    assert by_label(resumed)["null/error"] == kept["null/error"] and resumed.complete

@@ -219,6 +219,14 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
+@pytest.mark.parametrize("fills_disk", [True, False])
+def test_what_dies_on_a_full_disk_is_measured_by_resume(fills_disk: bool, tmp_path: Path) -> None:
+    dying = Script(endings={(0, "build"): SEGFAULT}, fills_disk=fills_disk)
+    record = run_contest(tmp_path, {"eager": Script(), "null": dying}).records["null"]
+    assert record.status is Status.CRASH and record.is_left_to_resume is fills_disk
+    assert record.reason.endswith("a disk is full, make room") is fills_disk
+
+
 @pytest.mark.parametrize("ending", [SEGFAULT, HANG, Status.ERROR])
 def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path, ending: Ending) -> None:
     scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): ending})}

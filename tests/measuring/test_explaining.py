@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from bakeoff.measuring import isolation
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below, last_frame_of_program
 from bakeoff.records.errors import Unsupported, os_reason
+from bakeoff.records.failure import DISK_FULL
 from bakeoff.records.schema import Status
 
 
@@ -83,18 +85,17 @@ def test_a_short_message_is_told_whole_and_a_long_one_by_its_first_line() -> Non
     assert explain(ValueError("first\n" + "more\n" * 9))[1].text == "ValueError: first"
 
 
-def test_the_first_cause_of_a_chain_is_told_once() -> None:
-    def chained(told: str) -> Exception:
-        try:
-            raise OSError("disk is full")
-        except OSError as error:
-            try:
-                raise RuntimeError(told) from error
-            except RuntimeError as chained:
-                return chained
+def chained(told: str, cause: Exception) -> Exception:
+    try:
+        raise RuntimeError(told) from cause
+    except RuntimeError as error:
+        return error
 
-    assert explain(chained("no build"))[1].text == "RuntimeError: no build, because of OSError: disk is full"
-    assert explain(chained("no build: disk is full"))[1].text == "RuntimeError: no build: disk is full"
+
+def test_the_first_cause_of_a_chain_is_told_once() -> None:
+    cause = OSError("disk is full")
+    assert explain(chained("no build", cause))[1].text == "RuntimeError: no build, because of OSError: disk is full"
+    assert explain(chained("no build: disk is full", cause))[1].text == "RuntimeError: no build: disk is full"
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,24 @@ def test_a_process_that_may_not_open_more_files_is_told_what_to_do() -> None:
     error = OSError(errno.EMFILE, "Too many open files", "weights.bin")
     assert explain(error)[1].text.endswith("'weights.bin': " + os_reason(error))
     assert "ulimit -n" in os_reason(error) and "ulimit" not in explain(OSError(errno.ENOSPC, "disk is full"))[1].text
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["[Errno 28] No space left on device: 'x'", "I/O error: No space left on device (os error 28)",
+     "C++ compile error\nFatal error: can't write to x.o: 'No space left on device'\nx.s: error: no such file"],
+    ids=["system", "safetensors", "compiler"],
+)  # fmt: skip
+def test_a_full_disk_is_known_by_what_any_error_of_the_chain_says(message: str) -> None:
+    status, failure = explain(RuntimeError(message))
+    assert (status, failure.kind) == (Status.ERROR, DISK_FULL) and failure.text.endswith(": a disk is full, make room")
+    assert explain(chained("no build", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))[1].kind == DISK_FULL
+    assert explain(RuntimeError("unexpected pos 576 vs 534"))[1].kind == "RuntimeError"
+
+
+def test_a_full_disk_is_known_by_its_free_space_where_a_library_tells_something_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not isolation.has_full_disk(tmp_path)
+    monkeypatch.setattr(isolation, "FULL_BYTES", 2**62)
+    assert explain(RuntimeError("unexpected pos 576 vs 534"))[1].kind == DISK_FULL

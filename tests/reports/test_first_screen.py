@@ -11,6 +11,7 @@ from rich.console import Console
 
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences, headline
 from bakeoff.reports.first_screen import first_screen
@@ -81,9 +82,14 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     assert first_screen(judge(plain), "run").variables_to_set == ""
 
 
-def test_cells_that_a_budget_left_no_time_for_are_measured_by_resume_and_what_cannot_run_by_nobody() -> None:
+def test_resume_measures_what_had_no_time_or_no_disk_and_nobody_what_cannot_run() -> None:
     missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to build it")
     assert ["bakeoff resume run"] in first_screen(judged([once(1.0, "eager"), missed]), "run").commands.values()
+    full = Failure(kind="OSError", text="[Errno 28]")
+    for failure, resumes in ((full, False), (full.on_full_disk, True)):
+        ended = failed(cell("onnx"), Status.ERROR, failure.sentence, failure=failure)
+        commands = first_screen(judged([once(1.0, "eager"), ended]), "run").commands
+        assert (["bakeoff resume run"] in commands.values()) is resumes
     absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "it runs on NVIDIA GPUs", asked_by_name=True)
     lost = first_screen(judged([absent]), "run").commands
     assert ["bakeoff doctor"] in lost.values() and ["bakeoff resume run"] not in lost.values()

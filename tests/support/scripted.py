@@ -110,6 +110,7 @@ class Script:
     resident_bytes: int = 10**9
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
+    fills_disk: bool = False
     phases: tuple[str, ...] = ("load",)  # of building, where it is not built ahead of time
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
     """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "further", "finish",
@@ -133,6 +134,8 @@ class ScriptedMachine(Machine):
         self.usable_cores = lambda: [0, 1]
         self.available_bytes = lambda: 10**12
         self.device_free_bytes = lambda device: None
+        self.full_disks: list[Path] = []
+        self.has_full_disk = lambda folder: folder in self.full_disks
         self.wait = self._wait
 
     def _wait(self, workers: Sequence[ScriptedWorker], seconds: float) -> list[ScriptedWorker]:
@@ -155,6 +158,8 @@ class ScriptedWorker:
         self._on_step = on_step
         on_step("launched")
         self._script, self._number, self._job, self._machine = script, number, job, machine
+        self.workspace = job.shared_folder
+        machine.full_disks += [self.workspace] if script.fills_disk else []
         self._random = random.Random(f"{job.cell.label} {number}")
         self._bursts = self._windows = 0
         self._events: deque[object] = deque()

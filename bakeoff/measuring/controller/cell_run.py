@@ -692,8 +692,10 @@ class CellRun:
         try:
             yield
         except WorkerEnded as ended:
-            self._end_worker()
             status, failure = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
+            if status is Status.CRASH and self._setup.machine.has_full_disk(live.worker.workspace):
+                failure = failure.on_full_disk
+            self._end_worker()
             number = -ended.status if ended.status < 0 else None
             raise self._ended(live, status, failure, died_in=live.phase, signal=number) from None
         except DeadlinePassed:

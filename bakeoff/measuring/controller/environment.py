@@ -20,6 +20,7 @@ import psutil
 
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.cores import usable_cores
+from bakeoff.measuring.isolation import has_full_disk
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
 from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries
@@ -175,6 +176,7 @@ class Machine:
     usable_cores = staticmethod(usable_cores)
     available_bytes = staticmethod(available_bytes)
     wait = staticmethod(Worker.wait)
+    has_full_disk = staticmethod(has_full_disk)
 
     def __init__(self) -> None:
         self._gpus: dict[Device, GpuWatch] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sysconfig
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from bakeoff.backends.calling import is_sparse
 from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
 from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
-from bakeoff.measuring import messages
+from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.messages import (
     BeginWarmUp,
     Built,
@@ -257,6 +259,7 @@ OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc"
 """Every library words it in its own way, and not all have an exception type for it."""
 
 
+FULL_DISK_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 MAX_REASON_CHARACTERS = 400
 
 
@@ -275,7 +278,10 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         text = f"{failure.text}{_cause_of(error, failure.text)}"[:MAX_REASON_CHARACTERS]
         failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
-    if name := unset_variable(error):
+    says_full = any(words in str(each) for each in chain_of(error) for words in FULL_DISK_WORDS)
+    if says_full or isolation.has_full_disk(Path(tempfile.gettempdir())):
+        failure = failure.on_full_disk
+    elif name := unset_variable(error):
         failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
     elif isinstance(cause := first_cause(error), OSError) and cause.errno in FILES_LACK:
         failure = failure.model_copy(update={"text": f"{failure.text}: {os_reason(cause)}"})
@@ -298,14 +304,20 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def unset_variable(error: BaseException) -> str:
-    """Return the environment variable that the error, or one that it came from, missed in `os.environ`, or nothing."""
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and each one that it came from."""
     cause: BaseException | None = error
     while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def unset_variable(error: BaseException) -> str:
+    """Return the environment variable that the error, or one that it came from, missed in `os.environ`, or nothing."""
+    for cause in chain_of(error):
         frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
         if isinstance(cause, KeyError) and frames and frames[-1].f_code is _READS_ENVIRON:
             return str(cause.args[0])
-        cause = cause.__cause__ or cause.__context__
     return ""
 
 
