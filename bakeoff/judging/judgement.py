@@ -17,7 +17,7 @@ from bakeoff.judging.mix import Mix, mixes_of
 from bakeoff.judging.price import Price
 from bakeoff.judging.suites import Suite, suites_of
 from bakeoff.judging.sweeps import Sweep, sweeps_of
-from bakeoff.records.schema import Report
+from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import with_option
 
 __all__ = ["CellJudgement", "ContestJudgement", "Judgement", "contests_of", "judge", "judge_together", "judged_anew"]
@@ -56,12 +56,11 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
     judged = []
     for report in reports:
         asked = _asked_of(report)
-        marked = any(record.is_in_part for record in report.records)  # else, starts are missing
         judged += [
             judge_contest(
                 records,
                 run_id=report.run_id if counts[contest_id] > 1 else None,
-                is_so_far=not report.complete and (not marked or any(record.is_in_part for record in records)),
+                is_so_far=_is_so_far(report, records, asked["requirements"]),
                 **asked,
             )
             for contest_id, records in by_contest(report.records).items()
@@ -75,6 +74,15 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         tuple(dynamic_ranges_of(contests)),
         tuple(mixes_of(contests)),
     )
+
+
+def _is_so_far(report: Report, records: Sequence[Record], requirements: Requirements) -> bool:
+    """Return True if what an interruption has left out bears on the answer of the contest with these records."""
+    if report.complete or any(record.is_in_part for record in records):
+        return not report.complete
+    if report.lacks_only_starts:
+        return requirements.judge_starts and not any(record.starts for record in records)
+    return not any(record.is_in_part for record in report.records)  # of a version that marked none
 
 
 class _Asked(TypedDict):

@@ -704,6 +704,12 @@ class Report(Frozen):
         """Return how many cells have ended or were measured in part."""
         return sum(record.status is not Status.NOT_REACHED for record in self.records)
 
+    @property
+    def lacks_only_starts(self) -> bool:
+        """Return True if the run was interrupted when all its cells had ended, before all starts were measured."""
+        is_ended = not any(record.is_in_part for record in self.records)
+        return not self.complete and is_ended and bool(self.request.get("starts"))
+
 
 def build_seconds(phases: Iterable[Phase]) -> float:
     """Return the seconds of building: those of all phases that answer no call."""

@@ -45,6 +45,8 @@ def what_is_missing(report: Report) -> str:
         have, were = ("has", "was") if report.planned == 1 else ("have", "were")
         of_all = f"{report.reached} of {counted(report.planned, 'cell')}"
         return f"Incomplete: {of_all} {have} ended or {were} measured in part.{ahead}"
+    if report.lacks_only_starts:
+        return "Interrupted: all cells are measured, and the starts that were asked for are missing."
     if report.request.get("load"):
         loads = [record.load for record in report.records if record.status is Status.OK]
         if unloaded := sum(load is None or not (load.turns or load.reason) for load in loads):

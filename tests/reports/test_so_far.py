@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement, judge
@@ -15,7 +16,7 @@ from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.terminal import print_report
-from tests.reports.samples import cell, environment, judged, ok, over_processes
+from tests.reports.samples import cell, environment, judged, ok, over_processes, steady
 
 BACKENDS = ("eager", "onnx", "torchscript")
 
@@ -89,3 +90,21 @@ def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) ->
     assert [each.status for each in report.records] == [Status.OK, Status.NOT_REACHED] and not report.complete
     assert report.reached == 1 and report.planned == 2
     assert [each.is_so_far for each in judge(report).contests] == [False, True], "the first one has ended"
+
+
+@pytest.mark.parametrize(("require", "is_so_far"), [("", False), ("start_s<5", True)])
+def test_missing_starts_are_told_and_make_no_verdict_undecided(require: str, is_so_far: bool, tmp_path: Path) -> None:
+    cells = [cell(backend) for backend in BACKENDS[:2]]
+    request = Request(models=("conv",), starts=True, require=require)
+    store = Store.create(tmp_path / "run", request, [each.id for each in cells], "bakeoff run")
+    store.save_environment(environment())
+    for each, levels_ms in zip(cells, ([1.0, 1.4, 1.1], [1.3, 1.0, 1.1]), strict=True):
+        store.save(ok(each, steady(levels_ms)))
+    judgement = judge(report_of(store))
+    (contest,) = judgement.contests
+    assert not judgement.report.complete and contest.is_so_far is is_so_far
+    assert machine.what_is_missing(judgement.report).startswith("Interrupted: all cells are measured, and the starts")
+    assert headline.certainty(contest).endswith(", so far") is is_so_far
+    told = outputs(judgement, tmp_path / "run")["terminal"]
+    assert "bakeoff resume" in told and "the run was interrupted before it was decided" not in told
+    assert ("processes of each cannot decide" in told) is not is_so_far, "without starts nothing is ranked"
