@@ -23,13 +23,17 @@ MIN_CALLS_PER_CELL = 100
 """In as many processes as there are by default. A single process takes its share of them, because slow models fill a
 suite's time with calls."""
 
+ENOUGH_CALLS = 100
+"""A burst with so many calls ends after half of its time. Rounds differ by more than the error of its median."""
+
 MAX_WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
-    `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time.
+    `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time, and takes half of its
+    seconds where they hold `ENOUGH_CALLS`.
 
     A warm-up of at least `warm_up_s` precedes them, and of a quarter of that in further processes. With `latency_only`,
     throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.messages import EagerCall, MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.dominated import dominated
@@ -225,6 +226,29 @@ def test_what_dies_on_a_full_disk_is_measured_by_resume(fills_disk: bool, tmp_pa
     record = run_contest(tmp_path, {"eager": Script(), "null": dying}).records["null"]
     assert record.status is Status.CRASH and record.is_left_to_resume is fills_disk
     assert record.reason.endswith("a disk is full, make room") is fills_disk
+
+
+def test_processes_of_the_next_epoch_load_beside_those_that_were_held_while_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = iter((5, 5, 3, 5, 5))  # after the third process it is known that a fifth one comes, too
+    monkeypatch.setattr(contest_run, "expected_epochs", lambda *_: next(expected))
+    scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
+    unsure = [("inductor", "eager")]
+    run = run_contest(tmp_path, scripts, plan_of(3, 5), cores=16, device=GPU, undecided=lambda records: unsure)
+    places = [
+        run.steps.index((epoch, what, "inductor"))
+        for epoch, what in ((3, "launched"), (2, "burst"), (4, "launched"), (3, "built"))
+    ]
+    assert places == sorted(places)
+
+
+def test_nothing_waits_for_processes_of_a_beaten_cell_to_die_until_something_is_timed(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "inductor": Script(), "torchscript": Script(level_ms=9.0)}
+    run = run_contest(tmp_path, scripts, replace(plan_of(3), races=True), cores=16, device=GPU)
+    ended = run.steps.index((1, "ended", "torchscript"))
+    assert run.steps.index((1, "warms up", "eager")) < ended < run.steps.index((1, "burst", "eager"))
+    assert run.left_alive == 0
 
 
 @pytest.mark.parametrize("ending", [SEGFAULT, HANG, Status.ERROR])

@@ -16,7 +16,7 @@ from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.worker import sampling
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
-from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.sampling_plan import ENOUGH_CALLS, SamplingPlan
 from bakeoff.records.device import CPU
 from bakeoff.records.doubts import WarmUpNoise, WarmUpTrend
 from bakeoff.records.schema import WarmUp
@@ -109,6 +109,14 @@ def test_a_burst_has_the_calls_wanted_as_far_as_they_take_little_time(
     time: FakeTime, latency_ms: float, calls: int
 ) -> None:
     samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.06, 4, 19)
+    assert len(samples) == calls
+
+
+@pytest.mark.parametrize(("latency_ms", "calls"), [(0.1, 250), (0.3, 100), (0.6, 84), (1.0, 50)])
+def test_a_burst_with_enough_calls_takes_half_of_its_time(time: FakeTime, latency_ms: float, calls: int) -> None:
+    samples = sampling.burst(
+        Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.05, 4, enough_calls=ENOUGH_CALLS
+    )
     assert len(samples) == calls
 
 

@@ -8,7 +8,7 @@ anything is timed, and goes on while processes are checked, end, or warm up.
 from __future__ import annotations
 
 from bakeoff.measuring.controller.live_process import LiveProcess
-from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import Build, Built, Failed, PhaseBegun, PhaseEnded, ReadyToBuild
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.schema import Phase
@@ -103,6 +103,13 @@ class AheadProcess:
     def end(self) -> None:
         if not self.live.worker.is_over:
             self.live.worker.end()
+
+    def kill(self) -> list[Worker]:
+        """Kill it, and do not wait. Return its worker, unless that is gone."""
+        if self.live.worker.is_over:
+            return []
+        self.live.worker.kill()
+        return [self.live.worker]
 
     def _waited_s(self, now_s: float) -> float:
         """Return for how long it has gone on so far, without the time for which it was held."""

@@ -117,7 +117,7 @@ class CellRun:
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
         self._growing = GrowingRecord(planned, setup, kept.record if kept else None)  # without the live process
         self._live: LiveProcess | None = None
-        self._leaving: Worker | None = None  # was killed, and may not be gone yet
+        self._leaving: list[Worker] = []  # were killed, and may not be gone yet
         self._starting: _Start | None = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
         self._budget_s = kept.time_left_s if kept else setup.time_limit_s
@@ -258,9 +258,9 @@ class CellRun:
         return ahead
 
     def drop_ahead(self) -> None:
-        """End the processes of later epochs: these will not come, or lack memory."""
+        """Let the processes of later epochs go: these will not come, or lack memory. `await_end` comes after it."""
         for ahead in self.ahead.values():
-            ahead.end()
+            self._leaving += ahead.kill()
         self.ahead.clear()
 
     def begin_build(self) -> None:
@@ -389,6 +389,7 @@ class CellRun:
         self.load = None
         self.leave()
         self.drop_ahead()
+        self.await_end()  # the folder of its build is to go
         self._builds.spoil()
         self._builds.leave(self.cell.label, keeps_build=False)
         self._builds = self._own_folder()
@@ -509,7 +510,7 @@ class CellRun:
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         if last.only_checks:
             live.worker.kill()
-            self._leaving = live.worker
+            self._leaving.append(live.worker)
         else:
             self._end_worker()
         self._growing.add(live, finished, self._builds.made.get(live.build), metrics, kernel_times)
@@ -518,10 +519,9 @@ class CellRun:
         self._built.add(live.build)
 
     def await_end(self) -> None:
-        """Wait until the process is gone that `finish` has let go."""
-        if self._leaving is not None:
-            self._leaving.end()
-            self._leaving = None
+        """Wait until the processes are gone that `finish` and `drop_ahead` have let go."""
+        while self._leaving:
+            self._leaving.pop().end()
 
     def _kernels(self, live: LiveProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
@@ -606,6 +606,7 @@ class CellRun:
         """
         self._end_worker()
         self.drop_ahead()
+        self.await_end()
         self._builds.leave(self.cell.label, keeps_build)
 
     @property

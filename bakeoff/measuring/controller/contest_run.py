@@ -478,6 +478,7 @@ class ContestRun:
         for each in self._cells:
             each.drop_ahead()
         cell_run.leave()
+        self._await_ends()
         return True
 
     def _is_built_anew(self, cell_run: CellRun, record: Record) -> bool:

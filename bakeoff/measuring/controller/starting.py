@@ -196,7 +196,8 @@ class GroupStart:
         ahead = self._ahead[:1] if loading or self._epoch.waiting else self._ahead  # more would delay this epoch
         cores = len(self._machine.usable_cores())
         alive = self._alive()
-        ready = [each for each in alive if each in self._group or each.has_started_warm]  # what they load is complete
+        # what they load is complete, as it is for those whose process of this epoch loads ahead, too
+        ready = [each for each in alive if each in self._group or each.has_started_warm] + list(self._epoch.waiting)
         ready = [each for each in ready if each.was_measured or each.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:

@@ -18,10 +18,11 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Energy, Interval
 
-BUSY_S = 0.2
-"""Seconds of calls back to back in one turn, from a step of the counter to another one."""
+BUSY_S = 0.19
+"""Seconds of calls back to back in one turn, from a step of the counter to another one. It is a little less than two
+steps of 100 ms: a third one would often be waited for if it were as much."""
 
-IDLE_S = 0.1
+IDLE_S = 0.09
 SETTLING_S = 0.05
 """What the counter says of the power follows this much later."""
 

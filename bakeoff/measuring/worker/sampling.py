@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -157,19 +158,26 @@ def warm_up(
 
 
 def burst(
-    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, min_calls: int, wanted_calls: int = 0
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    seconds: float,
+    min_calls: int,
+    wanted_calls: int = 0,
+    enough_calls: float = math.inf,
 ) -> list[int]:
     """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
 
-    It goes on up to `wanted_calls` while that takes less than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and
-    binding them is not timed.
+    Half of the time is enough once it has held `enough_calls`. It goes on up to `wanted_calls` while that takes less
+    than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and binding them is not timed.
     """
     samples_ns: list[int] = []
     now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
     calls_in_time = max(min_calls, wanted_calls)
     with no_garbage_collection():
         begun_ns = now_ns()
-        end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
+        half_ns, end_ns = begun_ns + int(seconds * 0.5e9), begun_ns + int(seconds * 1e9)
+        limit_ns = begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
         while True:
             bind(sets[len(samples_ns) % len(sets)])
             synchronise()
@@ -178,7 +186,9 @@ def burst(
             synchronise()
             stop_ns = now_ns()
             samples_ns.append(stop_ns - start_ns)
-            if stop_ns >= end_ns and len(samples_ns) >= (min_calls if stop_ns >= limit_ns else calls_in_time):
+            made = len(samples_ns)
+            is_time_over = stop_ns >= (half_ns if made >= enough_calls else end_ns)
+            if is_time_over and made >= (min_calls if stop_ns >= limit_ns else calls_in_time):
                 return samples_ns
 
 

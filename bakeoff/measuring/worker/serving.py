@@ -26,6 +26,7 @@ from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.planning.sampling_plan import ENOUGH_CALLS
 from bakeoff.records.schema import DECODE, Generated, Memory, Placement
 
 
@@ -107,7 +108,9 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         core = command.core
         sampling.rewarm(compiled, sets, clock, core)
         watch.begin()
-        samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
+        samples_ns = sampling.burst(
+            compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS
+        )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
     last = command if isinstance(command, Finish) else Finish()
