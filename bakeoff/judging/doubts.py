@@ -29,6 +29,7 @@ class Undecided:
     ratios: Mapping[str, Ratio]  # of the best cell to each undecided one, by label
     processes: int  # of each cell, at least
     is_so_far: bool = False  # the run was interrupted, and `resume` goes on
+    is_live: bool = False  # the model lived in a program, so that `resume` cannot
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class NotToldApart:
     best: str
     ratios: Mapping[str, Ratio]  # of the winner to each of them, by label
     is_so_far: bool = False
+    is_live: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class NarrowLead:
     best: str
     processes: int
     is_so_far: bool = False
+    is_live: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,7 @@ class NotRanked:
     labels: tuple[str, ...]
     status: Status
     reason: str
+    is_live: bool = False
 
 
 Doubt = (

@@ -103,7 +103,8 @@ def _of_absence(records: Sequence[Record]) -> list[NotRanked]:
     for record in records:
         if record.status is not Status.OK and record.status not in TOLD_ONCE:
             endings.setdefault((record.status, record.reason), []).append(record.cell.label)
-    return [NotRanked(tuple(labels), status, reason) for (status, reason), labels in endings.items()]
+    is_live = any(record.cell.is_live for record in records)
+    return [NotRanked(tuple(labels), status, reason, is_live) for (status, reason), labels in endings.items()]
 
 
 def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
@@ -160,15 +161,16 @@ def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval | J
 
 def _of_first_place(ranking: Ranking, is_so_far: bool) -> Iterator[Undecided | NarrowLead | NotToldApart]:
     """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
-    best, tied, open_pairs = ranking.ranked[0].cell.label, ranking.sharing_first_place(), ranking.open_pairs()
+    cell, tied, open_pairs = ranking.ranked[0].cell, ranking.sharing_first_place(), ranking.open_pairs()
+    best, cut_short = cell.label, (is_so_far, cell.is_live)
     if open_pairs:
         ratios = {other.cell.label: ratio for other, ratio in open_pairs}
-        yield Undecided(best, ratios, min(ratio.processes for ratio in ratios.values()), is_so_far)
+        yield Undecided(best, ratios, min(ratio.processes for ratio in ratios.values()), *cut_short)
     others = ranking.leads()
     if len(tied) == 1 and others:
         lead = others[0][1]
         if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
-            yield NarrowLead(best, lead.processes, is_so_far)
+            yield NarrowLead(best, lead.processes, *cut_short)
     named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
     told_apart = named | ranking.beaten_in_rounds.keys()
     behind = {
@@ -177,7 +179,7 @@ def _of_first_place(ranking: Ranking, is_so_far: bool) -> Iterator[Undecided | N
         if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
     }
     if behind:
-        yield NotToldApart(best, behind, is_so_far)
+        yield NotToldApart(best, behind, *cut_short)
 
 
 def _of_builds(ranked: Sequence[Record]) -> list[BuildSpread]:

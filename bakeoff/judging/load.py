@@ -168,6 +168,7 @@ class LoadJudgement:
     doubts: tuple[LoadDoubt, ...]
     fit: Fit  # of the milliseconds for a request
     is_so_far: bool = False  # the run was interrupted, and `resume` goes on
+    is_live: bool = False  # the model lived in a program, so that `resume` cannot
 
     @property
     def order(self) -> list[str]:
@@ -242,6 +243,7 @@ def judge_load(
         doubts=doubts,
         fit=fitted,
         is_so_far=is_so_far,
+        is_live=any(record.cell.is_live for record in records),
     )
 
 

@@ -120,6 +120,11 @@ class Cell(Frozen):
         return f"{name} {self.precision}" if self.compared else name
 
     @property
+    def is_live(self) -> bool:
+        """Return True if its model lived in a program, which took it along when its run had ended."""
+        return self.model.startswith(LIVE)
+
+    @property
     def precisions(self) -> str:
         """Return the precision of its contest, or all of them, such as `fp32/bf16/int8`."""
         return "/".join(self.compared or (self.precision,))

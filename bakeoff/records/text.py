@@ -47,6 +47,11 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def to_go_on(is_live: bool, what: str = "on") -> str:
+    """Say what measures the rest of a run that was cut short. A live model was gone when its run had ended."""
+    return "Call `compare` again, which uses the builds that are kept" if is_live else f"`resume` measures {what}"
+
+
 def first(names: Sequence[str]) -> list[str]:
     """Return at most `NAMES_SHOWN` names, the last of which may count the rest."""
     if len(names) <= NAMES_SHOWN + 1:

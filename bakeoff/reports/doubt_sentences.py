@@ -13,7 +13,7 @@ from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NA
 from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
-from bakeoff.records.text import counted, first, listed, percent
+from bakeoff.records.text import counted, first, listed, percent, to_go_on
 from bakeoff.reports import number_format
 
 EFFECTS = {
@@ -55,7 +55,7 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
         case contest_doubts.Undecided() | contest_doubts.NotToldApart() if doubt.is_so_far:
             return (
                 f"the run was interrupted before it was decided how {doubt.best} compares with "
-                f"{listed(list(doubt.ratios))}. `resume` measures on"
+                f"{listed(list(doubt.ratios))}. {to_go_on(doubt.is_live)}"
             )
         case contest_doubts.Undecided():
             processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
@@ -70,7 +70,7 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "much to tell. Raise --processes"
             )
         case contest_doubts.NarrowLead():
-            on = "`resume`, or " if doubt.is_so_far else ""
+            on = "`resume`, or " if doubt.is_so_far and not doubt.is_live else ""
             measured = "a single process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{doubt.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal "
@@ -348,7 +348,7 @@ def _not_ranked(doubt: contest_doubts.NotRanked) -> str:
     labels, several = listed(list(doubt.labels)), len(doubt.labels) > 1
     if doubt.status is Status.NOT_REACHED:
         were, them = ("were", "them") if several else ("was", "it")
-        return f"{labels} {were} not reached: {doubt.reason}. `resume` measures {them}"
+        return f"{labels} {were} not reached: {doubt.reason}. {to_go_on(doubt.is_live, them)}"
     are = "are" if several else "is"
     return f"{labels} {are} not ranked, {doubt.status}{f': {doubt.reason}' if doubt.reason else ''}"
 

@@ -19,7 +19,7 @@ from bakeoff.judging.load import (
 )
 from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
-from bakeoff.records.text import counted, listed
+from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
@@ -128,7 +128,7 @@ def verdict(load: LoadJudgement) -> str:
             alone = all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns)
             why = ", as one process of each does not decide" if alone else ""
             if load.is_so_far:
-                why = " (the run was interrupted, and `resume` measures on)"
+                why = f" (the run was interrupted. {to_go_on(load.is_live)})"
             how = f"are not told apart yet{why}"
         return f"under load {listed(load.tied)} {how}: {text}{rest}."
     return f"under load {text}{rest}."

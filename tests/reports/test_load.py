@@ -59,7 +59,9 @@ def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> N
     said = load.sentences(judge(report(made)).contests[0])[0]
     assert said.startswith("Under load onnx and eager are not told apart yet, as one process of each does not decide: ")
     said = load.sentences(judge(report(made, complete=False)).contests[0])[0]
-    assert said.startswith("Under load onnx and eager are not told apart yet (the run was interrupted, and `resume` ")
+    assert said.startswith(
+        "Under load onnx and eager are not told apart yet (the run was interrupted. `resume` measures on)"
+    )
 
 
 def test_a_run_in_which_no_cell_holds_the_objective_fails() -> None:

@@ -11,12 +11,13 @@ from bakeoff.judging.stored_report import report_of
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.store import Store
-from bakeoff.reports import headline, machine, sentences
+from bakeoff.reports import doubt_sentences, headline, machine, sentences
+from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.terminal import print_report
-from tests.reports.samples import cell, environment, judged, ok, over_processes, steady
+from tests.reports.samples import cell, environment, judged, ok, over_processes, report, steady
 
 BACKENDS = ("eager", "onnx", "torchscript")
 
@@ -72,6 +73,22 @@ def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> Non
     assert headline.certainty(judgement.contests[0]) == "but torchscript was not reached, so far"
 
 
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [("conv", "`resume` measures"), ("live:Net", "Call `compare` again, which uses the builds that are kept")],
+)
+def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model: str, told: str) -> None:
+    eager, onnx, missing = (cell(backend).model_copy(update={"model": model}) for backend in BACKENDS)
+    open_pair = [ok(eager, steady([1.0, 1.4, 1.1])), ok(onnx, steady([1.3, 1.0, 1.1]))]
+    later = Record(cell=missing, status=Status.NOT_REACHED, reason="too early")
+    judgement = judge(report([*open_pair, later], complete=False))
+    (undecided,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "was decided how" in each)
+    (not_reached,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "not reached: " in each)
+    assert told in undecided and told in not_reached
+    commands = first_screen(judgement, "run").commands.values()
+    assert (["bakeoff resume run"] in commands) is (model == "conv")
+
+
 def test_a_run_that_is_interrupted_before_its_first_round_names_all_its_cells(tmp_path: Path) -> None:
     judgement = interrupted(tmp_path / "run", {})
     assert [each.cell.backend for each in judgement.report.records] == list(BACKENDS)
@@ -86,10 +103,10 @@ def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) ->
     store = Store.create(tmp_path / "run", Request(models=("conv",)), [each.cell.id for each in ahead], "", ahead)
     store.save_environment(environment())
     store.save(ok(cell("eager"), over_processes(2.0)))
-    report = report_of(store)
-    assert [each.status for each in report.records] == [Status.OK, Status.NOT_REACHED] and not report.complete
-    assert report.reached == 1 and report.planned == 2
-    assert [each.is_so_far for each in judge(report).contests] == [False, True], "the first one has ended"
+    made = report_of(store)
+    assert [each.status for each in made.records] == [Status.OK, Status.NOT_REACHED] and not made.complete
+    assert made.reached == 1 and made.planned == 2
+    assert [each.is_so_far for each in judge(made).contests] == [False, True], "the first one has ended"
 
 
 @pytest.mark.parametrize(("require", "is_so_far"), [("", False), ("start_s<5", True)])

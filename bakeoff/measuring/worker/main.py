@@ -31,7 +31,6 @@ from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
-from bakeoff.records.schema import LIVE
 
 
 def main(connection: Connection, assignment: messages.Assignment) -> None:
@@ -64,7 +63,7 @@ def place_of(error: BaseException, job: messages.Job) -> str:
         job, messages.CellJob | messages.ComputeReference | messages.EvaluateReference | messages.FindOpenAxes
     ):
         return ""
-    if job.cell.model.startswith(LIVE):
+    if job.cell.is_live:
         return last_frame_of_program(error)
     model = loaded(job.cell.model)
     return last_frame_below(model.root, error, model.file) if model is not None else ""

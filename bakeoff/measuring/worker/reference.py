@@ -60,7 +60,7 @@ from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, LIVE, TRAIN_STEP, Cell, Memory, Status, Work
+from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 
 Outputs = tuple["torch.Tensor", ...]
@@ -252,7 +252,7 @@ class Known:
         with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
             model = load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
-        if not self.cell.model.startswith(LIVE):  # which lies in a file of Bakeoff's
+        if not self.cell.is_live:  # which lies in a file of Bakeoff's
             self.data_files = users_data(read)
         os.chdir(self.workspace)
         self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
