@@ -16,7 +16,7 @@ from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
-from bakeoff.records.schema import WITH_WINNERS, Status
+from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 
@@ -128,6 +128,8 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     as_before = again(judgement.report.command)
     is_open = any(headline_of(each).certainty is Certainty.OPEN for each in contests)
     most = max((len(record.processes) for record in judgement.report.records), default=0)
+    models = judgement.report.request.get("models")
+    has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
         "the winners in place of the parts, in Python": [
@@ -136,7 +138,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             if contest.winner == WITH_WINNERS
         ],
         "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
-        if not any(each.cell.is_live for each in judgement.report.records)
+        if has_kept_models
         and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
         "the same with more processes, to decide it": [

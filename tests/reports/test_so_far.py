@@ -81,7 +81,7 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
     eager, onnx, missing = (cell(backend).model_copy(update={"model": model}) for backend in BACKENDS)
     open_pair = [ok(eager, steady([1.0, 1.4, 1.1])), ok(onnx, steady([1.3, 1.0, 1.1]))]
     later = Record(cell=missing, status=Status.NOT_REACHED, reason="too early")
-    judgement = judge(report([*open_pair, later], complete=False))
+    judgement = judge(report([*open_pair, later], complete=False, request={"models": [model]}))
     (undecided,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "was decided how" in each)
     (not_reached,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "not reached: " in each)
     assert told in undecided and told in not_reached
