@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from bakeoff.api.result import Result, result_at
 from bakeoff.judging.constraints import Requirements
+from bakeoff.measuring.controller.server_start import OURS, new_folder, remove_folder
 from bakeoff.planning import config as options_file
-from bakeoff.records.atomic_file import locked
 from bakeoff.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,15 +26,6 @@ if TYPE_CHECKING:
     from bakeoff.planning.request import Request
 
 CALLS = "calls.pt"
-
-TRAVELLING = "bakeoff-live-"
-"""The names of folders that runs take along begin so."""
-
-LOCK = "lock"
-"""The file in it that is locked while its program lives."""
-
-NOT_LOCKED_YET_S = 60.0
-"""A program locks its folder within this time of making it."""
 
 Texts = str | Sequence[str]
 """One name, several with commas between them, or a list of names."""
@@ -398,20 +387,12 @@ def _travelling_parts(
 
 @contextlib.contextmanager
 def _folder_that_travels() -> Iterator[Path]:
-    """Make a folder for what the run takes along, where TMPDIR says. Those of programs that were killed are removed."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{TRAVELLING}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # it is another user's, or gone
-            if time.time() - lock.stat().st_mtime > NOT_LOCKED_YET_S and (held := locked(lock)):
-                shutil.rmtree(lock.parent, ignore_errors=True)
-                held.close()
-    folder = Path(tempfile.mkdtemp(prefix=TRAVELLING))
-    held = locked(folder / LOCK)
+    """Make a folder for what the run takes along, where TMPDIR says."""
+    folder = new_folder(f"{OURS}live-")
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if held:
-            held.close()
+        remove_folder(folder)
 
 
 def _are_several(inputs: object) -> bool:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +29,7 @@ from bakeoff import cli
 from bakeoff.api import compare as api
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring.controller.server_start import LOCK, OURS
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.atomic_file import locked
@@ -287,22 +287,9 @@ def test_live_model_of_a_billion_weights_on_a_gpu(tmp_path: Path) -> None:
     assert all(weight.is_cuda and weight.dtype is torch.float16 for weight in module.parameters())
 
 
-def test_what_programs_that_were_killed_took_along_is_removed_by_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_travels_lies_in_a_folder_that_is_locked_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def made(name: str, age_s: float) -> Path:
-        folder = tmp_path / f"{api.TRAVELLING}{name}"
-        folder.mkdir()
-        (folder / api.LOCK).touch()
-        os.utime(folder / api.LOCK, times=(time.time() - age_s,) * 2)
-        return folder
-
-    killed, begins, lives = made("killed", 3600.0), made("begins", 0.0), made("lives", 3600.0)
-    held = locked(lives / api.LOCK)
-    assert held is not None
-    with held, api._folder_that_travels() as own:
-        assert own.parent == tmp_path and own.exists()
-        assert [each.exists() for each in (killed, begins, lives)] == [False, True, True]
+    with api._folder_that_travels() as own:
+        assert own.parent == tmp_path and own.name.startswith(OURS)
+        assert locked(own / LOCK) is None
     assert not own.exists()

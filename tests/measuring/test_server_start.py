@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,3 +228,35 @@ def test_no_server_is_started_where_a_package_is_missing(monkeypatch: pytest.Mon
     monkeypatch.setattr(server_start, "NEEDED", ("torch", "no_such_package"))
     with early_servers(1):
         assert server_start._early == []
+
+
+KILLED_WITH_ITS_SERVER = """
+import os, signal, sys, time
+from bakeoff.measuring.controller.server_start import StartedServer, command_of
+
+server = StartedServer.start(command_of(sys.executable))
+(server.temporary / "artefact").write_text("large")
+print(server.temporary, flush=True)
+os.kill(server.process.pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_folders_of_killed_processes_are_removed_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = [*server_start.command_of(sys.executable), KILLED_WITH_ITS_SERVER]
+    killed, begun = (Path(subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()) for _ in range(2))
+    os.utime(killed / server_start.LOCK, times=(time.time() - 3600,) * 2)
+    own, live = server_start.new_folder(), server_start.new_folder("bakeoff-live-")
+    for folder in (own, live):
+        os.utime(folder / server_start.LOCK, times=(time.time() - 3600,) * 2)
+    others = tmp_path / "bakeoff-of-an-earlier-version"
+    others.mkdir()
+    with early_servers(0):
+        assert [each.exists() for each in (killed, begun, own, live, others)] == [False, True, True, True, True]
+    for folder in (own, live):
+        server_start.remove_folder(folder)
+        assert not folder.exists() and folder not in server_start._locks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -24,6 +23,7 @@ from bakeoff.measuring.controller.server_start import (
     command_of,
     discard_early,
     new_folder,
+    remove_folder,
     take_or_start,
 )
 from bakeoff.measuring.controller.worker_process import Started, Worker
@@ -97,7 +97,7 @@ class Launcher(ABC):
     def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
             if not self._keeps_temporary:
-                stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
+                stack.callback(remove_folder, self.temporary)
             stack.callback(self._close)
             for worker in self._workers:
                 if not worker.is_over:
@@ -456,7 +456,7 @@ class SpawnLauncher(Launcher):
     def note(self) -> str:
         return (
             "every cell ran in processes spawned as fresh interpreters, each of which pays for `import torch`; if such "
-            "a run is killed, what its processes started and its temporary folder stay behind"
+            "a run is killed, what its processes started stays behind"
         )
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:

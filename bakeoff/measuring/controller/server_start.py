@@ -15,13 +15,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.variables import allowed_variables
+from bakeoff.records.atomic_file import locked
 from bakeoff.records.package import import_statement
 
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
@@ -45,10 +47,40 @@ def command_of(python: str) -> list[str]:
     return [python, "-P", "-c", f"{import_statement()}; exec(sys.argv.pop(1))"]
 
 
-def new_folder() -> Path:
-    """Make a folder for temporary files."""
+OURS = "bakeoff-"
+"""The names of temporary folders begin so."""
+
+LOCK = "lock"
+"""The file in such a folder that is locked while the process lives that made it."""
+
+NOT_LOCKED_YET_S = 60.0
+"""A process locks its folder within this time of making it."""
+
+_locks: dict[Path, IO[bytes] | None] = {}
+
+
+def new_folder(prefix: str = OURS) -> Path:
+    """Make a folder for temporary files, where TMPDIR says."""
     # resolved: a socket or a compiler that sees the path through a link would take it for another
-    return Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    _locks[folder] = locked(folder / LOCK)
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder for temporary files with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock := _locks.pop(folder, None):
+        lock.close()
+
+
+def remove_left_folders() -> None:
+    """Remove the folders of processes that were killed, with all that would have removed them."""
+    for path in Path(tempfile.gettempdir()).glob(f"{OURS}*/{LOCK}"):
+        with contextlib.suppress(OSError):  # it is another user's, or gone
+            if time.time() - path.stat().st_mtime > NOT_LOCKED_YET_S and (lock := locked(path)):
+                shutil.rmtree(path.parent, ignore_errors=True)
+                lock.close()
 
 
 @dataclass(frozen=True)
@@ -67,7 +99,7 @@ class StartedServer:
         variables = allowed_variables(os.environ)
         with contextlib.ExitStack() as undo:
             temporary = new_folder()
-            undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+            undo.callback(remove_folder, temporary)
             control, theirs = socket.socketpair()
             undo.enter_context(control)
             with theirs:
@@ -93,7 +125,7 @@ class StartedServer:
     def discard(self) -> None:
         """End a server that was never given an order."""
         self.end(max_close_s=0.0)
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        remove_folder(self.temporary)
 
 
 _early: list[StartedServer] = []
@@ -120,12 +152,16 @@ def usual_servers() -> int:
 
 @contextlib.contextmanager
 def early_servers(number: int) -> Iterator[None]:
-    """Start fork servers for the first launchers that are made in the block. Nothing is left of them after it."""
+    """Start fork servers for the first launchers that are made in the block. Nothing is left of them after it.
+
+    Meanwhile, what killed processes have left is removed.
+    """
     try:
         if CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
             with contextlib.suppress(OSError):  # the launcher that needs one tries again, and says why
                 for _ in range(number):
                     _early.append(StartedServer.start(command_of(sys.executable)))
+        remove_left_folders()
         yield
     finally:
         with signals_ignored():
