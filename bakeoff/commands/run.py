@@ -150,8 +150,8 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
 
     Those that failed on a full disk are measured again.
     In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
-    time budget. Raises UsageError where `folder` holds no run, and where a source file of the model or a variable that
-    it reads has changed.
+    time budget. Raises UsageError where `folder` holds no run, and where a file that the model comes from or a variable
+    that it reads has changed.
     """
     store = Store.open(folder)
     request = request_of(store)
@@ -159,7 +159,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         require_own_variables(store.own_variables(), os.environ)
         if changed := store.changed_files():
             files = ", ".join(changed)
-            raise UsageError(f"{files} is not as it was when the run began: put the code back, or begin a new run")
+            raise UsageError(f"{files} is not as it was when the run began: put it back, or begin a new run")
     contests = plan(request)
     store.forget_left()
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported

@@ -434,7 +434,7 @@ class ReferenceComputed(Frozen):
     memory: Memory | None = None  # the peak of the process
     fingerprint: str = ""  # of the model, if it was asked for
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
-    own_files: tuple[Path, ...] = ()  # source files of the user's that were imported, or that these import later
+    own_files: tuple[Path, ...] = ()  # the user's source files that it needs, and what Python read while it was loaded
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 

@@ -43,6 +43,8 @@ VMSTAT = Path("/proc/vmstat")
 BUILD_FILE = "build.json"
 FOLDERS = ("cells", "logs", "reference")
 
+PIECE_BYTES, PIECES = 2**16, 256
+
 Kept = TypeVar("Kept", bound=Frozen)
 KEPT_IN: dict[type[Frozen], str] = {Work: "work.json", ModelTraits: "traits.json", Metrics: "metrics.json"}
 
@@ -302,14 +304,14 @@ class Store:
         return {name: digest for file in files for name, digest in json.loads(file.read_text()).items()}
 
     def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
-        """Keep digests of the user's source files that the contest's model comes from, if it comes from any."""
+        """Keep digests of the user's files that the contest's model comes from, if it comes from any."""
         if files:
             write_atomically(
                 self._of_contest(contest_id, "files.json"), json.dumps({str(each): _digest(each) for each in files})
             )
 
     def changed_files(self) -> list[str]:
-        """Return the user's source files that are not as they were when a contest of theirs began."""
+        """Return the user's files that are not as they were when a contest of theirs began."""
         kept = [json.loads(file.read_text()) for file in sorted((self.root / "reference").glob("*.files.json"))]
         return sorted({path for each in kept for path, digest in each.items() if _digest(Path(path)) != digest})
 
@@ -391,7 +393,15 @@ def _read(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    """Return a digest of a file, or nothing if there is none. Of large weights, pieces from begin to end are enough."""
+    if not path.is_file():
+        return ""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for start in range(0, path.stat().st_size, max(PIECE_BYTES, path.stat().st_size // PIECES)):
+            file.seek(start)
+            digest.update(file.read(PIECE_BYTES))
+    return digest.hexdigest()
 
 
 def _kernel_kills(vmstat: Path) -> int:

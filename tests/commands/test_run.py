@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from scripted_backends import Null
 
 from bakeoff.commands import run as runs
@@ -395,18 +396,22 @@ def test_devices_that_torch_sees_are_taken() -> None:
     runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)
 
 
-READS_VARIABLES = """import os
+READS_VARIABLES = """import os, pathlib, tempfile
 import torch
 def factory(batch: int = 2):
+    torch.load(pathlib.Path(__file__).with_name("weights.pt"))
+    (own := pathlib.Path(tempfile.gettempdir(), "own")).write_text("not kept")
+    own.read_text()
     width = int(os.environ["MY_WIDTH"]) + int(os.environ.get("MY_EXTRA_WIDTH", 0))
     return torch.nn.Linear(width, 4), torch.randn(batch, width)
 """
 
 
-def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_or_its_code_is_another(
+def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_or_its_code_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wide.py").write_text(READS_VARIABLES)
+    torch.save(torch.zeros(4), weights := tmp_path / "weights.pt")
     monkeypatch.setenv("MY_WIDTH", "48613")
     folder = tmp_path / "run"
     report = measure(folder, "eager", models=[f"{tmp_path / 'wide.py'}:factory"], set={})
@@ -428,9 +433,13 @@ def test_a_run_is_not_resumed_where_a_variable_that_the_model_reads_or_its_code_
                 runs.resume(folder, Silent())
     for text in (READS_VARIABLES.replace("Linear", "Bilinear"), None):
         (tmp_path / "wide.py").write_text(text) if text else (tmp_path / "wide.py").unlink()
-        with pytest.raises(UsageError, match=r"wide\.py is not as it was when the run began: put the code back"):
+        with pytest.raises(UsageError, match=r"wide\.py is not as it was when the run began: put it back"):
             runs.resume(folder, Silent())
     (tmp_path / "wide.py").write_text(READS_VARIABLES)
+    torch.save(torch.ones(4), weights)
+    with pytest.raises(UsageError, match=r"weights\.pt is not as it was when the run began: put it back"):
+        runs.resume(folder, Silent())
+    torch.save(torch.zeros(4), weights)
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ from torch import nn
 from bakeoff import cli
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
-from bakeoff.measuring.worker.fingerprint import fingerprint
-from bakeoff.measuring.worker.user_code import MAX_READ_BYTES, is_users, noting_reads, users_data
+from bakeoff.measuring.worker.fingerprint import MAX_READ_BYTES, fingerprint
+from bakeoff.measuring.worker.user_code import is_users, noting_reads, users_data, weights_beside
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records import plug_ins
@@ -146,27 +147,35 @@ def test_options_of_compilers_and_global_settings_are_part_of_the_fingerprint(
 
 
 def test_files_that_were_read_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    settings, written = tmp_path / "settings.json", tmp_path / "log.txt"
-    (tmp_path / "weights.bin").write_bytes(bytes(MAX_READ_BYTES + 1))
+    settings, written, weights = (tmp_path / name for name in ("settings.json", "log.txt", "weights.bin"))
 
     def loaded(text: str) -> str:
         settings.write_text(text)
+        weights.write_bytes(random.randbytes(MAX_READ_BYTES + 1))
         with noting_reads() as read:
             json.loads(settings.read_text())
             written.write_text(text)
-            (tmp_path / "weights.bin").read_bytes()
+            weights.read_bytes()
             Path(json.__file__).read_text()
             Path("/proc/self/stat").read_text()
-        assert users_data(read) == [settings], "neither what was written, nor large files, nor code"
+            Path("/etc/hosts").read_text()
+        assert users_data(read) == [settings, weights], "neither what was written, nor the system's files, nor code"
         return fingerprint(Net(), SETS, data_files=users_data(read))
 
-    assert loaded("[1]") == loaded("[1]") != loaded("[2]")
+    assert loaded("[1]") == loaded("[1]") != loaded("[2]"), "a large file holds what the model has as tensors"
     with noting_reads() as outer:
         with noting_reads() as inner:
             pass
         settings.read_text()
     settings.read_text()
     assert (outer, inner) == ({str(settings)}, set()), "of other blocks"
+
+
+def test_safetensors_belong_to_a_model_whose_config_was_read(tmp_path: Path) -> None:
+    for folder in (ours := tmp_path / "ours", other := tmp_path / "other"):
+        folder.mkdir()
+        (folder / "model.safetensors").touch()
+    assert weights_beside([ours / "config.json", other / "settings.json"]) == [ours / "model.safetensors"]
 
 
 def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:

@@ -201,3 +201,19 @@ def test_a_run_that_is_interrupted_while_it_begins_leaves_no_folder(
     with pytest.raises(KeyboardInterrupt):
         Store.create(tmp_path / "made", Request(), [], "")
     assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_a_large_file_is_known_to_have_changed_without_reading_all_of_it(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "run", Request(), [], "test")
+    weights, source = tmp_path / "weights.bin", tmp_path / "net.py"
+    source.write_text("one")
+    with weights.open("wb") as file:
+        file.truncate(2**35)  # a sparse file, of which reading all would take half a minute
+    store.save_own_files("contest", [weights, source])
+    weights.touch()
+    assert store.changed_files() == [], "it was written again, with the same content"
+    with weights.open("r+b") as file:
+        file.seek(2**34)
+        file.write(bytes([1]) * 2**10)
+    source.write_text("two")
+    assert store.changed_files() == sorted(map(str, (weights, source)))

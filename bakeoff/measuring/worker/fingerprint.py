@@ -34,6 +34,9 @@ _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
 _READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")
 
 
+MAX_READ_BYTES = 2**20
+"""Larger files hold weights or data, which a model has as tensors."""
+
 COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 
 
@@ -48,7 +51,8 @@ def fingerprint(
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
     code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
-    data = (hashlib.sha256(path.read_bytes()).hexdigest() for path in data_files)
+    small = (path for path in data_files if path.stat().st_size <= MAX_READ_BYTES)
+    data = (hashlib.sha256(path.read_bytes()).hexdigest() for path in small)
     for text in (*_hardware(), *versions(), *_settings(), *code, *data):
         digest.update(text.encode())
     for part in _scripted(module):

@@ -54,7 +54,7 @@ from bakeoff.measuring.worker.understanding import (
     lost_to_rounding,
     understand,
 )
-from bakeoff.measuring.worker.user_code import noting_reads, users_data
+from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights_beside
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
@@ -176,7 +176,7 @@ def compute(
         memory=size,
         fingerprint=as_is.fingerprint,
         named_variables=named_variables(),
-        own_files=own_files(),
+        own_files=(*own_files(), *known.files_read),
         eager_call=as_is.eager_call,
     )
 
@@ -241,6 +241,12 @@ class Known:
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
+
+    @property
+    def files_read(self) -> list[Path]:
+        """The user's files that must be as they are when the run is resumed. Those in the workspace go with it."""
+        files = [path for path in self.data_files if not path.is_relative_to(self.workspace.resolve())]
+        return [*files, *weights_beside(files)]
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""

@@ -129,10 +129,7 @@ def _found(name: str) -> tuple[Path | None, str]:
     return Path(spec.origin).resolve(), spec.parent or ""
 
 
-MAX_READ_BYTES = 2**20
-"""Larger files hold weights or data, which a model has as tensors."""
-
-PSEUDO = frozenset({"proc", "sys", "dev"})
+PSEUDO = frozenset({"proc", "sys", "dev", "etc", "run"})
 
 _noted: list[set[str]] = []  # a set for each block that notes what is read
 
@@ -168,8 +165,14 @@ def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def users_data(paths: Iterable[str]) -> list[Path]:
-    """Return those of the files read that are small, and neither code nor brought by Python, a package or Bakeoff."""
+    """Return those of the files read that are neither code nor the system's, nor brought by a package or Bakeoff."""
     return sorted(path for path in {Path(path).resolve() for path in paths} if _is_users_data(path))
+
+
+def weights_beside(files: Iterable[Path]) -> list[Path]:
+    """Return the weights beside a `config.json` among these files. Python does not see how safetensors opens them."""
+    folders = {path.parent for path in files if path.name == "config.json"}
+    return sorted(path for folder in folders for path in folder.glob("*.safetensors"))
 
 
 def _is_users_data(path: Path) -> bool:
@@ -179,7 +182,7 @@ def _is_users_data(path: Path) -> bool:
     if any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path):
         return False
     try:
-        return path.is_file() and path.stat().st_size <= MAX_READ_BYTES
+        return path.is_file()
     except OSError:
         return False
 
