@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bakeoff import backends
 from bakeoff.judging.explanation import ProfiledCell, named_apart
@@ -19,11 +19,11 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import Blamed, Failed, Job, KeptModules, ProfileCell, Profiled
+from bakeoff.measuring.messages import Job, ProfileCell, Profiled
+from bakeoff.measuring.probes import Answer, ask
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
-from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
@@ -126,9 +126,6 @@ def environment_of(report: Report, threads: int | None = None) -> AbstractContex
     return malloc.variables_in_place_of(before, in_run)
 
 
-Answer = TypeVar("Answer", Profiled, Blamed, KeptModules)
-
-
 def asked_of_worker(
     path: Path,
     report: Report,
@@ -148,7 +145,6 @@ def asked_of_worker(
     request = Request(**report.request)
     with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
         launcher = launchers.of_environment(cell.environment).first
-        log = launcher.temporary / "worker.log"
         facts = {
             "cell": cell,
             "reference": store.reference(cell.reference_id).resolve(),
@@ -156,13 +152,11 @@ def asked_of_worker(
             "shared_folder": launcher.temporary / "shared",
             "surgical": request.surgical,
         }
-        try:
-            limit_s = limit_s or request.time_limit_s
-            event = launcher.ask(job(facts), log, limit_s, lambda phase: tell(f"{cell.label}: {phase}"))
-        except (WorkerEnded, DeadlinePassed) as error:
-            said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-            raise BakeoffError(f"looking into {cell.id} failed: {error} {' '.join(said)}".strip()) from None
-        if isinstance(event, Failed):
-            raise BakeoffError(f"looking into {cell.id} failed: {event.failure.sentence}")
-        assert isinstance(event, answer)
-        return event
+        return ask(
+            launcher,
+            job(facts),
+            answer,
+            f"looking into {cell.id}",
+            limit_s or request.time_limit_s,
+            lambda phase: tell(f"{cell.label}: {phase}"),
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
@@ -46,6 +46,15 @@ from bakeoff.records.schema import (
 )
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
+
+class Message(Frozen):
+    """Base of what travels. Each class below it has a field `kind` with the name of the class."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.__annotations__["kind"] = Annotated[Literal[cls.__name__], Field(default=cls.__name__)]
+
+
 # --- jobs: what a worker is started for
 
 
@@ -56,7 +65,7 @@ class Evaluation(Frozen):
     sample: Path  # the contest's, which has the form
 
 
-class CellJob(Frozen):
+class CellJob(Message):
     """What the three jobs on one cell have in common. Each tells that it is `ReadyToBuild`, and waits for `Build`."""
 
     cell: Cell
@@ -74,48 +83,38 @@ class CellJob(Frozen):
 class MeasureCell(CellJob):
     """Build one cell, check it, warm it up, and take bursts on command. It is answered by `Ready`."""
 
-    kind: Literal["measure"] = "measure"
-
 
 class PackageCell(CellJob):
     """Build one cell ahead of time into the shared folder. It is answered by `Packaged`."""
-
-    kind: Literal["package"] = "package"
 
 
 class MeasurePackagedCell(CellJob):
     """Load what `PackageCell` has left, and go on as with `MeasureCell`."""
 
-    kind: Literal["measure_packaged"] = "measure_packaged"
-
 
 class ProfileCell(CellJob):
     """Build one cell and profile calls of it. It waits for no command, and is answered by `Profiled`."""
 
-    kind: Literal["profile"] = "profile"
     kept: Path | None = None  # folder with what the run has kept of the cell, from which the profile starts
 
 
 class BlameCell(CellJob):
     """Find the smallest part of one cell's model that loses precision, or fails. It is answered by `Blamed`."""
 
-    kind: Literal["blame"] = "blame"
     looks_for_failure: bool
 
 
 class KeepModules(CellJob):
     """Find which modules must stay in float32 so that one cell holds a tolerance. It is answered by `KeptModules`."""
 
-    kind: Literal["keep"] = "keep"
     requirement: str  # in words, or of the user's own metrics as `--require` takes it
     tolerance: float | None  # of the error relative to the output; None: what the metrics require
     record: Record | None = None  # of the cell, with the metrics of the reference
 
 
-class ComputeReference(Frozen):
+class ComputeReference(Message):
     """Compute the outputs that a contest's cells are checked against. It is answered by `ReferenceComputed`."""
 
-    kind: Literal["compute_reference"] = "compute_reference"
     cell: Cell
     reference: Path  # the file to write
     sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
@@ -125,66 +124,58 @@ class ComputeReference(Frozen):
     known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
 
 
-class EvaluateReference(Frozen):
+class EvaluateReference(Message):
     """Call the user's `evaluate` for eager in float32. It is answered by `Evaluated`."""
 
-    kind: Literal["evaluate_reference"] = "evaluate_reference"
     cell: Cell
     evaluation: Evaluation
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
 
 
-class FindOpenAxes(Frozen):
+class FindOpenAxes(Message):
     """Find the axes of inputs that vary with a cell's dynamic dimensions. It is answered by `AxesFound`."""
 
-    kind: Literal["find_open_axes"] = "find_open_axes"
     cell: Cell
 
 
-class ExportProgram(Frozen):
+class ExportProgram(Message):
     """Write a cell's model as a program that torch loads without its source. It is answered by `Packaged`."""
 
-    kind: Literal["export_program"] = "export_program"
     cell: Cell
     program: Path  # the file to write
 
 
-class MeasureCeilings(Frozen):
+class MeasureCeilings(Message):
     """Measure what this machine can do at best. It is answered by `CeilingsMeasured`."""
 
-    kind: Literal["measure_ceilings"] = "measure_ceilings"
     device: Device
     precision: Precision
 
 
-class ProbeTorch(Frozen):
+class ProbeTorch(Message):
     """Look up what torch says of this machine. It is answered by `TorchFacts`."""
 
-    kind: Literal["probe_torch"] = "probe_torch"
     lists_versions: bool = False  # of all libraries: the controller knows those of its own environment
 
 
-class TryBackend(Frozen):
+class TryBackend(Message):
     """Find out whether this machine has a backend for a device. It is answered by `Tried`."""
 
-    kind: Literal["try_backend"] = "try_backend"
     backend: str
     device: Device
 
 
-class PrecompileHeaders(Frozen):
+class PrecompileHeaders(Message):
     """Have torch precompile the C++ headers that a backend's builds include. It is answered by `HeadersMade`."""
 
-    kind: Literal["precompile_headers"] = "precompile_headers"
     backend: str
     device: Device
     may_make: bool = True  # or only tell of those that the machine has
 
 
-class TryImport(Frozen):
+class TryImport(Message):
     """Find out whether a module imports here. It is answered by `Tried`."""
 
-    kind: Literal["try_import"] = "try_import"
     module: str
 
 
@@ -208,10 +199,9 @@ Job = Annotated[
 ]
 
 
-class Assignment(Frozen):
+class Assignment(Message):
     """A job, and the surroundings that the worker must give itself before it begins."""
 
-    kind: Literal["assignment"] = "assignment"
     job: Job
     mark: str  # everything that the worker starts is found by it
     workspace: Path
@@ -223,30 +213,25 @@ class Assignment(Frozen):
 # --- commands: what a worker of a cell is told
 
 
-class Build(Frozen):
+class Build(Message):
     """Go on with building. It is answered by `Packaged` or `Built`."""
 
-    kind: Literal["build"] = "build"
 
-
-class BeginWarmUp(Frozen):
+class BeginWarmUp(Message):
     """Warm up, now that no other worker builds or warms up. It is answered by `Ready`."""
 
-    kind: Literal["begin_warm_up"] = "begin_warm_up"
     is_repeated: bool = False  # an earlier process has shown how long it takes until latencies are steady
 
 
-class TakeBurst(Frozen):
+class TakeBurst(Message):
     """Take one burst. It is answered by `BurstTaken`."""
 
-    kind: Literal["take_burst"] = "take_burst"
     core: int | None = None  # the calling thread begins on this one
 
 
-class TakeLoad(Frozen):
+class TakeLoad(Message):
     """Serve one window of load. It is answered by `TrafficWindow`."""
 
-    kind: Literal["take_load"] = "take_load"
     scenario: Scenario
     settings: ServingSettings
     rate: float  # requests per second to send, or in other scenarios than `server` the rate expected
@@ -265,10 +250,9 @@ THROUGHPUT_BLOCKS = 3
 """The throughput of a cell that somebody may choose is the median of so many blocks. Others have a single one."""
 
 
-class MeasureFurther(Frozen):
+class MeasureFurther(Message):
     """Measure what bursts do not tell, after all of them. It is answered by `FurtherMeasured`."""
 
-    kind: Literal["measure_further"] = "measure_further"
     with_device_time: bool = False  # and the time of stages
     throughput_blocks: int = 0
     with_energy: bool = False
@@ -279,13 +263,12 @@ class MeasureFurther(Frozen):
         return not (self.with_device_time or self.throughput_blocks or self.with_energy or self.with_around)
 
 
-class Finish(Frozen):
+class Finish(Message):
     """Check once more, and end. It is answered by `Finished`.
 
     After it comes `Evaluated` if `with_metrics`, and `KernelsTraced` if `with_trace`.
     """
 
-    kind: Literal["finish"] = "finish"
     with_trace: bool = False  # of the kernels on a GPU
     with_metrics: bool = False  # of the user's own
 
@@ -301,41 +284,34 @@ Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | MeasureFurther 
 # --- events: what a worker tells
 
 
-class PhaseBegun(Frozen):
-    kind: Literal["phase_begun"] = "phase_begun"
+class PhaseBegun(Message):
     name: str
 
 
-class PhaseEnded(Frozen):
-    kind: Literal["phase_ended"] = "phase_ended"
+class PhaseEnded(Message):
     name: str
     seconds: float
 
 
-class Packaged(Frozen):
+class Packaged(Message):
     """The cell lies in its folder, and this worker is done."""
 
-    kind: Literal["packaged"] = "packaged"
     seconds: float = 0.0  # since it was told to build
 
 
-class ReadyToBuild(Frozen):
+class ReadyToBuild(Message):
     """Libraries and the model are in memory, and this worker waits for its turn to build."""
 
-    kind: Literal["loaded"] = "loaded"
 
-
-class Built(Frozen):
+class Built(Message):
     """The cell is built and checked, and this worker waits for its turn to warm up."""
 
-    kind: Literal["built"] = "built"
     seconds: float  # since it was told to build
 
 
-class Ready(Frozen):
+class Ready(Message):
     """The cell is built, checked and warm."""
 
-    kind: Literal["ready"] = "ready"
     accuracy: Accuracy
     generated: Generated | None = None
     settle: Phase | None
@@ -353,20 +329,17 @@ class Ready(Frozen):
     has_around: bool = False  # the model has stages around it
 
 
-class BurstTaken(Frozen):
-    kind: Literal["burst_taken"] = "burst_taken"
+class BurstTaken(Message):
     samples_ns: list[int]
     conditions: Conditions
 
 
-class TrafficWindow(Frozen):
-    kind: Literal["load_taken"] = "load_taken"
+class TrafficWindow(Message):
     window: LoadWindow | None
     reason: str = ""  # why there is no window: the cell cannot serve with these settings
 
 
-class FurtherMeasured(Frozen):
-    kind: Literal["further_measured"] = "further_measured"
+class FurtherMeasured(Message):
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
     energy: Energy | None = None
@@ -374,27 +347,24 @@ class FurtherMeasured(Frozen):
     around: list[AroundCall] = Field(default_factory=list)
 
 
-class Finished(Frozen):
+class Finished(Message):
     """The cell was checked once more, and this worker is done."""
 
-    kind: Literal["finished"] = "finished"
     accuracy_after: Accuracy
     placement: Placement | None
     memory: Memory
     recompilations: int  # since it was ready
 
 
-class Evaluated(Frozen):
+class Evaluated(Message):
     """It comes after `Finished`, so that a process that dies or hangs in a user's function has told all else."""
 
-    kind: Literal["evaluated"] = "evaluated"
     metrics: Metrics
 
 
-class KernelsTraced(Frozen):
+class KernelsTraced(Message):
     """It comes after `Finished`, so that a process that dies in a trace has told all else."""
 
-    kind: Literal["kernels_traced"] = "kernels_traced"
     times: KernelTimes | None  # None: nothing could be traced
 
 
@@ -405,29 +375,25 @@ class EagerCall(Frozen):
     host_ms: float  # until the host has handed its work over
 
 
-class Profiled(Frozen):
+class Profiled(Message):
     """What calls of a cell consist of."""
 
-    kind: Literal["profiled"] = "profiled"
     profile: CellProfile
 
 
-class Blamed(Frozen):
+class Blamed(Message):
     """What a cell's error or failure comes from."""
 
-    kind: Literal["blamed"] = "blamed"
     blame: Blame
 
 
-class KeptModules(Frozen):
+class KeptModules(Message):
     """Which modules must stay in float32."""
 
-    kind: Literal["kept_modules"] = "kept_modules"
     kept: KeptSet
 
 
-class ReferenceComputed(Frozen):
-    kind: Literal["reference_computed"] = "reference_computed"
+class ReferenceComputed(Message):
     work: Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
@@ -438,19 +404,16 @@ class ReferenceComputed(Frozen):
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 
-class AxesFound(Frozen):
-    kind: Literal["axes_found"] = "axes_found"
+class AxesFound(Message):
     axes: tuple[OpenAxis, ...]
     weights_vary: bool  # the sizes change the values of weights, as where those are drawn after inputs
 
 
-class CeilingsMeasured(Frozen):
-    kind: Literal["ceilings_measured"] = "ceilings_measured"
+class CeilingsMeasured(Message):
     ceilings: Ceilings
 
 
-class TorchFacts(Frozen):
-    kind: Literal["torch_facts"] = "torch_facts"
+class TorchFacts(Message):
     torch: str
     cuda: str | None  # the version that torch was built with
     cuda_devices: int
@@ -460,22 +423,19 @@ class TorchFacts(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries beside this interpreter
 
 
-class HeadersMade(Frozen):
+class HeadersMade(Message):
     """The builds find torch's C++ headers, and its answers about the C++ compiler."""
 
-    kind: Literal["headers_made"] = "headers_made"
     checks_s: float  # so long torch checked the compiler
 
 
-class Tried(Frozen):
-    kind: Literal["tried"] = "tried"
+class Tried(Message):
     reason: str  # why it does not work, or nothing
 
 
-class Failed(Frozen):
+class Failed(Message):
     """The worker will not go on."""
 
-    kind: Literal["failed"] = "failed"
     status: Status
     failure: Failure
 

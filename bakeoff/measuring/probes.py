@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
+from bakeoff.measuring.messages import (
+    Blamed,
+    CeilingsMeasured,
+    Failed,
+    Job,
+    KeptModules,
+    Packaged,
+    ProbeTorch,
+    Profiled,
+    TorchFacts,
+    Tried,
+)
 from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
 PROBE_LIMIT_S = 300.0
-Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured)
+Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured, Profiled, Blamed, KeptModules)
 
 
 @contextlib.contextmanager
@@ -45,15 +56,27 @@ def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, T
     return facts
 
 
-def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
-    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
-    log = launcher.temporary / f"{job.kind}.log"
+def ask(
+    launcher: Launcher,
+    job: Job,
+    answer: type[Answer],
+    asking: str = "",
+    limit_s: float = PROBE_LIMIT_S,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Answer:
+    """Start a worker for a job, and return its answer. `asking` says for an error what was asked.
+
+    Raises BakeoffError, with the reason, where there is no answer.
+    """
+    name = type(job).__name__
+    failed = f"{asking or f'asking this machine ({name})'} failed: "
+    log = launcher.temporary / f"{name}.log"
     try:
-        event = launcher.ask(job, log, PROBE_LIMIT_S)
+        event = launcher.ask(job, log, limit_s, on_phase)
     except (WorkerEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
+        raise BakeoffError(f"{failed}{error} {' '.join(said)}".strip()) from None
     if isinstance(event, Failed):
-        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.failure.sentence}")
+        raise BakeoffError(f"{failed}{event.failure.sentence}")
     assert isinstance(event, answer)
     return event

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import array
 import socket
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from bakeoff.measuring.messages import Assignment
-from bakeoff.records.schema import Frozen
+from bakeoff.measuring.messages import Assignment, Message
 
 
-class Preload(Frozen):
+class Preload(Message):
     """Import these modules before another worker is forked. It is answered by `Preloaded`."""
 
-    kind: Literal["preload"] = "preload"
     modules: tuple[str, ...]
     for_cuda: bool = False  # workers will use CUDA: what the modules find out about GPUs must hold for them
 
 
-class Branch(Frozen):
+class Branch(Message):
     """Fork a server that imports these modules, too. It takes its orders from the socket that comes along.
 
     It says `Preloaded` there when it can fork workers.
     """
 
-    kind: Literal["branch"] = "branch"
     modules: tuple[str, ...]
     for_cuda: bool = False  # as in `Preload`
 
@@ -34,24 +31,19 @@ class Branch(Frozen):
 Order = Annotated[Assignment | Preload | Branch, Field(discriminator="kind")]
 
 
-class Serving(Frozen):
+class Serving(Message):
     """The fork server has imported torch, and can fork."""
 
-    kind: Literal["serving"] = "serving"
 
-
-class Preloaded(Frozen):
-    kind: Literal["preloaded"] = "preloaded"
+class Preloaded(Message):
     modules: tuple[str, ...]  # those that could be imported
 
 
-class Forked(Frozen):
-    kind: Literal["forked"] = "forked"
+class Forked(Message):
     pid: int
 
 
-class Exited(Frozen):
-    kind: Literal["exited"] = "exited"
+class Exited(Message):
     pid: int
     status: int  # exit code, or minus the number of the signal
 
