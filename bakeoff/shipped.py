@@ -3,8 +3,6 @@
 It measures as the folder's `load.py` does, but through the model's own signature.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Opens the result of any run again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bakeoff.api.result import PARTS, RESULTS, Result, result_at

@@ -1,7 +1,5 @@
 """Shows a run while it goes on: in a notebook, in a terminal, or as a few lines in a log."""
 
-from __future__ import annotations
-
 import sys
 from html import escape
 from typing import Any, Self

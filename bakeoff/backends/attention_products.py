@@ -6,8 +6,6 @@ This file imports torch, so only workers import it.
 Source: Dao et al., "Flash-Decoding for long-context inference", 2023.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

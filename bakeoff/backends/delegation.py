@@ -1,7 +1,5 @@
 """Placement of graphs whose engine hands some operators to a delegate, such as XNNPACK, and runs the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.records.schema import Extent, Placement

@@ -5,8 +5,6 @@ each input (`torchao.kernel.intmm.safe_int_mm`). Every call then waits for the d
 milliseconds, and copies the weight.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

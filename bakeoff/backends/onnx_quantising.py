@@ -1,7 +1,5 @@
 """Post-training quantisation of an ONNX model to int8 by ONNX Runtime, for every engine that takes ONNX."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

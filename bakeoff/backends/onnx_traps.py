@@ -1,7 +1,5 @@
 """Known traps of ONNX Runtime, whose builds come as several distributions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from bakeoff.backends.traps import Facts, Finding, Link, Trap, Weight, major_version

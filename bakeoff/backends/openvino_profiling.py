@@ -4,8 +4,6 @@ OpenVINO names a node after the node of torch's graph that it was converted from
 `linear_1/aten.linear.default/Add`. The model that runs tells of each of its nodes which ones it was fused from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import time

@@ -4,8 +4,6 @@ A profiled call is never a timed one. The harness times the profiled calls from 
 what profiling costs.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Reads why a build failed from a library's message, which often names the operator in the middle of many lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

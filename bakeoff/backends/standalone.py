@@ -3,8 +3,6 @@
 `bakeoff reproduce` and `bakeoff export` write such scripts around the template of the backend.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -4,8 +4,6 @@ This module imports torch, so only workers import it. There is no autocast: weig
 have the cell's type.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ A trap is a pure function from the facts of a machine to findings. docs/troubles
 ours, under its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum

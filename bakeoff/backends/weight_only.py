@@ -9,8 +9,6 @@ LiteRT, and for torch what torchao makes in `backends.quantising`. The mode `int
 to 8 bits inside a product. That is OpenVINO's default where the CPU has instructions for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

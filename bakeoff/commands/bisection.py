@@ -1,7 +1,5 @@
 """Carries out a bisection: makes an environment for each version, measures the contest of each step, and says it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

@@ -1,7 +1,5 @@
 """The commands below `bakeoff env` and `bakeoff cache`, and what they print. docs/json.md lists every key."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated
 

@@ -4,8 +4,6 @@ An environment is an overlay. It finds every package of the environment that run
 into it come first. So two environments differ by what was named, and an overlay takes seconds and little space.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

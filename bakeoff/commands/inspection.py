@@ -1,7 +1,5 @@
 """What the parts of a pipeline are, which a user's factory returns with an example call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of `bakeoff list`, and the line of `bakeoff --version`."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Mapping
 from importlib import metadata

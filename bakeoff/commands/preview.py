@@ -1,7 +1,5 @@
 """What a run would do, and about how long it would take: `bakeoff --dry-run`. Nothing is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import math

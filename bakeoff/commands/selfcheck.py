@@ -5,8 +5,6 @@ slowdown, which keeps all the noise of the machine, and the contest is judged ag
 slowdown is decided, and each is judged with as many processes as it would have got.
 """
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import tempfile

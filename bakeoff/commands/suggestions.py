@@ -1,7 +1,5 @@
 """Trying what the profile of a cell suggests, for `bakeoff explain --try`."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The format has a semantic version, `SCHEMA_VERSION`.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What the doctor says of the environments beside the one that runs Bakeoff: what differs there, and what imports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.utils import canonicalize_name

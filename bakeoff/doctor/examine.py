@@ -1,7 +1,5 @@
 """Find out what is wrong with this machine: try each backend with a tiny model, and look for known traps."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence

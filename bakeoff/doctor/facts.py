@@ -3,8 +3,6 @@
 Nothing here imports a compiler or torch. Values that cannot be read are None.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """Print a diagnosis on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich import box

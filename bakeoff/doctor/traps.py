@@ -1,7 +1,5 @@
 """Known traps of a machine and of its libraries. Those of one backend alone stand with the backend."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Finds what a cell's error or failure comes from, in a worker of its own."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

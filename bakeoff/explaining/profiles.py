@@ -1,8 +1,6 @@
 """Profiles cells of a run that has ended. Each is built once more, in a worker of its own, in which nothing is timed
 for a record."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a profile suggests to try. Nothing is advised that was not measured: the suggestions become a contest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

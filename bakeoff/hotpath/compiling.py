@@ -4,8 +4,6 @@ A thread would not do. Tracing and lowering hold the interpreter's lock for seco
 global random state, which a training loop uses. And a compiler that crashes would take the program with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

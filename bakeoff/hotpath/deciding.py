@@ -4,8 +4,6 @@ Nobody knows how many calls will come. The estimate is as many again as there ha
 who buys once the rent paid has reached the price never pays more than twice the best choice.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

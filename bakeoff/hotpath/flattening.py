@@ -1,7 +1,5 @@
 """A module's call as flat tensors: weights and buffers first, then the arguments' tensors. Imports torch."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Hashable
 from typing import Any

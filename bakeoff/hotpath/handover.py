@@ -1,7 +1,5 @@
 """A call in a file, for the process that compiles it. Large weights are described, not copied. Imports torch."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import importlib.util

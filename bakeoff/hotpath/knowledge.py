@@ -1,7 +1,5 @@
 """What earlier runs learned, in a JSON file: what compiling a path cost, what it gained, and how it ended."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """Measures how long calls take, without waiting for the device. This file imports torch."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import deque

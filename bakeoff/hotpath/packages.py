@@ -3,8 +3,6 @@
 Loading a package takes milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings of torch that change what a call computes, or what is compiled for it. Imports torch."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

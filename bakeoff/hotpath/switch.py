@@ -3,8 +3,6 @@
 Imports torch. Everything is decided between two calls, in the thread that calls: this library starts no thread.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

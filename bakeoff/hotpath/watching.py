@@ -1,7 +1,5 @@
 """Recording what calls execute, for a bounded share of the time. Imports torch."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import operator

@@ -1,7 +1,5 @@
 """Lets a required metric of the user's own accept what the numeric check alone rejects: pure."""
 
-from __future__ import annotations
-
 from bakeoff.judging.constraints import Requirements
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.precision import Precision

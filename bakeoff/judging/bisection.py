@@ -4,8 +4,6 @@ A step holds a candidate, the good version and the bad version in the same round
 between the last fast one and the first slow one is left to try.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 

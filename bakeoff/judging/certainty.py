@@ -1,7 +1,5 @@
 """Says how sure the answer of a contest is, and what each doubt does to it."""
 
-from __future__ import annotations
-
 from enum import IntEnum, StrEnum
 
 from bakeoff.judging.decision import MARGIN_UNPAIRED

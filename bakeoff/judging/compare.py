@@ -5,8 +5,6 @@ which was measured in both. It is eager, or ONNX Runtime for an ONNX file. docs/
 cannot show.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Judges one contest: its ranked cells, its winner, and the doubts about both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The thresholds come from simulations of the whole procedure, which looks after e
 with the table in docs/method.md).
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from bakeoff.judging.estimate import interval_at

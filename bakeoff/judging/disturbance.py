@@ -1,7 +1,5 @@
 """Finds what disturbed a measurement, from the conditions that each burst carries."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@
 `bakeoff.reports.doubt_sentences` says each in words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

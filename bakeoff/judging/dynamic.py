@@ -1,7 +1,5 @@
 """What one build for a range of sizes costs, beside builds for each size alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ backends, and not in the ratio: a model that is four times faster behind 20 ms o
 allows to say is decided as for the model alone (`judging.decision`).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

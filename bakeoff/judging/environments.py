@@ -1,7 +1,5 @@
 """Finds the differences between two environments, and whether they can change the speed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ interval that takes either as independent is too narrow. So each burst counts as
 of its bursts, and intervals are over processes.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Finds the reasons to believe the ranking of a contest less."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 What processes differ by comes on top, and no number of rounds shows it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the one latency once, and the other once for each further token. How many times 
 follows from the two ratios, weighted by the share of the time that each part takes. Their intervals are independent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

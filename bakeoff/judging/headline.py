@@ -1,7 +1,5 @@
 """What answers the question that a contest was asked: a latency, a rate, tokens, or the cost of many calls."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Many reports in the order of time. A history shows what was measured; only a comparison judges two runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Intervals of medians, means and percentiles, with the sources of their methods."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

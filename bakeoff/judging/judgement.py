@@ -1,7 +1,5 @@
 """Turns a report into a `Judgement`: everything that any output shows, computed once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

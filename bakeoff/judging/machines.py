@@ -4,8 +4,6 @@ Each machine is judged by its own report. Cells of two machines never shared a r
 between them: one machine is called faster than another only where the intervals of their medians do not overlap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ is in both. Sources: Student's t for scores of any kind; for right or wrong, Tan
 two paired shares (Statistics in Medicine 17, 1998), and McNemar's exact test (Psychometrika 12, 1947).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

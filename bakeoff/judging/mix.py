@@ -6,8 +6,6 @@ the intervals add up as squares (Zou and Donner, Construction of confidence limi
 Medicine 27, 2008). What a ratio allows to say is decided as in a single contest (`judging.decision`).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Finds the cells of a contest that no other cell dominates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 

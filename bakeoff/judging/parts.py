@@ -1,7 +1,5 @@
 """Readers of the parts that a record may lack, such as its latency or its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Contests across several precisions: the best of each, and such contests in several reports. Pure functions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Sequence
 

@@ -1,7 +1,5 @@
 """What an hour of a machine costs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Self

@@ -5,8 +5,6 @@ architectures", CACM 52(4), 2009. It assumes that weights, inputs and outputs mo
 level of memory that can hold them all between calls.
 """
 
-from __future__ import annotations
-
 from bakeoff.records.schema import Ceilings, Latency, MemoryLevel, Roofline, Work
 
 

@@ -1,7 +1,5 @@
 """Reduces the single calls of a cell to what charts and titles show of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

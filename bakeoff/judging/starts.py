@@ -1,7 +1,5 @@
 """Judges what it takes to start: the median of each stage, who answers first, and what a deployment requires."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The report on a run that is stored on disk, with latencies fitted to all that it holds so far."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime

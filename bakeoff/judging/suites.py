@@ -4,8 +4,6 @@ A suite is at least `MIN_MODELS` models in one task, on one device, in one preci
 every ranked backend passed, since each backend's own selection would flatter the one that fails where it is slow.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, defaultdict

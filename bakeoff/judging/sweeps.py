@@ -1,7 +1,5 @@
 """Finds contests that differ in one dimension only, and turns them into lines over that dimension."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

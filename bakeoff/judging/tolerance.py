@@ -1,7 +1,5 @@
 """Without a required metric, a contest across precisions is won within the rounding of the first: pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

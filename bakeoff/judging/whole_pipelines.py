@@ -1,7 +1,5 @@
 """Is a pipeline with the winners in place faster than the original? Both were called in turn, in the same rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import ContestJudgement

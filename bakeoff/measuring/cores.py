@@ -1,7 +1,5 @@
 """The cores that this process may use. No other library is imported here."""
 
-from __future__ import annotations
-
 import os
 
 SPARE_CORES = 8

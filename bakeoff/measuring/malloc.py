@@ -1,7 +1,5 @@
 """The memory allocator that workers start with. A deployment can start with the same one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

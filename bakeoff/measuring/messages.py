@@ -5,8 +5,6 @@ controller starts a worker with an `Assignment`, and a worker that measures a ce
 worker tells of itself by `Event`s.
 """
 
-from __future__ import annotations
-
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal

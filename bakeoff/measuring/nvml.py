@@ -1,7 +1,5 @@
 """What NVIDIA's management library (NVML) tells of a GPU, without waking the GPU up."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Short questions to this machine, each answered by a worker of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every message between the controller and a fork server, which takes an `Order` at a time and answers by `Notice`s."""
 
-from __future__ import annotations
-
 import array
 import socket
 from typing import Annotated

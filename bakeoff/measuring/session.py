@@ -1,7 +1,5 @@
 """What comes between a plan and its records: the common part of every way to run contests."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which of a user's environment variables reach a worker. No other library is imported here."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """The versions of libraries that are installed beside this interpreter."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from importlib import metadata

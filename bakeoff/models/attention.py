@@ -1,7 +1,5 @@
 """Softmax attention alone, written out or fused. It shows the cost of its scores, which grow with the square of seq."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes

@@ -1,7 +1,5 @@
 """One attention block written out: three projections, scaled scores, softmax, and the weighted sum."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

@@ -1,7 +1,5 @@
 """Attention in two ways, for `attention` and `transformer_lm`. This file imports torch."""
 
-from __future__ import annotations
-
 import math
 
 import torch

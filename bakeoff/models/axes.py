@@ -1,7 +1,5 @@
 """Names for axes of inputs that a file leaves open and does not name itself."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 

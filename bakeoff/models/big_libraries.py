@@ -3,8 +3,6 @@
 Importing transformers takes 2.6 s of a core (version 5, an AMD EPYC), which each process of each cell took again.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Collection

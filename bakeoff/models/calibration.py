@@ -1,7 +1,5 @@
 """The data that int8 fixes its ranges with: given by the user where possible, and never what a build is judged by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

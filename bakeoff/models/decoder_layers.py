@@ -3,8 +3,6 @@
 Each part is a module, so that it can be compiled alone (`--surgical`) beside layers that a compiler cannot read.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -4,8 +4,6 @@
 exporters do not take, so the eager cell and the compiled cells would compute different graphs.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """A decoder with linear layers in float8, which a compiler cannot read, and other layers between them."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

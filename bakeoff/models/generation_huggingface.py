@@ -4,8 +4,6 @@ transformers gets a cache whose layers are nothing but the tensors that the grap
 masks, so that it keeps no state. Its interface for attention functions gets one that does not repeat keys in a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

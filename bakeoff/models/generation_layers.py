@@ -1,7 +1,5 @@
 """The two graphs of `bakeoff.models.transformer_lm`, over its own layers. This file imports torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 The hub's address and the folder of the cache are huggingface_hub's own: HF_ENDPOINT, HF_HOME and HF_HUB_CACHE.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator

@@ -17,8 +17,6 @@ Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are
 all stay in their range. Constants and zeros among real numbers change a little.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

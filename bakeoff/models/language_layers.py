@@ -1,7 +1,5 @@
 """The layers of `bakeoff.models.transformer_lm`. This file imports torch, so only workers import it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@
 with the process that asks. A process that has imported torch already answers its own questions.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """A chain of matrix products. Vendor libraries already do these best, so compiling gains little."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

@@ -1,7 +1,5 @@
 """Elementwise work, reductions, a normalisation and small matrix products in turn, for compilers that fuse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

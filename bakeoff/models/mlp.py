@@ -1,7 +1,5 @@
 """A perceptron so small that a backend's cost per call decides, and not its multiplications."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

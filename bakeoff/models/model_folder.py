@@ -1,7 +1,5 @@
 """The folder of one model, as Hugging Face's libraries write it: config.json, and weights as safetensors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The modules of matmul_chain, attention_block and mixed_ops. This file imports torch, so only workers import it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

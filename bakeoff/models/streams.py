@@ -3,8 +3,6 @@
 Every model has them. Its inputs are made at eight sizes from the lowest to the highest, and its weights at the highest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

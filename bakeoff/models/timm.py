@@ -1,7 +1,5 @@
 """An image model of timm, with random weights: `timm:NAME`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

@@ -1,7 +1,5 @@
 """A model of torchvision, with random weights: `torchvision:NAME`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes

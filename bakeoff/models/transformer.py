@@ -1,7 +1,5 @@
 """A transformer encoder over embeddings: attention, layer normalisation, and two large matrix products."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from bakeoff.models.base import Dimension, Family, LoadedModel, Sizes

@@ -1,7 +1,5 @@
 """Expands `--backends` into the modes of backends that it stands for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from bakeoff import backends, models

@@ -1,7 +1,5 @@
 """Which cells of `best` need not be built, by what is known before anything is: pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff import backends

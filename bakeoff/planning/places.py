@@ -1,7 +1,5 @@
 """The places of a pool: GPUs, or sets of cores, on each of which one contest is measured at a time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Ranges of sizes that one build serves, as `--dynamic seq=16:512` asks for them. This is pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Estimates how long a run takes, from usual times and then from those that it has seen, and divides a time budget."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re

@@ -1,7 +1,5 @@
 """What options of a run mean: each value is read once from what a user types, and spells itself in the same way."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keeps what backends have built, such as an .onnx or an engine: one folder for each cell, below the run's folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

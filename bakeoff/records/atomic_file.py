@@ -1,7 +1,5 @@
 """Files that several processes share: written so that no reader sees a part of them, or locked."""
 
-from __future__ import annotations
-
 import os
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """Where a cell loses precision, or what of its model fails: the smallest part that does so alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from enum import StrEnum

@@ -4,8 +4,6 @@ A form is data that JSON holds. With it, an exported folder is called like the m
 flat tensors. Nothing here imports torch, because some folders are used without it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The state of the machine while something was measured."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from bakeoff.records.frozen import Frozen

@@ -3,8 +3,6 @@
 Doubts that only the whole contest shows, such as a narrow lead, are in `bakeoff.judging.doubts`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

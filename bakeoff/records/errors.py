@@ -7,8 +7,6 @@ BakeoffError            an error that is shown as one line, never as a traceback
 └── NotServed           what was built does not serve a call with such arguments
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 from collections.abc import Iterable

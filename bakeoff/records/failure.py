@@ -1,7 +1,5 @@
 """Why a cell failed, in parts: who reads it need not take a sentence apart."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from bakeoff.records.frozen import Frozen

@@ -1,7 +1,5 @@
 """The base of everything in a report."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

@@ -1,7 +1,5 @@
 """Finds this package on disk, and lets another interpreter import it without anything that lies beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -1,7 +1,5 @@
 """What installed distributions bring. Reading it takes tens of milliseconds, so it is read once for a search path."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from importlib import metadata

@@ -1,7 +1,5 @@
 """What a profiled call of a cell consists of: kernels and operators, by the modules of the user's model."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from pydantic import Field

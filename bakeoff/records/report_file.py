@@ -1,7 +1,5 @@
 """Reads and writes `report.json`, from which everything else of a run's output can be rendered again."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

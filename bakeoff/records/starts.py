@@ -1,7 +1,5 @@
 """What it takes to start an exported folder: the times of fresh processes, their memory, and sizes on disk."""
 
-from __future__ import annotations
-
 import statistics
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Makes outside text safe to show, and spells latencies, shares and lists the same everywhere."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What was found out about a model before it was judged: what its answers depend on, and what its calls change."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 
 from bakeoff.records.frozen import Frozen

@@ -1,7 +1,5 @@
 """Says what a bisection found: a line for each step, and the first slow version."""
 
-from __future__ import annotations
-
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.records.text import listed

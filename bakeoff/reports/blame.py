@@ -1,7 +1,5 @@
 """Says what a cell's error or failure comes from, and which modules must stay in float32."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

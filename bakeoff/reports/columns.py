@@ -1,7 +1,5 @@
 """The columns of the table of cells: terminal, Markdown, page and CSV print this one list."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 

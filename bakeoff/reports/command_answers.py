@@ -1,7 +1,5 @@
 """What the commands beside a run print with `--json`, for programs. docs/json.md lists every key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path

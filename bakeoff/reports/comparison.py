@@ -3,8 +3,6 @@
 The Markdown has the verdict first and one table; the rest is folded away. The page prints the same list of columns.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the command line prints, and the files that it writes for a report."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What a deployment costs over its life, as one table and sentences. Every output prints them unescaped."""
 
-from __future__ import annotations
-
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.records.text import listed

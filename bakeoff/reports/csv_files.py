@@ -1,7 +1,5 @@
 """The CSV files of a report, for a spreadsheet or a data frame. What is not known of a cell is an empty field."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What there is to doubt of a contest or a record, as sentences: what it means, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 

@@ -1,7 +1,5 @@
 """The table of dynamic builds: what one build for a range of sizes costs, a row for each configuration."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange

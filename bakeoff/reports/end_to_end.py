@@ -1,7 +1,5 @@
 """What a whole request takes, in words and as a table, where more than the model belongs to it."""
 
-from __future__ import annotations
-
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN

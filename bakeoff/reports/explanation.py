@@ -1,7 +1,5 @@
 """Shows where the time of a call goes: as a table in Markdown, as JSON, and as a trace for Chrome and Perfetto."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

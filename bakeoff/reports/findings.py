@@ -4,8 +4,6 @@ A title claims only what the judgement has established. Who wins, ties or is und
 that of the marks in the chart.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

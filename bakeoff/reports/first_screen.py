@@ -3,8 +3,6 @@
 A terminal shows it last, where the reader looks. Nothing here is escaped.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass

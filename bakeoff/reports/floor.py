@@ -1,7 +1,5 @@
 """What keeps each cell from the floor, as sentences. Every output prints them; none is escaped yet."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import DECODE, KernelTimes
 from bakeoff.records.text import one_line, percent, spell_ms

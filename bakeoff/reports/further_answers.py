@@ -1,7 +1,5 @@
 """What a contest answers beside the latency of a call, for every output, such as what it takes to start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import ContestJudgement

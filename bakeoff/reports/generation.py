@@ -1,7 +1,5 @@
 """Whole generations, as columns and sentences. Every output prints them; none is escaped yet."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated

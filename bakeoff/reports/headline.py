@@ -1,7 +1,5 @@
 """The first line of an answer in words: who, how good, how much better than eager, and how surely."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.certainty import Certainty

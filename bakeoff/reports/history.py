@@ -1,7 +1,5 @@
 """Reads many reports and shows the median of each cell from run to run, and where machine or software changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

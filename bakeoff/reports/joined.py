@@ -1,7 +1,5 @@
 """Joins the reports of several runs, such as shards on several machines, into one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

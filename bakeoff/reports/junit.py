@@ -1,7 +1,5 @@
 """JUnit's XML, which CI systems show as tests: one test case for each cell."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

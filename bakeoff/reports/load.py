@@ -1,7 +1,5 @@
 """What a contest carried under load, as columns and sentences. Every output prints them; none is escaped yet."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from bakeoff.judging.contest import ContestJudgement

@@ -1,7 +1,5 @@
 """Tells of the machine and the method of a report, in plain text that Markdown and the page lay out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Shows which of several machines to rent, from one report of each."""
 
-from __future__ import annotations
-
 from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import first, listed, spell_ms

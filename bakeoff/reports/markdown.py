@@ -1,7 +1,5 @@
 """Makes Markdown of all that a report has, for GitHub: the winners, then each contest, then how it was measured."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The user's own metrics of the best build, in a few words for the answer of a contest."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.metrics import MetricJudgement

@@ -1,7 +1,5 @@
 """The verdict over recorded calls of several sizes, and its table: a row for each backend, a column for each size."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from bakeoff.judging.certainty import Certainty

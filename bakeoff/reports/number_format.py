@@ -1,7 +1,5 @@
 """Writes numbers and facts as text: the same on a terminal, in Markdown, on the page and in charts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

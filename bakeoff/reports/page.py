@@ -5,8 +5,6 @@ module that paints the charts, and as JSON without markup characters for the scr
 script but this one, which it knows by its hash.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

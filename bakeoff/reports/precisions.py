@@ -1,7 +1,5 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.find_doubts import is_coarse

@@ -3,8 +3,6 @@
 Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal does that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.certainty import Certainty

@@ -3,8 +3,6 @@
 Everything else is in `details.md` and on the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes a static site of many runs, and their answers as Markdown for a model card."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

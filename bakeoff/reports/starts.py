@@ -1,7 +1,5 @@
 """Says what it takes to start: who answers first, the table, what the numbers mean, and the answer as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Writes what `bakeoff start` has measured into a folder: the samples as JSON, a page of Markdown, and its figure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bakeoff.judging.starts import StartsJudgement, judge_starts

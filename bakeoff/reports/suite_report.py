@@ -1,7 +1,5 @@
 """What a report says of a suite: the columns of its tables and its sentences, the same for every output."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

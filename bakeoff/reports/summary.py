@@ -1,7 +1,5 @@
 """A summary in Markdown for the page of a CI job or a comment on a pull request: at most `MAX_LINES` lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.compare import Comparison, Outcome

@@ -1,7 +1,5 @@
 """Columns, which say how a value is written and on which surfaces it stands, and tables of texts made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto

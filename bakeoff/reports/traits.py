@@ -1,7 +1,5 @@
 """What a model does beside computing outputs from its inputs, in a sentence for each trait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from bakeoff.judging.judgement import ContestJudgement

@@ -1,7 +1,5 @@
 """A report on disk: `report.json` is the truth; everything beside it is rendered from that and can be made again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A task starts the same controller process as a place of a pool does, in a folder
 actor beside the driver, which writes records into the run's folder the moment they come.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -4,8 +4,6 @@ It sends an event and waits for a `Reply`. The process that handed it the contes
 takes no time from what is measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Contests side by side: a controller process at each place of a pool, and one schedule that hands them contests."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -1,7 +1,5 @@
 """Chooses the next contest of a pool, and decides what happens to one that lost its place. It is pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from bakeoff.planning.plan import Contest

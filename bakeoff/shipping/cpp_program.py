@@ -1,7 +1,5 @@
 """`bakeoff export --format cpp`: a program in C++ that loads what a backend has built, with what CMake needs."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

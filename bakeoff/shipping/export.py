@@ -5,8 +5,6 @@ The folder holds the artefact, `sample.npz` with an input and the outputs that i
 another process can load, so the model is exported anew as a program, which `load.py` compiles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The winners of a pipeline's parts, as one folder, and what puts them in place."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

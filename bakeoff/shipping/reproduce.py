@@ -4,8 +4,6 @@ A script can be written on a machine that cannot run it. tests/shipping/test_rep
 compare scripts with the backends.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """The part of a reproducing script that makes the model and its inputs, for each source of models."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The templates lie in `scripts` beside this file, and those of a backend with the
 the library would write, so they repeat the set-up of each backend. Neither torch nor a compiler is imported here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -4,8 +4,6 @@ Every process has private, empty caches for what compilers keep, as a new contai
 folder as a user would, stage by stage; `scripts/start_stages.py` stamps the end of each.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """`bakeoff export --format triton`: a model repository of Triton Inference Server with what a cell has built."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

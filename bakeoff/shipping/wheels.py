@@ -1,7 +1,5 @@
 """The smallest environment that runs a script: its distributions with all that they need, and their sizes on disk."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import sysconfig

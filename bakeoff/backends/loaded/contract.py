@@ -1,7 +1,5 @@
 """What `bakeoff.load` gives to the loader of a backend, and what it wants back. Nothing here imports a library."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """OpenVINO over arrays of NumPy, without torch. Each thread has an inference request of its own."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A CUDA stream of its own for work that uses fixed buffers or a library's own stream, in order with its callers'."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

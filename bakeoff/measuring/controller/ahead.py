@@ -5,8 +5,6 @@ comes in order: a process that has loaded is stopped until its epoch comes. One 
 anything is timed, and goes on while processes are checked, end, or warm up.
 """
 
-from __future__ import annotations
-
 from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import Build, Built, Failed, PhaseBegun, PhaseEnded, ReadyToBuild

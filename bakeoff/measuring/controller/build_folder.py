@@ -4,8 +4,6 @@ Modes that start from the same artefact are one family, such as `onnx` and its C
 what they share, and the others wait for it. Every record has the phases that its cell would take alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The record of a cell, from what its processes have told: numbers, doubts, missing placement, causes of death."""
 
-from __future__ import annotations
-
 import math
 import signal
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What the cells of one contest have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

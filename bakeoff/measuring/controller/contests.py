@@ -1,7 +1,5 @@
 """Bringing a contest to its records: what makes no sense ends at once, then comes the reference, then the cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What cannot be read is None.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What must be known before cells are measured: the reference they are checked against, and the machine's ceilings."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import os

@@ -1,7 +1,5 @@
 """A process of a cell while it lives, with what it has told so far."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Has a worker find which axes of a model's inputs a dynamic build must leave open, before anything is measured."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The interface for progress. It is called between bursts only, never while a cell is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

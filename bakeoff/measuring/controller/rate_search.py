@@ -1,7 +1,5 @@
 """Finds the highest rate at which latencies stay under a limit: pure, so that tests need no load."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ This is the one place where the harness asks judging how far measuring has come:
 they are precise, and which pairs are undecided.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

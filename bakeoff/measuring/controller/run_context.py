@@ -1,7 +1,5 @@
 """What the contests of one run have in common."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 library, and little of Bakeoff.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

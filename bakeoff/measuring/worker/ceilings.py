@@ -1,7 +1,5 @@
 """The rates that this machine reaches at best: floating-point operations, and bytes moved at each level of memory."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

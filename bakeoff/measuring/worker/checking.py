@@ -10,8 +10,6 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Sequence

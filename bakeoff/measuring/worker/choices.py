@@ -4,8 +4,6 @@ While eager computes the reference, `ChoiceWatch` notes which of the outputs are
 Where the indices of a build differ, the values that they choose are compared in their place (`worker.accuracy`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

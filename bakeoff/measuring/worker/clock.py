@@ -1,7 +1,5 @@
 """The one clock. Every latency in every report is: synchronise, read, run, synchronise, read."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

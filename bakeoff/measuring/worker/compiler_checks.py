@@ -1,7 +1,5 @@
 """What torch has found out about the C++ compiler, kept once for a machine beside torch's precompiled headers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

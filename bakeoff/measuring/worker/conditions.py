@@ -1,7 +1,5 @@
 """What the machine did during a burst. It is read before and after the burst, never in it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -6,8 +6,6 @@ elements and in the worst one, are compared with those of random halves. Whateve
 blamed with a probability of at most `FALSE_ALARM`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Calls the user's own `evaluate` with a `predict` that behaves like the model, for a build or for the reference."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@
 some operators have no float64, such as the grouped products of a mixture of experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

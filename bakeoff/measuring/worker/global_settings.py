@@ -1,7 +1,5 @@
 """Global settings of torch that a model's file or its calls may change, and that must be the same for every cell."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

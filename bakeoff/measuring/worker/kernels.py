@@ -3,8 +3,6 @@
 A trace slows the host down, but not what runs on the GPU. So only times on the GPU are read from it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

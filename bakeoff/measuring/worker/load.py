@@ -4,8 +4,6 @@ The generator runs in this process and calls `issue` whenever requests are due. 
 which a request was to be sent, so that a late generator hides nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import re

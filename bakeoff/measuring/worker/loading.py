@@ -1,7 +1,5 @@
 """A cell's model, ready to be called: loaded, on its device, in its precision, in the mode of its task."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The worker process: it does one job, such as building and measuring one cell, and tells the controller of it."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import importlib

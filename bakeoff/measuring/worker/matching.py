@@ -5,8 +5,6 @@ returns a flat tuple of tensors in the same order. It may leave out numbers that
 they are constants of the graph, but no other output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Measures the memory of a cell's process, on the host and on the device."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

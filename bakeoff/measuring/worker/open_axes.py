@@ -3,8 +3,6 @@
 Nobody writes them down. The weights are compared as well, since one build has one set of them.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ with the source of its class, and of what that refers to; its attributes are set
 that torch.export takes is also written as the graph that this traces.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

@@ -1,7 +1,5 @@
 """Using dispatch modes without importing torch's compiler."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -4,8 +4,6 @@
 Unsupported.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """Profiles a cell: it is built with kernels that keep the names of modules, and called with and without a profiler."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import statistics

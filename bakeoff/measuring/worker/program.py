@@ -1,7 +1,5 @@
 """Writes a cell's model as a program of torch.export, with its weights, that torch loads without the model's source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """The files that cells are checked against: the reference of the input sets, and those of what else must be right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

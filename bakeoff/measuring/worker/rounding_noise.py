@@ -4,8 +4,6 @@ Where an answer is lost to rounding, as in a difference of two large sums, eager
 says little about that of another order of the same sums. Runs with noise show how far rounding can move the answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

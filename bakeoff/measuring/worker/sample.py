@@ -3,8 +3,6 @@
 What is exported is checked with it. Types that NumPy lacks are kept as raw words: bfloat16 as uint16, float8 as uint8.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ devices (there is no int8 convolution on CUDA). Rounding operands and multiplyin
 result as a kernel that accumulates exactly, up to the rounding of that product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Digests of tensors by their content, and not by where they lie."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

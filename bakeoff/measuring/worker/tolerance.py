@@ -20,8 +20,6 @@ precision's type. The floor is relative to the size of the output, because outpu
   torch.testing's `rtol` for bfloat16.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

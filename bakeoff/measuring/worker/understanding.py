@@ -4,8 +4,6 @@ Where answers are compared, each call must begin as its counterpart did: `AlikeC
 the seed of a random model, and gives copies to a model that writes into its inputs. For other models it does nothing.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import traceback

@@ -3,8 +3,6 @@
 Nothing that differs from process to process may be in it, such as addresses. What is unknown is told by its type alone.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import csv

@@ -1,7 +1,5 @@
 """Where Python reads the value of a tensor while a model is called, and which choices a trace froze by that."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import linecache

@@ -3,8 +3,6 @@
 `paint` and `clean_svg` import matplotlib, only when something is painted: importing the writer must not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

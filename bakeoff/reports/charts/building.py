@@ -1,7 +1,5 @@
 """Charts of what building costs: its phases, and the build time against the latency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement

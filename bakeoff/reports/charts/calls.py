@@ -1,7 +1,5 @@
 """Charts of single calls: how their latencies are distributed, and how they moved over the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The chart of a comparison: how much longer each cell takes in the new run than in the base run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.change import Change

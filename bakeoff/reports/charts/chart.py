@@ -1,7 +1,5 @@
 """The description of a chart: axes and marks as plain values. `paint` turns it into a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Turns a figure of matplotlib into the SVG of a chart, without what a page has no use for."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The chart of total time over the number of calls, building included, relative to one cell's."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bakeoff.judging.contest import ContestJudgement

@@ -1,7 +1,5 @@
 """The chart of how the error of a cell grows along the forward pass of its model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The chart of many runs: the median latency of each cell from run to run, a chart for each contest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bakeoff.judging.history import History

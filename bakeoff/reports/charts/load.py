@@ -1,7 +1,5 @@
 """The chart of latency against the rate of requests, with the objective drawn in."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.load import LoadedCell, RatePoint
 from bakeoff.records.text import one_line

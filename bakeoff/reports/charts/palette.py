@@ -1,7 +1,5 @@
 """The colour and the shape of each configuration: the backend gives the hue, the mode the lightness and the shape."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The chart of a contest across precisions: what speed costs in error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

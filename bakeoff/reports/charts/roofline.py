@@ -1,7 +1,5 @@
 """The chart of the rate that each cell reaches below the roof that the machine's two ceilings make."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, name

@@ -1,7 +1,5 @@
 """Charts with a row for each cell of a contest: its latency, and its speed-up over the baseline."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import relation
 from bakeoff.judging.ranking import CALLED

@@ -1,7 +1,5 @@
 """The chart of starts: a stack of the stages until the first answer for each cell."""
 
-from __future__ import annotations
-
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.starts import STAGES, StartsJudgement
 from bakeoff.records.text import one_line

@@ -1,7 +1,5 @@
 """Charts over many models: the performance profile, and the map of models and backends."""
 
-from __future__ import annotations
-
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.reports import findings, suite_report
 from bakeoff.reports.charts.chart import LEFT_PT, Axis, Chart, Line, Mark, Tile

@@ -1,7 +1,5 @@
 """Charts over the sizes of a sweep: lines of latency and speed-up, and what compiling is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
