@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, ValidationError, model_validator
@@ -45,8 +45,8 @@ class Option:
     stored as it is written, so that a person can read it, and a run can be resumed.
     """
 
-    flags: tuple[str, ...]
     help: str
+    flags: tuple[str, ...] = ()  # without any, that of the field's name
     default: str = ""  # the default in words, where it is not a value
     in_record_command: bool = False  # it tells how a cell is measured or judged, so its record's command has it
     parse: Callable[[Any], Any] | None = None
@@ -100,7 +100,6 @@ def _known_devices(names: Names) -> Names:
 
 
 DYNAMIC = Option(
-    ("--dynamic",),
     "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes",
     parse=ranges.parse,
     spell=spell_named,
@@ -115,70 +114,53 @@ class Request(Frozen):
     """
 
     models: Annotated[
-        Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY, MODULE:FACTORY or SOURCE:NAME")
+        Names, Option("NAME[,NAME...], FILE.py:FACTORY, MODULE:FACTORY or SOURCE:NAME", flags=("--model", "--models"))
     ] = models.DEFAULT
-    backends: Annotated[
-        Names, Option(("--backends",), "NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")
-    ] = (ALL,)
+    backends: Annotated[Names, Option("NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")] = (ALL,)
     devices: Annotated[
         Names,
         Option(
-            ("--devices",),
             "cpu,cuda[:N]; contests side by side: cuda:all, cuda:0,cuda:1 or cpu:0-3,cpu:4-7",
             default="cuda if there is one, else cpu",
         ),
         AfterValidator(_known_devices),
     ] = ()
-    precision: Annotated[
-        tuple[Precision, ...], Option(("--precision",), ",".join(Precision)), BeforeValidator(_known_precisions)
-    ] = (Precision.FP32,)
-    separate: Annotated[
-        bool, Option(("--separate",), "A contest for each precision: by default they are one, with one table")
-    ] = False
-    task: Annotated[
-        str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)
-    ] = INFERENCE
-    set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
-        Field(default_factory=dict)
+    precision: Annotated[tuple[Precision, ...], Option(",".join(Precision)), BeforeValidator(_known_precisions)] = (
+        Precision.FP32,
     )
-    inputs: Annotated[
-        str, Option(("--inputs",), "FILE.pt with calls that bakeoff.record kept, or FILE.npz: arrays by parameter")
-    ] = ""
+    separate: Annotated[bool, Option("A contest for each precision: by default they are one, with one table")] = False
+    task: Annotated[str, Option(f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)] = INFERENCE
+    set: Annotated[dict[str, Names], Option("KEY=VALUE[,VALUE...] of the model; several values sweep")] = Field(
+        default_factory=dict
+    )
+    inputs: Annotated[str, Option("FILE.pt with calls that bakeoff.record kept, or FILE.npz: arrays by parameter")] = ""
     dynamic: Annotated[dict[str, Span], DYNAMIC] = Field(default_factory=dict)
-    seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
-    time_limit_s: Annotated[
-        float, Option(("--time-limit",), "Seconds that each cell may take", in_record_command=True)
-    ] = Field(default=600.0, gt=0, allow_inf_nan=False)
+    seed: Annotated[int, Option("Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
+    time_limit_s: Annotated[float, Option("Seconds that each cell may take", in_record_command=True)] = Field(
+        default=600.0, gt=0, allow_inf_nan=False
+    )
     min_time_s: Annotated[
-        float, Option(("--min-time",), "Seconds that each cell is sampled in three processes", in_record_command=True)
+        float, Option("Seconds that each cell is sampled in three processes", in_record_command=True)
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
         Option(
-            ("--processes",),
             "Fresh processes of each cell, at least; more where they disagree",
             default="3, and fewer of what is surely beaten",
             in_record_command=True,
         ),
     ] = Field(default=None, ge=1, le=100)
-    builds: Annotated[
-        int, Option(("--builds",), "Build each cell anew so often, in processes of its own", in_record_command=True)
-    ] = Field(default=1, ge=1, le=20)
+    builds: Annotated[int, Option("Build each cell anew so often, in processes of its own", in_record_command=True)] = (
+        Field(default=1, ge=1, le=20)
+    )
     schedule: Annotated[
         Schedule,
-        Option(
-            ("--schedule",),
-            "interleaved: rounds over all cells; sequential: one cell after another",
-            in_record_command=True,
-        ),
+        Option("interleaved: rounds over all cells; sequential: one cell after another", in_record_command=True),
     ] = "interleaved"
-    start_method: Annotated[
-        StartMethod, Option(("--start-method",), "auto, forkserver or spawn", in_record_command=True)
-    ] = "auto"
+    start_method: Annotated[StartMethod, Option("auto, forkserver or spawn", in_record_command=True)] = "auto"
     malloc: Annotated[
         Malloc,
         Option(
-            ("--malloc",),
             "The allocator that cells start with: glibc, glibc-tuned (which keeps memory), jemalloc or tcmalloc",
             default="as the environment says",
             in_record_command=True,
@@ -187,21 +169,16 @@ class Request(Frozen):
     strict: Annotated[
         bool,
         Option(
-            ("--strict",),
             "A cell that ran only in part where it was asked to has failed; a slow place of a pool is refused",
             in_record_command=True,
         ),
     ] = False
     calls: Annotated[
-        int | None,
-        Option(
-            ("--calls",), "Compare what so many calls cost, building and first call included", in_record_command=True
-        ),
+        int | None, Option("Compare what so many calls cost, building and first call included", in_record_command=True)
     ] = Field(default=None, ge=1)
     require: Annotated[
         Requirements,
         Option(
-            ("--require",),
             "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
             in_record_command=True,
             parse=Requirements.parse,
@@ -210,7 +187,6 @@ class Request(Frozen):
     starts: Annotated[
         bool,
         Option(
-            ("--starts",),
             "Also start what the best have built in fresh processes, as bakeoff start does: --require 'start_s<1'",
             in_record_command=True,
         ),
@@ -218,19 +194,17 @@ class Request(Frozen):
     evaluate: Annotated[
         str,
         Option(
-            ("--evaluate",),
             "FILE.py:FUNCTION that says how good a build is: evaluate(predict) returns metrics by name",
             default="evaluate(predict) in the model's file, if it has one",
             in_record_command=True,
         ),
     ] = ""
     evaluate_timeout_s: Annotated[
-        float, Option(("--evaluate-timeout",), "Seconds that evaluate may take for each build", in_record_command=True)
+        float, Option("Seconds that evaluate may take for each build", in_record_command=True)
     ] = Field(default=600.0, gt=0, allow_inf_nan=False)
     budget: Annotated[
         Duration | None,
         Option(
-            ("--budget",),
             "Time for the whole run, such as 90s or 5m: the best verdict that it allows",
             parse=optional(Duration.parse_budget),
         ),
@@ -238,7 +212,6 @@ class Request(Frozen):
     load: Annotated[
         Traffic | None,
         Option(
-            ("--load",),
             "Serve requests: server, offline, single-stream or multi-stream:8",
             in_record_command=True,
             parse=optional(Traffic.parse),
@@ -247,7 +220,6 @@ class Request(Frozen):
     slo: Annotated[
         Objective | None,
         Option(
-            ("--slo",),
             "With --load server, what must hold: 'p99_ms<20'",
             in_record_command=True,
             parse=optional(parse_objective),
@@ -257,7 +229,6 @@ class Request(Frozen):
     soak_s: Annotated[
         float | None,
         Option(
-            ("--soak",),
             "Seconds that each cell serves at the rate found",
             default=f"{USUAL_SOAK_S:g}, of the two best cells",
             in_record_command=True,
@@ -267,16 +238,12 @@ class Request(Frozen):
     price: Annotated[
         Price | None,
         Option(
-            ("--price",),
-            "What an hour of this machine costs, such as 2.5/h",
-            in_record_command=True,
-            parse=optional(Price.parse),
+            "What an hour of this machine costs, such as 2.5/h", in_record_command=True, parse=optional(Price.parse)
         ),
     ] = None
     env: Annotated[
         dict[str, str],
         Option(
-            ("--env",),
             f"NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs {OF_WORKERS}",
             parse=parse_interpreters,
             spell=spell_named,
@@ -286,34 +253,25 @@ class Request(Frozen):
     surgical: Annotated[
         Names,
         Option(
-            ("--surgical",),
             "What inductor/surgical compiles: 'layers.*.rope,norm'",
             default="what the model names",
             in_record_command=True,
         ),
     ] = ()
-    cluster: Annotated[
-        str, Option(("--cluster",), "auto, or the address of a Ray cluster: contests run on its nodes")
-    ] = ""
+    cluster: Annotated[str, Option("auto, or the address of a Ray cluster: contests run on its nodes")] = ""
     shard: Annotated[
         Shard | None,
         Option(
-            ("--shard",),
             "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines",
             parse=optional(Shard.parse),
         ),
     ] = None
-    fresh: Annotated[
-        bool, Option(("--fresh",), "Build everything anew, also what an earlier run has built (bakeoff cache list)")
-    ] = False
-    no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
+    fresh: Annotated[bool, Option("Build everything anew, also what an earlier run has built (bakeoff cache list)")] = (
+        False
+    )
+    no_artifacts: Annotated[bool, Option("Do not keep what backends have built")] = False
     artifact_limit: Annotated[
-        Size,
-        Option(
-            ("--artifact-limit",),
-            "Size of what is kept, of all cells together; faster cells come first",
-            parse=Size.parse_limit,
-        ),
+        Size, Option("Size of what is kept, of all cells together; faster cells come first", parse=Size.parse_limit)
     ] = Size(2e9)
     runs: tuple[Part, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
@@ -402,11 +360,12 @@ class Part(Frozen):
         return own | {"set": request.set | self.set}
 
 
-OPTIONS = {
-    name: next(one for one in field.metadata if isinstance(one, Option))
-    for name, field in Request.model_fields.items()
-    if name != "runs"
-}
+def _option_of(name: str) -> Option:
+    option = next(one for one in Request.model_fields[name].metadata if isinstance(one, Option))
+    return replace(option, flags=option.flags or (f"--{name.removesuffix('_s').replace('_', '-')}",))
+
+
+OPTIONS = {name: _option_of(name) for name in Request.model_fields if name != "runs"}
 """The option of each field of a request."""
 
 
