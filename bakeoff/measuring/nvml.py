@@ -59,24 +59,16 @@ def device_free_bytes(index: int) -> int | None:
 def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any]] = nvml) -> int | None:
     """Return the highest clock of a CUDA device's multiprocessors, or None where NVML does not tell."""
     with opened() as library:
-        if library is None:
-            return None
-        try:
-            return int(library.nvmlDeviceGetMaxClockInfo(handle(library, index), library.NVML_CLOCK_SM))
-        except library.NVMLError:  # a slice of a GPU does not tell
-            return None
+        card = card_at(library, index)
+        return card.ask("nvmlDeviceGetMaxClockInfo", library.NVML_CLOCK_SM) if card else None
 
 
 def compute_capability(index: int) -> tuple[int, int] | None:
     """Return a CUDA device's version, as (9, 0), or None where NVML does not tell. CUDA's driver is not initialised."""
     with nvml() as library:
-        if library is None:
-            return None
-        try:
-            major, minor = library.nvmlDeviceGetCudaComputeCapability(handle(library, index))
-        except library.NVMLError:
-            return None
-        return int(major), int(minor)
+        card = card_at(library, index)
+        version = card.ask("nvmlDeviceGetCudaComputeCapability") if card else None
+        return (version[0], version[1]) if version else None
 
 
 class Card:
@@ -114,6 +106,14 @@ class Card:
             return None
 
 
+def card_at(library: Any, index: int) -> Card | None:
+    """Return a CUDA device, or None without NVML or such a device."""
+    if library is not None:
+        with contextlib.suppress(library.NVMLError):
+            return Card(library, handle(library, index))
+    return None
+
+
 def cards(library: Any) -> list[Card]:
     """Return the GPUs that NVML tells of, or none without it."""
     count = 0 if library is None else library.nvmlDeviceGetCount()
@@ -125,14 +125,7 @@ class GpuWatch:
 
     def __init__(self, index: int | None, library: Any = None) -> None:
         """Without an `index` there is nothing to read. Tests pass a `library` of their own."""
-        self._card: Card | None = None
-        if index is None:
-            return
-        library = library or import_pynvml()
-        if library is None:
-            return
-        with contextlib.suppress(library.NVMLError):  # there may be no such GPU
-            self._card = Card(library, handle(library, index))
+        self._card = None if index is None else card_at(library or import_pynvml(), index)
 
     def read(self) -> Mapping[str, Any]:
         """Return fields of `Conditions`: none without NVML or the GPU."""
