@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -112,6 +113,9 @@ class Launcher(ABC):
     def branch_note(self) -> str:
         """What a reader should know of workers that come from a branch, or nothing."""
         return ""
+
+    def begin_close(self) -> None:  # noqa: B027 - only some have a server
+        """Tell its server to leave if no worker is alive, and do not wait. None can be started after it."""
 
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
@@ -294,7 +298,10 @@ class Launchers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # all servers leave side by side
+            for each in (*self._launchers, *self._further.values()):
+                each.begin_close()
         # the last one first: the first one's folder holds what the workers of the others use
         with contextlib.ExitStack() as stack:
             for each in self._launchers:
@@ -387,6 +394,12 @@ class ForkLauncher(Launcher):
     def _how_it_ended(self) -> str:
         status = self._started.process.wait()
         return f"the fork server ended (status {status}): its last words are above; try --start-method spawn"
+
+    def begin_close(self) -> None:
+        workers = [*self._workers, *(self._branch._workers if self._branch else ())]
+        if all(worker.is_over for worker in workers):
+            with contextlib.suppress(OSError):  # it is gone
+                self._started.control.shutdown(socket.SHUT_RDWR)
 
     def _close(self) -> None:
         if self._branch is not None:
