@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from bakeoff.api.result import Result, result_at
 from bakeoff.judging.constraints import Requirements
-from bakeoff.measuring.controller.server_start import OURS, new_folder, remove_folder
+from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.planning import config as options_file
 from bakeoff.records.errors import UsageError
 
@@ -334,7 +334,7 @@ def _travelling(model: object, inputs: object, evaluate: Callable[..., Any] | No
         raise UsageError(
             "inputs are missing: give the arguments of a call, such as compare(model, torch.randn(1, 3, 224, 224))"
         )
-    with _folder_that_travels() as folder:
+    with temporary_folder("live") as folder:
         fields: dict[str, Any] = {}
         if evaluate is not None:
             fields["evaluate"] = live_model.save_evaluate(evaluate, folder)
@@ -370,7 +370,7 @@ def _travelling_parts(
     gpus = {gpu for module in modules.values() if (gpu := _gpu_of(module))}
     if len(gpus) > 1:
         raise UsageError(f"the parts lie on {', '.join(sorted(gpus))}: name one of them as devices")
-    with _folder_that_travels() as folder:
+    with temporary_folder("live") as folder:
         runs = []
         for name, module in modules.items():
             (folder / name).mkdir()
@@ -383,16 +383,6 @@ def _travelling_parts(
             runs.append(run)
         names = tuple(model for run in runs for model in run["models"])
         yield _Travelling(names, folder, {"runs": tuple(runs), **({"devices": tuple(gpus)} if gpus else {})})
-
-
-@contextlib.contextmanager
-def _folder_that_travels() -> Iterator[Path]:
-    """Make a folder for what the run takes along, where TMPDIR says."""
-    folder = new_folder(f"{OURS}live-")
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
 
 
 def _are_several(inputs: object) -> bool:

@@ -12,7 +12,6 @@ import platform
 import re
 import socket
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Self, cast
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place, divide_cores, physical_cores
@@ -241,10 +241,10 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
     import ray
 
     place = place_of_task(request, gpus, ray.get_gpu_ids())
-    with tempfile.TemporaryDirectory(prefix="bakeoff-node-") as folder:
-        store = Store.create(Path(folder) / "run", request, [planned.cell.id for planned in contest.cells], "")
+    with temporary_folder("node") as folder:
+        store = Store.create(folder / "run", request, [planned.cell.id for planned in contest.cells], "")
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
-        begin, log = StartController(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log"
+        begin, log = StartController(place, request, (contest,), max(1, gpus)), folder / "controller.log"
         is_shared = started_in.is_dir()
         controller = Controller(begin, log, started_in if is_shared else None)
         try:

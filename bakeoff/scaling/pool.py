@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
@@ -18,7 +17,7 @@ from typing import Self
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
 from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.server_start import command_of
+from bakeoff.measuring.controller.server_start import command_of, temporary_folder
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place
@@ -106,7 +105,7 @@ class Pool:
 
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
-        self._logs = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bakeoff-pool-")))
+        self._logs = self._stack.enter_context(temporary_folder("pool"))
         self._stack.callback(self._end_all)
         return self
 

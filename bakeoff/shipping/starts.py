@@ -33,6 +33,7 @@ from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.starts import Start, StartedCell, Starts
@@ -148,12 +149,12 @@ def _start(
     ends_s: float = math.inf,
 ) -> list[StartedCell]:
     """Export the cells of these records, start them in turns, and return what came out, in the same order."""
-    with tempfile.TemporaryDirectory(prefix="bakeoff-start-") as temporary:
+    with temporary_folder("start") as temporary:
         prepared: list[Contender | StartedCell] = []
         for number, record in enumerate(records):
             progress(f"exporting {record.cell.label}")
-            prepared.append(_prepare(report, run, record, Path(temporary) / str(number)))
-            if programs and (program := _prepare_program(run, record, Path(temporary) / f"{number}-cpp", progress)):
+            prepared.append(_prepare(report, run, record, temporary / str(number)))
+            if programs and (program := _prepare_program(run, record, temporary / f"{number}-cpp", progress)):
                 prepared.append(program)
         contenders = [each for each in prepared if isinstance(each, Contender)]
         measure(contenders, starts, drops_page_cache, progress, ends_s)
@@ -193,8 +194,8 @@ def start_once(contender: Contender) -> None:
     """Start a contender in a fresh process, and keep its times and its memory. Raises StartFailed."""
     cuda_index = contender.record.cell.device.cuda_index
     free_before = None if cuda_index is None else nvml.device_free_bytes(cuda_index)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-start-") as temporary, tempfile.TemporaryFile("w+") as said:
-        workspace = isolation.make_workspace(Path(temporary))
+    with temporary_folder("start") as temporary, tempfile.TemporaryFile("w+") as said:
+        workspace = isolation.make_workspace(temporary)
         variables = isolation.child_environment(os.environ, workspace, contender.script)
         began_ns = time.monotonic_ns()
         process = subprocess.Popen(

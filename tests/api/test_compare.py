@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,10 +28,8 @@ from bakeoff import cli
 from bakeoff.api import compare as api
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.stored_report import report_at
-from bakeoff.measuring.controller.server_start import LOCK, OURS
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
-from bakeoff.records.atomic_file import locked
 from bakeoff.records.errors import UsageError
 from bakeoff.reports.json_answer import answer_of
 from tests.conftest import CommandLine
@@ -285,11 +282,3 @@ def test_live_model_of_a_billion_weights_on_a_gpu(tmp_path: Path) -> None:
     assert {row["backend"]: row["status"] for row in result.rows} == {"eager": "ok", "inductor": "ok"}
     assert torch.cuda.memory_allocated() == allocated and torch.equal(module(x), before)
     assert all(weight.is_cuda and weight.dtype is torch.float16 for weight in module.parameters())
-
-
-def test_what_travels_lies_in_a_folder_that_is_locked_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with api._folder_that_travels() as own:
-        assert own.parent == tmp_path and own.name.startswith(OURS)
-        assert locked(own / LOCK) is None
-    assert not own.exists()

@@ -250,13 +250,14 @@ def test_folders_of_killed_processes_are_removed_by_the_next_command(
     command = [*server_start.command_of(sys.executable), KILLED_WITH_ITS_SERVER]
     killed, begun = (Path(subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()) for _ in range(2))
     os.utime(killed / server_start.LOCK, times=(time.time() - 3600,) * 2)
-    own, live = server_start.new_folder(), server_start.new_folder("bakeoff-live-")
-    for folder in (own, live):
-        os.utime(folder / server_start.LOCK, times=(time.time() - 3600,) * 2)
+    own = server_start.new_folder()
     others = tmp_path / "bakeoff-of-an-earlier-version"
     others.mkdir()
-    with early_servers(0):
-        assert [each.exists() for each in (killed, begun, own, live, others)] == [False, True, True, True, True]
+    with server_start.temporary_folder("live") as live:
+        for folder in (own, live):
+            os.utime(folder / server_start.LOCK, times=(time.time() - 3600,) * 2)
+        with early_servers(0):
+            assert [each.exists() for each in (killed, begun, own, live, others)] == [False, True, True, True, True]
+    server_start.remove_folder(own)
     for folder in (own, live):
-        server_start.remove_folder(folder)
         assert not folder.exists() and folder not in server_start._locks

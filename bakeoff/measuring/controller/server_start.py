@@ -72,6 +72,16 @@ def remove_folder(folder: Path) -> None:
         lock.close()
 
 
+@contextlib.contextmanager
+def temporary_folder(kind: str) -> Iterator[Path]:
+    """Make a folder for temporary files of this kind, which goes after the block."""
+    folder = new_folder(f"{OURS}{kind}-")
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
+
+
 def remove_left_folders() -> None:
     """Remove the folders of processes that were killed, with all that would have removed them."""
     for path in Path(tempfile.gettempdir()).glob(f"{OURS}*/{LOCK}"):
