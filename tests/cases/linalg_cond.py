@@ -12,5 +12,16 @@ class Cond(nn.Module):
         return torch.linalg.cond(torch.arctan(x))
 
 
+class Cancelled(nn.Module):
+    """In float32 the small number is lost, and a division by zero is left, with every library of linear algebra."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / ((x + 1e-9) - x)
+
+
+def cancelled(batch: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    return Cancelled(), torch.ones(batch, 2)
+
+
 def factory(batch: int = 4):
     return Cond(), torch.ones(batch, 2, 2)

@@ -270,7 +270,7 @@ def test_each_binding_gives_a_model_that_writes_its_inputs_the_same_values() -> 
     [
         ("threshold_nonzero.py:factory", "output 0 has other shapes"),
         ("threshold_nonzero.py:dense", "output 0 has 16 of 16 whole numbers different"),
-        ("linalg_cond.py:factory", "output 0 is not finite at the same places"),
+        ("linalg_cond.py:cancelled", "output 0 is not finite at the same places"),
     ],
 )
 def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
