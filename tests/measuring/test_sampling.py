@@ -334,6 +334,12 @@ def test_a_wrapper_is_final_when_the_build_inside_is(time: FakeTime) -> None:
     assert wrapper.is_final() and inner.was_finalised
 
 
+def test_a_block_of_short_calls_takes_half_as_long(time: FakeTime) -> None:
+    throughput = sampling.throughput(Scripted(time, lambda call: 0.5), SETS, clock_of(time))
+    assert throughput.calls_per_s == pytest.approx(2000.0)
+    assert throughput.block_s == pytest.approx(0.05)
+
+
 def test_throughput_is_calls_over_time(time: FakeTime) -> None:
     throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, clock_of(time))
     assert throughput.calls_per_s == pytest.approx(500.0)

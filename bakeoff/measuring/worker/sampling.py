@@ -19,6 +19,7 @@ from bakeoff.measuring.messages import THROUGHPUT_BLOCKS
 from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
+from bakeoff.planning.sampling_plan import ENOUGH_CALLS
 from bakeoff.records.schema import SETTLE, DeviceTime, Interval, Phase, Stage, Throughput, WarmUp
 
 MIN_WARM_UP_CALLS = 10
@@ -228,11 +229,11 @@ def throughput(
 
 
 def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None, wanted: int) -> Throughput:
-    """Call back to back in blocks of at least 100 ms with one synchronisation each. Return the median block's rate.
+    """Call back to back in blocks of 100 ms with one synchronisation each. Return the median block's rate.
 
-    Threads begin as for a burst. Inputs are bound once for each block, so binding is not part of it. A block ends by
-    the host's clock or after a limited number of calls, because a host that runs far ahead of its device would queue
-    minutes of work.
+    A block takes half as long where that holds `ENOUGH_CALLS`. Threads begin as for a burst. Inputs are bound once for
+    each block, so binding is not part of it. A block ends by the host's clock or after a limited number of calls,
+    because a host that runs far ahead of its device would queue minutes of work.
     """
     rewarm(compiled, sets, clock, core)
     blocks: list[tuple[float, float]] = []
@@ -240,19 +241,21 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
         compiled.bind(sets[0])
         with clock.timed() as first_call_s:
             compiled.run()
-        max_calls = 1 + int(2 * THROUGHPUT_BLOCK_S / max(1e-9, first_call_s[0]))
+        first_s = max(1e-9, first_call_s[0])
+        least_s = THROUGHPUT_BLOCK_S / (2 if first_s * ENOUGH_CALLS <= THROUGHPUT_BLOCK_S / 2 else 1)
+        max_calls = 1 + int(2 * least_s / first_s)
         while len(blocks) < wanted:
             compiled.bind(sets[len(blocks) % len(sets)])
             clock.synchronise()
             calls = 0
             start_ns = clock.now_ns()
-            end_ns = start_ns + int(THROUGHPUT_BLOCK_S * 1e9)
+            end_ns = start_ns + int(least_s * 1e9)
             while calls < max_calls and clock.now_ns() < end_ns:
                 compiled.run()
                 calls += 1
             clock.synchronise()
             block_s = (clock.now_ns() - start_ns) / 1e9
-            if block_s < THROUGHPUT_BLOCK_S:
+            if block_s < least_s:
                 max_calls *= 2
                 continue
             blocks.append((calls / block_s, block_s))
