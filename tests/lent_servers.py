@@ -25,6 +25,10 @@ class LentServer(ForkLauncher):
         self._is_plain &= not modules
         super().preload(modules, for_cuda)
 
+    def begin_close(self) -> None:
+        if not self._is_plain:
+            super().begin_close()
+
     def __exit__(self, *_: object) -> None:
         if not self._is_plain:
             self.end()
