@@ -48,8 +48,8 @@ def command_of(python: str) -> list[str]:
 OURS = "bakeoff-"
 """The names of temporary folders begin so."""
 
-LOCK = "lock"
-"""The file in such a folder that is locked while the process lives that made it."""
+LOCK = "bakeoff-temporary.lock"
+"""The file in such a folder that is locked while the process lives that made it. No folder of a user has it."""
 
 NOT_LOCKED_YET_S = 60.0
 """A process locks its folder within this time of making it."""
