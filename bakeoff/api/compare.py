@@ -110,7 +110,7 @@ def compare(
         seed: Seed of a factory's weights, and of inputs that are drawn.
         time_limit: Seconds that each cell may take.
         min_time: Seconds that each cell is sampled in three processes or more. One or two take their share, and a cell
-            that is clearly behind takes half of it.
+            that is clearly behind takes half of it, as short calls do: a burst of a hundred is enough.
         processes: Fresh processes of each cell, at least.
         builds: Times that each cell is built anew.
         schedule: `"interleaved"` or `"sequential"`.

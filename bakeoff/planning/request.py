@@ -140,7 +140,10 @@ class Request(Frozen):
         default=600.0, gt=0, allow_inf_nan=False
     )
     min_time_s: Annotated[
-        float, Option("Seconds that each cell is sampled in three processes", in_record_command=True)
+        float,
+        Option(
+            "Seconds that each cell is sampled in three processes; half of them for short calls", in_record_command=True
+        ),
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
