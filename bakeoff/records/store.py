@@ -43,7 +43,7 @@ VMSTAT = Path("/proc/vmstat")
 BUILD_FILE = "build.json"
 FOLDERS = ("cells", "logs", "reference")
 
-PIECE_BYTES, PIECES = 2**16, 256
+PIECE_BYTES, PIECES = 2**16, 4096
 
 Kept = TypeVar("Kept", bound=Frozen)
 KEPT_IN: dict[type[Frozen], str] = {Work: "work.json", ModelTraits: "traits.json", Metrics: "metrics.json"}
@@ -188,6 +188,11 @@ class Store:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, ContestSoFar(records=list(records)).model_dump_json())
         self._save_elapsed()
+
+    def cells_with_numbers(self, contest_id: str) -> int:
+        """Return of how many cells an interrupted run has kept numbers in `keep_so_far`."""
+        kept = _read(self._so_far(contest_id), ContestSoFar)
+        return sum(bool(record.bursts) for record in kept.records) if kept else 0
 
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
         """Return how far a contest has come, or None if it has not begun or has ended."""

@@ -776,6 +776,16 @@ def test_an_interruption_of_the_first_rounds_keeps_what_was_measured(tmp_path: P
     assert not list((tmp_path / "run" / "so_far").iterdir())
 
 
+def test_what_was_measured_stays_until_a_resumed_run_has_as_much(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE}
+    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
+    again = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "warm-up"): INTERRUPT})})
+    assert {label: record.status for label, record in again.records.items()} == dict.fromkeys(THREE, Status.OK)
+    assert {rounds_of(record) for record in again.records.values()} == {3, 4}
+    later = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 6"): INTERRUPT})})
+    assert {rounds_of(record) for record in later.records.values()} == {6, 7}
+
+
 def test_wrong_answers_so_far_are_incorrect(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG}, endings={(0, "burst 3"): INTERRUPT})}
     before = run_contest(tmp_path, scripts)

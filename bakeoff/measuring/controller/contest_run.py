@@ -77,6 +77,8 @@ class ContestRun:
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
+        self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
+        self._ended = 0
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
@@ -141,9 +143,13 @@ class ContestRun:
         )
 
     def _keep_so_far(self) -> None:
-        """Write what the cells would end as if the run ended now."""
+        """Write what the cells would end as if the run ended now.
+
+        What an interrupted run has measured stays until this one has numbers of as many cells.
+        """
         begun_s = self._machine.now_s()
-        if records := [record for each in self._cells if (record := each.so_far() or _built_only(each))]:
+        records = [record for each in self._cells if (record := each.so_far() or _built_only(each))]
+        if records and sum(bool(record.bursts) for record in records) + self._ended >= self._had_numbers:
             self._run.store.keep_so_far(self._contest_id, [self._run.at_place(record) for record in records])
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
@@ -501,6 +507,7 @@ class ContestRun:
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         label = cell_run.cell.label
+        self._ended += 1
         self._time_plan.dropped(self._contest_id, label)
         self._run.end(record)
         if record.status is not Status.OK:
