@@ -701,7 +701,7 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
         return _complain(": ".join(["interrupted", *map(str, interruption.args)]), runs.INTERRUPTED, as_json)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{file}{os_reason(error)}; what a run has measured is kept: bakeoff resume", 1, as_json)
+        return _complain(f"{file}{os_reason(error)}; what a run has measured is kept: bakeoff resume RUN", 1, as_json)
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):

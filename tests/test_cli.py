@@ -498,7 +498,7 @@ def test_what_the_system_refuses_is_a_sentence(
     monkeypatch.setattr(runs, "launchers_for", refused)
     status, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
     assert status == 1 and err.splitlines()[-1].startswith(f"error: {said}")
-    assert err.endswith("what a run has measured is kept: bakeoff resume\n")
+    assert err.endswith("what a run has measured is kept: bakeoff resume RUN\n")
 
 
 def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(

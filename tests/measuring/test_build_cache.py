@@ -5,6 +5,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +27,7 @@ from bakeoff import cli
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker.fingerprint import MAX_READ_BYTES, fingerprint
-from bakeoff.measuring.worker.user_code import is_users, noting_reads, users_data, weights_beside
+from bakeoff.measuring.worker.user_code import is_users, noting_reads, users_data, weights_beside, weights_named_in
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records import plug_ins
@@ -176,6 +177,19 @@ def test_safetensors_belong_to_a_model_whose_config_was_read(tmp_path: Path) -> 
         folder.mkdir()
         (folder / "model.safetensors").touch()
     assert weights_beside([ours / "config.json", other / "settings.json"]) == [ours / "model.safetensors"]
+
+
+def test_weights_belong_to_the_source_file_beside_them_that_names_them(tmp_path: Path) -> None:
+    source = tmp_path / "net.py"
+    source.write_text('torch.jit.load(Path(__file__).with_name("net.pt"))')
+    for name in ("net.pt", "other.pt", "notes.txt"):
+        (tmp_path / name).touch()
+    assert weights_named_in([source]) == [tmp_path / "net.pt"]
+
+
+def test_files_in_shared_memory_are_the_users() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".pt") as weights:
+        assert users_data([weights.name, "/dev/null", "/etc/passwd"]) == [Path(weights.name)]
 
 
 def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequen
     done = counted(kept.epochs, "process")
     run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
     if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
-        run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
+        run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew")
 
 
 def _refuse_senseless(run: RunContext, pending: Sequence[PlannedCell]) -> list[PlannedCell]:

@@ -54,7 +54,7 @@ from bakeoff.measuring.worker.understanding import (
     lost_to_rounding,
     understand,
 )
-from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights_beside
+from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights_beside, weights_named_in
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
@@ -246,7 +246,7 @@ class Known:
     def files_read(self) -> list[Path]:
         """The user's files that must be as they are when the run is resumed. Those in the workspace go with it."""
         files = [path for path in self.data_files if not path.is_relative_to(self.workspace.resolve())]
-        return [*files, *weights_beside(files)]
+        return sorted({*files, *weights_beside(files), *weights_named_in(own_files())})
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""

@@ -128,6 +128,10 @@ def _found(name: str) -> tuple[Path | None, str]:
 
 
 PSEUDO = frozenset({"proc", "sys", "dev", "etc", "run"})
+OF_USERS = frozenset({("dev", "shm"), ("run", "media")})
+"""Folders in these in which users keep files."""
+
+WEIGHTS = frozenset({".safetensors", ".pt", ".pt2", ".pth", ".bin", ".ckpt", ".gguf"})
 
 _noted: list[set[str]] = []  # a set for each block that notes what is read
 
@@ -173,9 +177,20 @@ def weights_beside(files: Iterable[Path]) -> list[Path]:
     return sorted(path for folder in folders for path in folder.glob("*.safetensors"))
 
 
+def weights_named_in(sources: Iterable[Path]) -> list[Path]:
+    """Return the weights beside source files that have their names in them, such as those that torch.jit.load opens."""
+    found = set()
+    for source in sources:
+        text = source.read_text(encoding="utf-8", errors="replace")
+        beside = (path for path in source.parent.iterdir() if path.suffix in WEIGHTS)
+        found |= {path for path in beside if path.name in text and path.is_file()}
+    return sorted(found)
+
+
 def _is_users_data(path: Path) -> bool:
     is_code = path.suffix in (".py", ".pyc", ".so")
-    if is_code or PSEUDO.intersection(path.parts[1:2]) or INSTALLED.intersection(path.parts):
+    is_pseudo = path.parts[1] in PSEUDO and path.parts[1:3] not in OF_USERS
+    if is_code or is_pseudo or INSTALLED.intersection(path.parts):
         return False
     if any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path):
         return False
