@@ -179,8 +179,8 @@ def _runtime_of(record: Record) -> Runtime:
         reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
     elif not runtime.exports_anew and not record.artifact:
         reason = (
-            "its artefact was not kept: measure it again without --no-artifacts, with a higher --artifact-limit, or with "
-            "room on the disk"
+            "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit, "
+            "or with room on the disk"
         )
     if reason or runtime is None:
         raise UsageError(f"{cell.id} cannot be exported: {reason}")
