@@ -190,7 +190,7 @@ class Store:
         self._save_elapsed()
 
     def cells_with_numbers(self, contest_id: str) -> int:
-        """Return of how many cells an interrupted run has kept numbers in `keep_so_far`."""
+        """Return how many cells have numbers in what `keep_so_far` has written last."""
         kept = _read(self._so_far(contest_id), ContestSoFar)
         return sum(bool(record.bursts) for record in kept.records) if kept else 0
 

@@ -58,10 +58,10 @@ WIDTH = 32
 
 
 class ManySteps(nn.Module):
-    """Takes 200 small steps, of which each is an operator of its own, and a sine that no compiler folds."""
+    """Takes 400 small steps, of which each is an operator of its own, and a sine that no compiler folds."""
 
     def forward(self, x: Tensor) -> Tensor:
-        for _ in range(100):
+        for _ in range(200):
             x = torch.sin(x) + 0.001
         return x
 
@@ -148,8 +148,7 @@ def test_the_planted_module_is_named(backend: str, tmp_path: Path, one_thread: N
     assert {name for modules in times for name in modules} <= known
     owned = {modules: ms for modules, ms in times.items() if modules}
     slow = sum(ms for modules, ms in owned.items() if "layers.2" in modules)
-    others = [ms for modules, ms in times.items() if "layers.2" not in modules]
-    assert slow >= 5 * max(others) and slow / sum(times.values()) >= 0.6  # slow cores spend more between operators
+    assert slow / sum(times.values()) >= 0.8
     assert any("layers.0" in modules for modules in owned) and any("layers.3" in modules for modules in owned)
 
 
@@ -179,7 +178,7 @@ def test_modules_behind_a_graph_break_have_the_paths_that_they_have_in_eager(tmp
 def test_eager_rows_sum_to_the_call_and_name_the_operators(tmp_path: Path, one_thread: None) -> None:
     parts = profiled("eager", tmp_path)
     slow = {part.name: part for part in parts if part.modules == ("layers.2",)}
-    assert slow["aten::sin"].runs == 100 and slow["aten::add"].runs == 100
+    assert slow["aten::sin"].runs == 200 and slow["aten::add"].runs == 200
     assert slow["Python and dispatch"].kind is Kind.FRAMEWORK
     assert all(part.ms >= 0 for part in parts)
 

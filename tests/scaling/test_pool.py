@@ -97,9 +97,11 @@ def test_what_is_left_is_measured_later_and_every_cell_has_one_record(pooled: Po
 
 def test_each_contest_stays_at_one_place_with_one_core(pooled: Pooled) -> None:
     places = {(record.cell.contest_id, record.place) for record in pooled.resumed.records}
-    assert len(places) == 3
-    # on a busy machine one place may have taken all contests before the other one is ready
-    assert {place for _, place in places} <= {f"cpu:{core}" for core in usable_cores()[:2]}
+    both = {f"cpu:{core}" for core in usable_cores()[:2]}
+    assert len(places) == 3 and {place for _, place in places} <= both
+    # later, one place may be ready first each time and take all that is left
+    notes = " ".join(pooled.interrupted.notes)
+    assert all(f"directs its contest ended at {place} " in notes for place in both)
     assert pooled.resumed.environment.usable_cores == pooled.resumed.environment.torch_threads == 1
     cores = {
         (record.place, burst.conditions.core)

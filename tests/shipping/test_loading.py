@@ -367,13 +367,14 @@ class Returning:
         return inputs
 
 
-def test_a_call_costs_less_than_twenty_microseconds_more_than_the_library(exported: dict[str, Path]) -> None:
+def test_a_call_costs_less_than_ten_microseconds_more_than_the_library(exported: dict[str, Path]) -> None:
     description = json.loads((exported["onnx"] / DESCRIPTION).read_text())
     fast = ShippedModel(exported["onnx"], description, loaded=Returning())
     array = np.zeros((4, 64), np.float32)
     for given in (array, torch.from_numpy(array)):
-        best_s = min(timeit.repeat(lambda given=given: fast(given), number=20, repeat=200)) / 20
-        assert best_s < 20e-6  # a slow core takes 11
+        # other tests take the cores meanwhile, and a few milliseconds without them are enough
+        runs = (min(timeit.repeat(lambda given=given: fast(given), number=20, repeat=200)) / 20 for _ in range(50))
+        assert any(best_s < 10e-6 for best_s in runs)
 
 
 # --- the check of a folder

@@ -78,7 +78,7 @@ class ContestRun:
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
         self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
-        self._ended = 0
+        self._ended = 0  # so many cells have their records
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first

@@ -129,9 +129,10 @@ def _found(name: str) -> tuple[Path | None, str]:
 
 PSEUDO = frozenset({"proc", "sys", "dev", "etc", "run"})
 OF_USERS = frozenset({("dev", "shm"), ("run", "media")})
-"""Folders in these in which users keep files."""
+"""Folders of users that lie in those of the system."""
 
 WEIGHTS = frozenset({".safetensors", ".pt", ".pt2", ".pth", ".bin", ".ckpt", ".gguf"})
+"""The endings of files with weights."""
 
 _noted: list[set[str]] = []  # a set for each block that notes what is read
 
