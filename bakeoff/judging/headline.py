@@ -7,7 +7,7 @@ from enum import StrEnum
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
 from bakeoff.judging.doubts import Doubt, OfRecords, RequirementOpen
-from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling
+from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
 from bakeoff.records.doubts import FrozenChoices, Growing, Unchecked
 from bakeoff.records.schema import Ratio
 
@@ -38,7 +38,7 @@ class Headline:
     lead: Ratio | None = None  # of the first candidate over the runner-up
     doubts: tuple[Doubt | LoadDoubt, ...] = ()
     """The weightiest one, where the certainty is DOUBTED. Under load all of them, also of the only cell. Rates near the
-    ceiling of the load generator are doubted in a tie, too, and where measuring ended before it was decided."""
+    ceiling of the load generator, and cells that held no soak but may carry more, are doubts of any outcome."""
 
     @property
     def doubt(self) -> Doubt | LoadDoubt | None:
@@ -143,8 +143,17 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
     best = load.ranked[0]
     candidates = load.tied or (best.label,)
     ranked = {cell.label for cell in load.ranked}
-    near = [each for each in load.doubts if isinstance(each, NearCeiling) and each.label in ranked]
-    of_load = dict.fromkeys([*(each for each in load.doubts if each.label == best.label), *near])
+    of_any = [
+        each
+        for each in load.doubts
+        if (isinstance(each, NearCeiling) and each.label in ranked)
+        or (
+            isinstance(each, SoakMissed)
+            and not each.held
+            and min(soak.rate for soak in each.missed) > (best.value or 0)
+        )
+    ]
+    of_load = dict.fromkeys([*(each for each in load.doubts if each.label == best.label), *of_any])
     doubts = tuple(each for each in (_doubt_about(contest, best.label), *of_load) if each)
     shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
     certainty = shared or _of_one(len(load.ranked), next(iter(doubts), None))
@@ -160,7 +169,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         open_labels=candidates[1:] if load.is_open else (),
         runner_up=next((cell.label for cell in load.ranked if cell.label not in candidates), None),
         lead=load.lead,
-        doubts=tuple(near) if shared else doubts,
+        doubts=tuple(of_any) if shared else doubts,
     )
 
 

@@ -199,14 +199,14 @@ def judge_load(
 ) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was.
 
-    Cells whose labels are in `may_not_win` have values, and no rank.
+    Cells whose labels are in `may_not_win` have values, and no rank. Those that held no soak have neither.
     """
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
-    fitted = fit({label: _series(load) for label, load in loads.items() if label in sound})
+    fitted = fit({label: _series(load) for label, load in loads.items() if label in sound and not held_no_soak(load)})
     everyone = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
     order = [label for label in everyone if label not in may_not_win]
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
@@ -293,6 +293,12 @@ def soaks_of(load: Load) -> list[SoakSummary]:
     """Return what a cell did in each of its soaks: at the rate found, and then at lower ones until one held."""
     at_less = (list(windows) for _, windows in itertools.groupby(load.lower_soak, lambda window: window.asked_rate))
     return [_summarise_soak(load, windows) for windows in (load.soak, *at_less) if windows]
+
+
+def held_no_soak(load: Load) -> bool:
+    """Return True if a cell was soaked, and missed the objective at each rate."""
+    soaks = soaks_of(load)
+    return bool(soaks) and all(soak.has_missed for soak in soaks)
 
 
 def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: float) -> bool:

@@ -149,7 +149,7 @@ def _brief(asked: Headline) -> str:
         case SoakMissed():
             if held := asked.doubt.held:
                 return f"it holds only {number_format.rate(held.rate)} requests/s for long"
-            return "it does not hold the objective for long"
+            return f"{asked.doubt.label} may carry more, at a rate that was not soaked"
         case LatencyDrifted():
             return "its latency drifted under load"
         case ShortWindows():

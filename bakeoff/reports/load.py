@@ -139,6 +139,9 @@ def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
     if looks and not cell.load.turns and not cell.load.reason:
         at_first = looks[-1] if chosen else min(looks, key=spec.ms_per_request)
         return f"no turn yet, but {_value(load, at_first)} {FIRST_LOOK}"
+    if cell.soaks and cell.value is None:
+        lowest = min(soak.rate for soak in cell.soaks)
+        return f"it does not hold the objective for long, even at {_value(load, lowest)}"
     return cell.load.reason or "no turn has a value"
 
 

@@ -93,7 +93,8 @@ def test_a_loser_near_the_ceiling_of_the_generator_is_a_doubt_of_the_winner() ->
 
 def test_a_soak_tells_what_does_not_last() -> None:
     soak = [window(p50_ms=5.0 + part, p99_ms=25.0, joules=50.0, energy_source="RAPL") for part in range(6)]
-    found = judged(carrying("onnx", [400, 402, 401], soak=soak), price_per_hour=3.6)
+    record = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(360.0)] * 3)
+    found = judged(record, price_per_hour=3.6)
     soaked = found.cells[0].soak
     assert soaked is not None and soaked.drift == pytest.approx(9.5 / 5.5 - 1)
     assert soaked.joules_per_million == pytest.approx(50.0 / 1000 * 1e6)
@@ -105,8 +106,10 @@ def test_a_soak_tells_what_does_not_last() -> None:
 def test_the_first_lower_rate_that_held_is_told_beside_those_that_missed(p99_ms: float, holds: bool) -> None:
     soak = [window(p99_ms=25.0)] * 6
     lower = [*[window(360.0, p99_ms=24.0)] * 2, *[window(280.0, p99_ms=p99_ms)] * 3]
-    (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower)).doubts
+    found = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower))
+    (doubt,) = found.doubts
     assert isinstance(doubt, SoakMissed)
+    assert [found.cells[0].rank, found.cells[0].value is not None] == [1 if holds else None, holds]
     last = [] if holds else [(280.0, p99_ms)]
     assert [(each.rate, each.objective_ms) for each in doubt.missed] == [(400.0, 25.0), (360.0, 24.0), *last]
     assert (doubt.held and (doubt.held.rate, doubt.held.objective_ms)) == ((280.0, p99_ms) if holds else None)
@@ -116,7 +119,8 @@ def test_the_first_lower_rate_that_held_is_told_beside_those_that_missed(p99_ms:
 def test_a_soak_at_a_lower_rate_than_a_cell_is_ranked_with_is_known_by_the_rate_that_was_asked(
     asked: float, below: bool
 ) -> None:
-    record = carrying("onnx", [400, 402, 401], soak=[window(405.0, p99_ms=25.0, asked_rate=asked)] * 6)
+    soak = [window(405.0, p99_ms=25.0, asked_rate=asked)] * 6
+    record = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(280.0)] * 3)
     found = judged(record)
     (doubt,) = found.doubts
     assert found.cells[0].soak is not None and found.cells[0].soak.rate == asked

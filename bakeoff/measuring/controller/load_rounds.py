@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from bakeoff.judging.load import soaks_of
+from bakeoff.judging.load import held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
@@ -214,5 +214,5 @@ def spelled(settings: ServingSettings) -> str:
 
 
 def _needs_lower_soak(cell_run: CellRun) -> bool:
-    soaks = soaks_of(cell_run.load) if cell_run.load else []
-    return 0 < len(soaks) <= len(LOWER_SHARES) and all(soak.has_missed for soak in soaks)
+    load = cell_run.load
+    return load is not None and held_no_soak(load) and len(soaks_of(load)) <= len(LOWER_SHARES)
