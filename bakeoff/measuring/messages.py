@@ -118,7 +118,8 @@ class ComputeReference(Message):
     sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
     inputs: Path | None = None  # where the input sets are kept, for dynamic builds
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
-    wants_fingerprint: bool = False  # of the model, by which builds of earlier runs are found
+    kept_in: Path | None = None  # where earlier runs have kept theirs, by a fingerprint of the model
+    is_fresh: bool = False  # computed anew, and kept instead of an earlier run's
     known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
 
 
@@ -395,8 +396,9 @@ class ReferenceComputed(Message):
     work: Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
-    memory: Memory | None = None  # the peak of the process
-    fingerprint: str = ""  # of the model, if it was asked for
+    memory: Memory | None = None  # the peak of the process; None: float64 was not computed
+    fingerprint: str = ""  # of the model, where builds and references are kept
+    kept_at_s: float | None = None  # when an earlier run has kept the outputs in float64, if they serve again
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
     own_files: tuple[Path, ...] = ()  # the user's source files that it needs, and what Python read while it was loaded
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference

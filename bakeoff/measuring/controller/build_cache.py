@@ -1,6 +1,6 @@
 """Builds that are kept for the next run of the same model, with the same libraries, on the same machine.
 
-What the machine can do at best lies beside them for some days.
+What the machine can do at best lies beside them for some days, and so do the references of models.
 
 Each build lies in a folder whose name is a key of all that decides it. A run works in that folder, because the caches
 of compilers do not survive a move. A lock keeps a second run out, which then builds in a folder of its own.
@@ -43,6 +43,12 @@ BUSY_CEILINGS_LIMIT_S = 3600.0
 
 LOCK = "lock"
 CEILINGS = "ceilings-"
+REFERENCES = "reference-"
+"""As `bakeoff.measuring.worker.kept_reference` names them, which imports torch."""
+
+MAX_REFERENCES_BYTES = 10**9
+"""The oldest references are removed while all together are larger than this."""
+
 USED = "used"
 
 
@@ -71,7 +77,7 @@ class BuildCache:
     def __init__(self, folder: Path | None = None, *, is_fresh: bool = False, max_bytes: float = MAX_BYTES) -> None:
         """With `is_fresh`, everything is built anew, and replaces what is there."""
         self.folder = folder or default_folder()
-        self._is_fresh = is_fresh
+        self.is_fresh = is_fresh
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
         self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
@@ -100,7 +106,7 @@ class BuildCache:
             is_first = key not in self._locks  # of the cells that share the build
             if not self._lock(key):
                 return None
-            if self._is_fresh and is_first:
+            if self.is_fresh and is_first:
                 shutil.rmtree(entry / "builds", ignore_errors=True)
             used = self._used[key] = [*self._used.get(key, []), planned.cell.label]
             (entry / USED).write_text(f"{planned.cell.title}: {', '.join(used)}", encoding="utf-8")
@@ -125,7 +131,7 @@ class BuildCache:
         self, machine: Environment | None, device: Device, precision: Precision
     ) -> tuple[Ceilings, float] | None:
         """Return what an earlier run measured on this machine, and when, in seconds of the epoch. Or None."""
-        if machine is None or self._is_fresh:
+        if machine is None or self.is_fresh:
             return None
         return self._kept_ceilings(self._ceilings(machine, device, precision))
 
@@ -154,8 +160,8 @@ class BuildCache:
         return sorted(builds, key=lambda each: -each.used_s)
 
     def clear(self) -> int:
-        """Remove every build that no run uses, and all ceilings. Return how many bytes the builds took."""
-        for path in self.folder.glob(f"{CEILINGS}*.json"):
+        """Remove every build that no run uses, all ceilings and references. Return how many bytes the builds took."""
+        for path in (*self.folder.glob(f"{CEILINGS}*.json"), *self.folder.glob(f"{REFERENCES}*")):
             path.unlink(missing_ok=True)
         freed = 0
         for entry in self.folder.glob("*/"):
@@ -174,6 +180,10 @@ class BuildCache:
 
     def _make_room(self) -> None:
         """Remove what was begun and not built, and then what was used longest ago, down to the limit."""
+        with contextlib.suppress(FileNotFoundError):  # another run may do the same
+            references = sorted(self.folder.glob(f"{REFERENCES}*"), key=lambda path: path.stat().st_mtime)
+            while sum(path.stat().st_size for path in references) > MAX_REFERENCES_BYTES:
+                references.pop(0).unlink()
         entries = self.entries()
         complete = {each.key for each in entries}
         for entry in self.folder.glob("*/"):

@@ -42,10 +42,9 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     sizes: list[Memory] = []
     eager_calls: dict[str, EagerCall] = {}
     known: Path | None = None
-    wants_fingerprint = run.build_cache is not None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
         try:
-            path, size, eager_call = groundwork.reference(own, *needed, wants_fingerprint, known)
+            path, size, eager_call = groundwork.reference(own, *needed, run.build_cache, known)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]

@@ -42,6 +42,7 @@ NOTEWORTHY_S = 5.0
 NOTEWORTHY_CHECKS_S = 2.0
 HEADERS_LIMIT_S = 300.0
 NOT_COMPUTED = "the reference could not be computed"
+ANEW = "eager's error to it is what it was, and --fresh computes it anew"
 
 
 def what_failed(phase: str, cell: Cell) -> str:
@@ -70,13 +71,14 @@ def reference(
     store: Store,
     progress: Progress,
     limit_s: float,
-    wants_fingerprint: bool = False,
+    cache: BuildCache | None = None,
     known: Path | None = None,
 ) -> tuple[Path, Memory | None, EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
     If it is computed now, the memory that this has taken comes with it, and how long a call of eager takes. `known` is
-    the reference of another precision, which has the same outputs in float64.
+    the reference of another precision, which has the same outputs in float64. Those of an earlier run may serve again,
+    from the `cache`.
     """
     path = store.reference(contest.id)
     if path.exists():
@@ -91,7 +93,8 @@ def reference(
         sample=store.sample(contest.id).resolve(),
         inputs=store.inputs(contest.id).resolve() if any(cell.cell.dynamic for cell in contest.cells) else None,
         weights_at=contest.cells[0].weights_at,
-        wants_fingerprint=wants_fingerprint,
+        kept_in=cache.folder if cache else None,
+        is_fresh=cache is not None and cache.is_fresh,
         known=known.resolve() if known else None,
     )
     event, phase = _answer(launcher, store, job, log, limit_s)
@@ -105,6 +108,8 @@ def reference(
     store.save_fingerprint(contest.id, event.fingerprint)
     store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
     store.save_own_files(contest.id, event.own_files)
+    if event.kept_at_s is not None:
+        store.note(f"the float64 reference of {contest.id} is that of a run on {_date(event.kept_at_s)}: {ANEW}")
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:
@@ -279,8 +284,8 @@ def measure_ceilings(
     machine = store.environment()
     if cache and (kept := cache.ceilings(machine, cell.device, precision)):
         ceilings, measured_s = kept
-        date = datetime.datetime.fromtimestamp(measured_s, datetime.UTC).date()
-        store.note(f"the machine's ceilings {where} are those that a run measured on {date}: --fresh measures anew")
+        when = f"that a run measured on {_date(measured_s)}: --fresh measures anew"
+        store.note(f"the machine's ceilings {where} are those {when}")
         _save_ceilings(store, cell, where, ceilings)
         return
     await_quiet()
@@ -294,6 +299,10 @@ def measure_ceilings(
     _save_ceilings(store, cell, where, event.ceilings)
     if cache:
         cache.keep_ceilings(machine, cell.device, precision, event.ceilings)
+
+
+def _date(seconds: float) -> datetime.date:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
 
 
 def _save_ceilings(store: Store, cell: Cell, where: str, ceilings: Ceilings) -> None:

@@ -1,0 +1,66 @@
+"""References that are kept for the next run of the same model: the outputs in float64, and eager's error to them.
+
+They serve again only where eager's outputs, which every run computes anew, are as far from them as they were. So what
+the model's fingerprint does not see, and changes what the model computes, is seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.matching import Outputs
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell
+
+NAME = "reference-"
+
+SAME_ERROR = 1.5
+"""Eager's error is what it was up to this factor: on a GPU, sums are rounded in another order in each run."""
+
+MAX_BYTES = 256 * 10**6
+"""A larger reference is not kept."""
+
+
+def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
+    """Return the file for the reference of a model with this fingerprint, on the cell's device in its precision."""
+    asked = cell.model_dump_json(include={"task", "device", "precision"})
+    return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.safetensors"
+
+
+def load(path: Path) -> accuracy.Reference | None:
+    """Return the reference that was kept there, or None."""
+    with contextlib.suppress(OSError, SafetensorError):
+        return accuracy.Reference.load(path)
+    return None
+
+
+def keep(reference: Path, path: Path) -> None:
+    """Keep a copy of the file. It appears whole or not at all, and a folder that cannot be written costs time only."""
+    with contextlib.suppress(OSError):
+        if reference.stat().st_size > MAX_BYTES:
+            return
+        descriptor, copy = tempfile.mkstemp(dir=path.parent, prefix=NAME, suffix=".partial")
+        os.close(descriptor)
+        try:
+            shutil.copyfile(reference, copy)
+            os.replace(copy, path)
+        finally:
+            Path(copy).unlink(missing_ok=True)
+
+
+def has_same_error(eager: Sequence[Outputs], exact: Sequence[Outputs], rmse: Sequence[float]) -> bool:
+    """Return True if these outputs of eager are as far from the exact ones as those whose `rmse` was kept."""
+    try:
+        errors = accuracy.errors_of_eager(eager, exact).rmse
+    except BakeoffError:  # other outputs
+        return False
+    return all(error <= SAME_ERROR * before for error, before in zip(errors, rmse, strict=True))

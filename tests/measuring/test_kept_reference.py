@@ -1,0 +1,128 @@
+"""References that are kept for the next run, and when they serve again."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bakeoff.measuring.controller import build_cache
+from bakeoff.measuring.controller.build_cache import BuildCache
+from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
+from bakeoff.measuring.worker import accuracy, kept_reference, reference
+from bakeoff.measuring.worker.reference import LoadedModel, Outputs
+from bakeoff.records.schema import Cell
+
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        return BODY
+
+def factory(batch: int = 2):
+    return Net(), torch.linspace(0.1, 1, 8).reshape(batch, 4)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache").mkdir()
+    return tmp_path
+
+
+def computed(folder: Path, body: str, precision: str = "fp32", is_fresh: bool = False) -> tuple[ReferenceComputed, int]:
+    """Return what is told of the reference of a model with this body, and how often float64 was computed for it."""
+    (folder / "net.py").write_text(NET.replace("BODY", body))
+    cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision=precision, backend="eager")
+    job = ComputeReference(
+        cell=cell, reference=folder / "reference.safetensors", kept_in=folder / "cache", is_fresh=is_fresh
+    )
+    exact = list[torch.dtype]()
+
+    def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        exact.append(dtype)
+        return reference.outputs_in(model, cell, dtype)
+
+    return reference.compute(job, folder, folder, outputs_in), len(exact)
+
+
+def outputs(folder: Path) -> torch.Tensor:
+    return accuracy.Reference.load(folder / "reference.safetensors").outputs[0][0]
+
+
+def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path) -> None:
+    first, times = computed(folder, "x.sin()")
+    assert (first.kept_at_s, times) == (None, 1)
+    before = outputs(folder)
+    second, times = computed(folder, "x.sin()")
+    assert times == 0 and second.memory is None
+    assert second.kept_at_s is not None and abs(second.kept_at_s - time.time()) < 60
+    assert outputs(folder).dtype is torch.float64 and torch.equal(outputs(folder), before)
+
+
+@pytest.mark.parametrize(
+    ("body", "precision", "is_fresh"),
+    [("x.cos()", "fp32", False), ("x.sin()", "bf16", False), ("x.sin()", "fp32", True)],
+)
+def test_another_model_another_precision_and_a_fresh_run_have_their_own(
+    folder: Path, body: str, precision: str, is_fresh: bool
+) -> None:
+    computed(folder, "x.sin()")
+    told, times = computed(folder, body, precision, is_fresh)
+    assert (told.kept_at_s, times) == (None, 1)
+
+
+def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        kept_reference, "kept_at", lambda folder, fingerprint, cell: folder / "reference-one.safetensors"
+    )
+    computed(folder, "x.sin()")
+    told, times = computed(folder, "x.sin() * 1.001")
+    assert (told.kept_at_s, times) == (None, 1)
+    assert torch.allclose(outputs(folder), 1.001 * torch.linspace(0.1, 1, 8).reshape(2, 4).double().sin(), rtol=1e-6)
+    told, times = computed(folder, "x[:1].sin()")
+    assert (told.kept_at_s, times) == (None, 1) and outputs(folder).shape == (1, 4)
+    assert computed(folder, "x[:1].sin()")[1] == 0
+
+
+def test_nothing_is_kept_of_a_model_that_draws_numbers(folder: Path) -> None:
+    computed(folder, "x * torch.rand_like(x)")
+    assert not list((folder / "cache").iterdir())
+
+
+def test_damaged_and_large_ones_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed(folder, "x.sin()")
+    (kept,) = (folder / "cache").iterdir()
+    kept.write_bytes(kept.read_bytes()[:40])
+    assert computed(folder, "x.sin()")[1] == 1 and computed(folder, "x.sin()")[1] == 0
+    kept.unlink()
+    monkeypatch.setattr(kept_reference, "MAX_BYTES", 10)
+    computed(folder, "x.sin()")
+    assert not list((folder / "cache").iterdir())
+
+
+def test_the_oldest_go_where_all_together_are_too_large_and_clear_removes_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, body in enumerate(("x.sin()", "x.cos()")):
+        computed(folder, body)
+        newest = max((folder / "cache").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        os.utime(newest, (time.time() - 100 + place,) * 2)
+    old, new = sorted((folder / "cache").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert old.name.startswith(build_cache.REFERENCES) and build_cache.REFERENCES == kept_reference.NAME
+    monkeypatch.setattr(build_cache, "MAX_REFERENCES_BYTES", new.stat().st_size)
+    cache = BuildCache(folder / "cache")
+    with cache:
+        (cache.folder / "key").mkdir()
+        assert cache._lock("key")
+    assert new.exists() and not old.exists()
+    cache.clear()
+    assert not new.exists()
