@@ -220,6 +220,18 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
+@pytest.mark.parametrize(("cores", "beside"), [(16, {2, 3}), (8, {2})])
+def test_several_epochs_load_beside_the_present_one_while_half_of_the_cores_are_idle(
+    tmp_path: Path, cores: int, beside: set[int]
+) -> None:
+    scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
+    run = run_contest(
+        tmp_path, scripts, plan_of(5, 5), cores=cores, device=GPU, undecided=lambda records: [("inductor", "eager")]
+    )
+    ready = run.steps.index((1, "built", "eager"))
+    assert {epoch for epoch in (2, 3, 4) if run.steps.index((epoch, "launched", "eager")) < ready} == beside
+
+
 @pytest.mark.parametrize("fills_disk", [True, False])
 def test_what_dies_on_a_full_disk_is_measured_by_resume(fills_disk: bool, tmp_path: Path) -> None:
     dying = Script(endings={(0, "build"): SEGFAULT}, fills_disk=fills_disk)

@@ -30,6 +30,9 @@ UNKNOWN_MEMORY = 3
 """Where several cells of unknown size load at once, each counts as so many times the largest known one. The reference
 counts as what it would have taken in the type of the cells."""
 
+BUSY_SHARE = 0.5
+"""Processes of several epochs load beside those of the present one while no larger share of the cores is busy."""
+
 BYTES_OF_REFERENCE = 8
 """A number of the reference in float64 takes so many bytes."""
 
@@ -193,8 +196,10 @@ class GroupStart:
         loading = [each for each in self._at(*BEFORE_WARM_UP) if not each.cell_run.builds_alone]
         if (loading or self._epoch.waiting) and self._epoch.number == 0:
             return False  # nothing is known yet of who is slow to start, or beaten
-        ahead = self._ahead[:1] if loading or self._epoch.waiting else self._ahead  # more would delay this epoch
-        cores = len(self._machine.usable_cores())
+        cores, going_on = len(self._machine.usable_cores()), self._busy + len(self._loading_ahead)
+        # where few cores are left, more than the next epoch would delay this one
+        is_early = (loading or self._epoch.waiting) and going_on >= cores * BUSY_SHARE
+        ahead = self._ahead[:1] if is_early else self._ahead
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
         ready = [each for each in alive if each in self._group or each.has_started_warm] + list(self._epoch.waiting)
@@ -202,7 +207,7 @@ class GroupStart:
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
-            if self._busy + len(self._loading_ahead) >= cores or not self._fits(alive, cell_run):
+            if going_on >= cores or not self._fits(alive, cell_run):
                 return False
             try:
                 launcher = self._run.launchers.of_environment(cell_run.cell.environment).of_epoch(epoch)
