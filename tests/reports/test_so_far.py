@@ -1,6 +1,7 @@
 """What is told of a run that was interrupted: every output says `so far`, and names what was not reached."""
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
 from bakeoff.reports.terminal import print_report
+from bakeoff.reports.writer import render
 from tests.reports.samples import cell, environment, judged, ok, over_processes, report, steady
 
 BACKENDS = ("eager", "onnx", "torchscript")
@@ -75,7 +77,7 @@ def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("model", "told"),
-    [("conv", "`resume` measures"), ("live:Net", "Call `compare` again, which uses the builds that are kept")],
+    [("conv", "`resume` measures"), ("live:Net", "Call `compare` again. Without `fresh`, it uses the builds that are")],
 )
 def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model: str, told: str) -> None:
     eager, onnx, missing = (cell(backend).model_copy(update={"model": model}) for backend in BACKENDS)
@@ -95,6 +97,13 @@ def test_a_run_that_is_interrupted_before_its_first_round_names_all_its_cells(tm
     for name, text in outputs(judgement, tmp_path / "run").items():
         assert all(backend in text for backend in BACKENDS), name
         assert "nothing could be ranked (3 not reached)" in text.lower(), name
+
+
+def test_a_report_without_a_chart_imports_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second, for which an interrupted run would go on."""
+    monkeypatch.setitem(sys.modules, "bakeoff.reports.charts.paint", None)
+    monkeypatch.delattr("bakeoff.reports.charts.paint", raising=False)
+    assert "report.html" in render(interrupted(tmp_path / "run", {}), tmp_path)
 
 
 def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) -> None:
