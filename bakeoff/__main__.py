@@ -32,6 +32,7 @@ def main() -> int:
                 sys.stdout.write(f'{{\n  "error": "interrupted",\n  "exit_status": {INTERRUPTED}\n}}\n')
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # at its end Python itself would take the usual handlers back
+    exec("")  # Python would end by SIGINT if that came in a module's own `exec`, as while namedtuples are made
     return status
 
 

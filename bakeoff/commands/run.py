@@ -35,7 +35,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
+from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -335,8 +335,6 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
-        if not report.complete:
-            say("Interrupted.", stderr)  # the answer names the command that measures the rest
         status = exit_status(judgement) if report.complete else INTERRUPTED
         return print_json(answer_of(judgement, store.root), status) if as_json else status
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,8 +72,13 @@ def measured_to_the_end() -> Iterator[None]:
 
     It comes while workers are ended and what was measured is kept. The third raises KeyboardInterrupt again.
     """
-    with _signals_answered_by(signal.default_int_handler, _pass):
+    with _signals_answered_by(_end, _pass):
         yield
+
+
+def _end(number: int, frame: object) -> None:
+    sys.stderr.write("Interrupted: the run ends now.\n")  # `say` would write into a live table
+    raise KeyboardInterrupt
 
 
 def _pass(number: int, frame: object) -> None:

@@ -226,7 +226,6 @@ def site_to_page(
         summary=sorted({machine.devices(run.judgement.report) for run in runs}),
         section=section,
         runs=runs,
-        no_swatch=lambda _: "",
         pictures=[Picture(chart, palette) for chart in charts.of_history(history, palette)] if history else [],
         name_column=name_column,
         status_column=status_column,
@@ -408,6 +407,7 @@ def _page(template: str, palette: Palette, **values: Any) -> str:
         .render(
             palette=palette,
             swatch=lambda label: Markup(charts.swatch(palette(label))),
+            no_swatch=lambda _: "",  # the first marker imports matplotlib, which takes a second
             style=Markup(_asset("page.css")),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -495,6 +495,14 @@ def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Pat
             server.await_serving()
 
 
+def test_a_server_that_imports_is_not_waited_for_at_the_end(modules: Path) -> None:
+    with ForkLauncher(max_close_s=60.0) as server:
+        process = psutil.Process(server.pid)
+        server.preload(["stuck_module"])
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 5 and not process.is_running()
+
+
 LOOKING = """
 import pathlib, sys
 maps = pathlib.Path("/proc/self/maps").read_text().splitlines()

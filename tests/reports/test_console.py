@@ -52,17 +52,19 @@ def test_a_second_signal_ends_the_writing_and_the_command_for_the_rest_is_named(
     assert (tmp_path / "report.json").exists(), "the numbers are there first"
 
 
-def test_a_signal_ends_the_measuring_and_the_next_one_does_not_end_what_follows(tmp_path: Path) -> None:
+def test_a_signal_ends_the_measuring_and_the_next_one_does_not_end_what_follows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     steps = []
     with console.measured_to_the_end():
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
-            steps.append("measuring ended")
+            steps.append(capsys.readouterr().err)
         os.kill(os.getpid(), signal.SIGTERM)  # as CI systems send it a few seconds after SIGINT
         steps.append("what was measured is kept")
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert steps == ["measuring ended", "what was measured is kept"]
+    assert steps == ["Interrupted: the run ends now.\n", "what was measured is kept"]
     assert signal.getsignal(signal.SIGTERM) is before

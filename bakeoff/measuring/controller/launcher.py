@@ -404,7 +404,8 @@ class ForkLauncher(Launcher):
     def _close(self) -> None:
         if self._branch is not None:
             self._branch.__exit__()
-        self._started.end(self._max_close_s)
+        # one that still imports would not hear, and has no worker
+        self._started.end(self._max_close_s if self._server.is_serving else 0.0)
 
 
 class BranchLauncher(Launcher):

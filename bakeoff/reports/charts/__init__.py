@@ -184,6 +184,8 @@ def _report_of(contest: ContestJudgement, judgement: Judgement) -> Report:
 
 
 def _draw(charts: dict[str, list[Chart]], headlines: dict[str, str], folder: Path, png: bool) -> list[Path]:
+    if not charts:
+        return []
     from bakeoff.reports.charts import paint
 
     folder.mkdir(parents=True, exist_ok=True)
