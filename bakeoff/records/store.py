@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import json
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +44,8 @@ VMSTAT = Path("/proc/vmstat")
 BUILD_FILE = "build.json"
 FOLDERS = ("cells", "logs", "reference")
 
-PIECE_BYTES, PIECES = 2**16, 4096
+MOST_READ_BYTES = 2**32
+"""Of a larger file, such as a data set, the time of its last change is compared. Reading it could take minutes."""
 
 Kept = TypeVar("Kept", bound=Frozen)
 KEPT_IN: dict[type[Frozen], str] = {Work: "work.json", ModelTraits: "traits.json", Metrics: "metrics.json"}
@@ -398,15 +400,21 @@ def _read(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def _digest(path: Path) -> str:
-    """Return a digest of a file, or nothing if there is none. Of large weights, pieces from begin to end are enough."""
+    """Return what a file is known by, or nothing if there is none: its content, or the time of a huge one."""
     if not path.is_file():
         return ""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for start in range(0, path.stat().st_size, max(PIECE_BYTES, path.stat().st_size // PIECES)):
-            file.seek(start)
-            digest.update(file.read(PIECE_BYTES))
-    return digest.hexdigest()
+    known = path.stat()
+    return f"{known.st_mtime_ns}" if known.st_size > MOST_READ_BYTES else _checksum(path, known.st_mtime_ns)
+
+
+@functools.cache
+def _checksum(path: Path, modified_ns: int) -> str:
+    """Return a checksum of all of a file, which is read once for all contests. It shows accidents, and no forgery."""
+    checksum, piece = 0, memoryview(bytearray(2**18))
+    with path.open("rb", buffering=0) as file:
+        while read := file.readinto(piece):
+            checksum = zlib.crc32(piece[:read], checksum)
+    return f"{checksum:08x}"
 
 
 def _kernel_kills(vmstat: Path) -> int:

@@ -203,17 +203,20 @@ def test_a_run_that_is_interrupted_while_it_begins_leaves_no_folder(
     assert list((tmp_path / "made").iterdir()) == []
 
 
-def test_a_large_file_is_known_to_have_changed_without_reading_all_of_it(tmp_path: Path) -> None:
+def test_a_changed_row_of_large_weights_is_seen_and_a_huge_file_is_known_by_its_time(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "run", Request(), [], "test")
-    weights, source = tmp_path / "weights.bin", tmp_path / "net.py"
+    weights, huge, source = tmp_path / "weights.bin", tmp_path / "data.bin", tmp_path / "net.py"
     source.write_text("one")
-    with weights.open("wb") as file:
-        file.truncate(2**35)  # a sparse file, of which reading all would take half a minute
-    store.save_own_files("contest", [weights, source])
+    for path, size in ((weights, 2**29), (huge, 2**35)):
+        with path.open("wb") as file:
+            file.truncate(size)  # sparse; reading all of 32 GiB would take half a minute
+    store.save_own_files("contest", [weights, huge, source])
     weights.touch()
-    assert store.changed_files() == [], "it was written again, with the same content"
-    with weights.open("r+b") as file:
-        file.seek(2**34)
-        file.write(bytes([1]) * 2**10)
+    source.write_text("one")
+    assert store.changed_files() == [], "they were written again, with the same content"
+    for path, at in ((weights, 2**28 + 100_000), (huge, 2**34)):
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([1]) * 2**10)
     source.write_text("two")
-    assert store.changed_files() == sorted(map(str, (weights, source)))
+    assert store.changed_files() == sorted(map(str, (weights, huge, source)))
