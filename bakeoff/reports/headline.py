@@ -76,7 +76,10 @@ def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
 
 
 def how_sure(contest: ContestJudgement, asked: Headline) -> str:
-    """Say in a few words how sure the answer is: `sure`, `sure (one process)`, `tie`, `but the machine was busy`."""
+    """Say in a few words how sure it is who is best: `sure winner`, `tie`, `but the machine was busy`.
+
+    A speed-up over the baseline beside it has an interval of its own, which may be wide.
+    """
     match asked.certainty:
         case Certainty.NOTHING:
             if contest.ranked:
@@ -97,8 +100,9 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
         case Certainty.TIE:
             return f"tie{_but(contest, asked)}"
         case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
-            return f"sure ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
-    return asked.certainty.value
+            return f"sure winner ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
+        case Certainty.SURE:
+            return "sure winner"
 
 
 def is_unsure(contest: ContestJudgement) -> bool:
@@ -108,9 +112,9 @@ def is_unsure(contest: ContestJudgement) -> bool:
 
 
 def line(contest: ContestJudgement) -> str:
-    """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, top1 0.9467 (+0.12 %), sure`.
+    """Return the whole line: `onnx, 15,177 requests/s at p99 < 5 ms, 1.59x eager, top1 0.9467 (+0.12 %), sure winner`.
 
-    Where a request is more than the model: `onnx, 0.44 ms, sure; whole requests: tie between onnx and eager (...)`.
+    Where a request is more than the model: `onnx, 0.44 ms, sure winner; whole requests: tie between onnx and eager`.
     """
     sure = certainty(contest)
     kept = condition(contest) or NONE

@@ -115,7 +115,7 @@ def ending(cell: CellJudgement) -> str:
 
 
 def outcome(contest: ContestJudgement) -> str:
-    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
+    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure winner`."""
     return f"{contest.title}: {headline.line(contest)}"
 
 

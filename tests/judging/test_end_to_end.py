@@ -45,7 +45,7 @@ def test_a_model_four_times_faster_behind_slow_stages_is_a_tie_and_says_where_th
     assert found.longest.share == pytest.approx(0.995, abs=0.001)
     told = headline.line(judge_contest(records))
     whole = "whole requests: tie between onnx and eager (20.11 ms, 100 % of it before())"
-    assert told == f"onnx, 0.1000 ms, 4.00x eager, sure; {whole}"
+    assert told == f"onnx, 0.1000 ms, 4.00x eager, sure winner; {whole}"
 
 
 def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
@@ -109,7 +109,7 @@ def test_one_process_shows_a_tie_where_the_model_hardly_counts_and_says_else_wha
     undecided = [staged(once(0.1, "onnx"), before=2.11), staged(once(0.18, "eager"), before=2.11)]
     assert judged(*undecided).certainty is Certainty.OPEN
     contest = judge_contest(undecided)
-    assert "sure (one process); whole requests: undecided between onnx and eager (" in headline.line(contest)
+    assert "sure winner (one process); whole requests: undecided between onnx and eager (" in headline.line(contest)
     assert end_to_end.sentences(contest)[1] == (
         "One process of each cannot show how whole requests compare, because equal processes can be 4 % apart. "
         "Measure more of them: --processes 3"

@@ -65,7 +65,7 @@ def test_without_a_requirement_the_rounding_of_float32_decides() -> None:
     beyond = [row.label for row in contest.cells if row.beyond]
     assert beyond == ["onnx int8", "eager bf16", "eager int8"]  # the fastest first
     assert all(row.speedup for row in contest.cells if row.beyond)
-    assert ", within fp32's rounding, sure" in headline.line(contest)
+    assert ", within fp32's rounding, sure winner" in headline.line(contest)
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,19 @@ def test_single_calls_are_answered_with_a_latency() -> None:
     assert line(judged(conv_on_cpu())) == "onnx, 0.9529 ms, 1.85x eager, but measured in too few processes"
 
 
+@pytest.mark.parametrize(("eager_ms", "told"), [(4.95, "2.50x to 8.88x eager, sure winner (2 processes)"), (9.0, None)])
+def test_it_is_sure_that_the_winner_leads_and_not_by_how_much(eager_ms: float, told: str | None) -> None:
+    """The interval of the lead excludes 1, also where that of the speed-up is wide."""
+    judgement = judged([ok(cell("onnx"), steady([1.0, 1.0])), ok(cell("eager"), steady([4.48, eager_ms]))])
+    (contest,) = judgement.contests
+    lead = contest.cell_of("onnx").speedup.ci95  # type: ignore[union-attr]
+    assert lead is not None and (lead.low > 1) is (told is not None)
+    assert line(judgement).endswith(told or ", undecided")
+
+
 def test_load_is_answered_with_the_rate_at_its_objective() -> None:
     made = [carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [250, 251, 249], 2.0)]
-    assert line(judge(report(made))) == "onnx, 504 requests/s at p99 < 20 ms, 2.00x eager, sure"
+    assert line(judge(report(made))) == "onnx, 504 requests/s at p99 < 20 ms, 2.00x eager, sure winner"
     made = [carrying("onnx", [504, 380, 450], 1.0), carrying("eager", [380, 504, 450], 2.0)]
     assert line(judge(report(made))) == "eager or onnx, 444 requests/s at p99 < 20 ms (eager), undecided"
 
@@ -45,7 +55,7 @@ def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() ->
     over = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request=request))
     assert over.startswith("onnx, 120 s for 100,000 calls, 1.67x eager")
     few = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request={"calls": 10}))
-    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure \(one process\)", few)
+    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure winner \(one process\)", few)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +109,8 @@ def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
 
 def test_the_metric_is_told_beside_the_reference() -> None:
     better = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
-    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure (one process)"
-    assert "top1 0.9 (unchanged), sure (one process)" in line(
+    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure winner (one process)"
+    assert "top1 0.9 (unchanged), sure winner (one process)" in line(
         evaluated([float(place % 10 > 0) for place in range(1000)], "")
     )
     assert "top1 0.9 (unchanged)" in line(judged([metrics.measured("onnx", 0.9, 0.90001)]))
