@@ -45,7 +45,7 @@ def finding(mix: Mix) -> str:
         return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
     if mix.certainty is Certainty.ALONE:
         return f"only {best.label} could be ranked at every size, at {mean}"
-    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure"
+    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure winner"
     return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
 
 

@@ -61,7 +61,7 @@ def test_means_are_the_latencies_weighted_by_frequency() -> None:
     best = mix.rows[0]
     assert best.speedup is not None and best.speedup.value == pytest.approx(3.8 / 1.85)
     assert [row.rank for row in mix.rows] == [1, 2, 3]
-    assert told.finding(mix) == "openvino wins at a mean of 1.850 ms a request, 2.05x as fast as eager, sure"
+    assert told.finding(mix) == "openvino wins at a mean of 1.850 ms a request, 2.05x as fast as eager, sure winner"
 
 
 def test_the_winner_of_every_size_may_differ_from_that_of_the_mix() -> None:
@@ -120,7 +120,7 @@ def test_every_output_has_the_verdict_over_the_mix(tmp_path: Path) -> None:
     judgement = judged({"eager": (2.0, 20.0), "onnx": (1.0, 10.0)})
     printed = io.StringIO()
     print_report(judgement, Console(file=printed, width=200))
-    sentence = "onnx wins at a mean of 1.900 ms a request, 2.00x as fast as eager, sure"
+    sentence = "onnx wins at a mean of 1.900 ms a request, 2.00x as fast as eager, sure winner"
     for output in (printed.getvalue(), to_markdown(judgement), to_page(judgement), summary.of_run(judgement)):
         assert sentence in output
     (answer,) = answer_of(judgement, tmp_path).mixes
