@@ -336,11 +336,12 @@ def test_what_misses_the_objective_over_the_soak_is_soaked_at_less_until_it_hold
     assert len(missed.lower_soak) == 6 * len(shares)
 
 
-def test_a_further_soak_takes_what_is_left_of_the_first_one_and_half_at_least(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget_s", [10_000.0, 70.0])
+def test_a_further_soak_takes_what_is_left_of_the_first_one_and_half_at_least(tmp_path: Path, budget_s: float) -> None:
+    """A budget that leaves so much time leaves enough."""
     scripts = {"eager": Script(level_ms=2.0), "null": Script(slower_after_s=1.9, slower_share=0.75)}
-    run = run_contest(
-        tmp_path, scripts, plan_of(3), load=LoadPlan(Scenario.SERVER, 1, OBJECTIVE, 12.0, soaks_all=False)
-    )
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, 12.0, soaks_all=False)
+    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
     load = run.records["null"].load
     assert [len(load.soak), len(load.lower_soak)] == [6, 6], "scripted windows keep no latencies: no soak ends early"
     assert [soak.seconds for soak in soaks_of(load)] == pytest.approx([12.0, 6.0, 6.0])

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from typing import TypeGuard
 
 from bakeoff.judging.load import held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
@@ -72,11 +73,11 @@ class LoadRounds:
             turns_s += last_s
             self._say_turns(f"turn {number + 1} under load, in process {self._epoch + 1}")
         if self._plan.soak_s:
-            in_time = self._has_time_to_soak(self._to_soak())
+            in_time = self._has_time_to_soak(SOAK_PARTS * len(self._to_soak()))
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
             for _ in LOWER_SHARES:
-                missing = [each for each in self._alive if _needs_lower_soak(each)]
-                if missing and self._has_time_to_soak(missing):
+                parts = [self._lower_parts(each.load) for each in self._alive if _needs_lower_soak(each.load)]
+                if parts and self._has_time_to_soak(sum(parts)):
                     settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
             self._done(cell_run, Step.LOAD, turns_s)
@@ -171,17 +172,19 @@ class LoadRounds:
         """The labels of the cells that may win, by what is known when the first one is to be soaked."""
         return may_win([record for each in self._alive if (record := each.so_far())], self._run.requirements)
 
-    def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
-        return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
+    def _has_time_to_soak(self, parts: int) -> bool:
+        return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._ends_s
+
+    def _lower_parts(self, load: Load) -> int:
+        """Return the parts of a further soak: what is left of one, and half at least, unless its length was named."""
+        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
+        return SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
-        """Soak a cell once more. Unless the length was asked for, it takes what is left of one, and half at least."""
-        if (load := cell_run.load) is not None and _needs_lower_soak(cell_run):
+        if _needs_lower_soak(load := cell_run.load):
             soaks = soaks_of(load)
-            left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
-            parts = SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
             rate = LOWER_SHARES[len(soaks) - 1] * soaks[0].rate
-            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, parts)
+            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, self._lower_parts(load))
             cell_run.load = load.model_copy(update={"lower_soak": [*load.lower_soak, *soaked]})
             self._say_soak(cell_run.cell.label, cell_run.load)
 
@@ -213,6 +216,5 @@ def spelled(settings: ServingSettings) -> str:
     return ", ".join([*parts, *(f"{name} {value}" for name, value in settings.options.items())])
 
 
-def _needs_lower_soak(cell_run: CellRun) -> bool:
-    load = cell_run.load
+def _needs_lower_soak(load: Load | None) -> TypeGuard[Load]:
     return load is not None and held_no_soak(load) and len(soaks_of(load)) <= len(LOWER_SHARES)
