@@ -16,6 +16,9 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
+# Each of the many processes would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help bench test fast lint types pytest schema docs clean
 
 help: ## list the targets
