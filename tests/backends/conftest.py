@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -18,4 +19,15 @@ def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(torch._inductor.config.aot_inductor, "precompile_headers", False)
         # what the CPU says of itself is believed without compiling a program
         patch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_onnx_functions() -> Iterator[None]:
+    """Read the source of onnxscript's functions once. Each export would do it again, which takes as long as the rest."""
+    from torch.onnx._internal.exporter import _registration
+
+    library = _registration.onnxscript_apis
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "get_torchlib_ops", functools.cache(library.get_torchlib_ops))
         yield
