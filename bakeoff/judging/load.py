@@ -145,6 +145,11 @@ class LoadedCell:
         return self.soaks[0] if self.soaks else None
 
     @property
+    def held(self) -> SoakSummary | None:
+        """The first soak that held: at the rate found, or at a lower one."""
+        return next((each for each in self.soaks if not each.has_missed), None)
+
+    @property
     def is_soaked_below(self) -> bool:
         """Return True if the soak was at a clearly lower rate than the one that the cell is ranked with."""
         return bool(self.soak and self.rate and self.soak.rate < (1 - BELOW) * self.rate)
@@ -371,8 +376,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     soak = cell.soak
     if soak and soak.has_missed:
         missed = tuple(each for each in cell.soaks if each.has_missed)
-        held = next((each for each in cell.soaks if not each.has_missed), None)
-        doubts.append(SoakMissed(label, missed, held, cell.rate if cell.is_soaked_below else None))
+        doubts.append(SoakMissed(label, missed, cell.held, cell.rate if cell.is_soaked_below else None))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         doubts.append(LatencyDrifted(label, soak.drift, soak.rate))
     of_turns = [window for turn in load.turns for window in turn.windows]

@@ -112,14 +112,16 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def verdict(load: LoadJudgement) -> str:
-    """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
+    """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms (378 for long), onnx 350 ± 9`."""
     if not load.ranked:
         reasons = listed([f"{cell.label}: {_why_unranked(load, cell)}" for cell in load.cells])
         rule = " First looks rank nothing: cells are compared in turns, side by side." if FIRST_LOOK in reasons else ""
         return f"under load nothing could be ranked ({reasons}).{rule}"
     best, *others = load.ranked
-    text = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
-    rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
+    text = (
+        f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
+    )
+    rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}{_for_long(load, cell)}" for cell in others)
     if load.tied:
         how = "tie"
         if load.is_open:
@@ -245,6 +247,11 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
         low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
         text += f" ± {width}" if is_even else f" [{low}, {high}]"
     return f"{text} {load.scenario.spec.unit}" if unit else text
+
+
+def _for_long(load: LoadJudgement, cell: LoadedCell) -> str:
+    """Return ` (378 for long)` where the rate did not last and a lower one did."""
+    return f" ({_value(load, cell.held.rate, unit=False)} for long)" if cell.held and cell.held is not cell.soak else ""
 
 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:

@@ -129,6 +129,8 @@ def test_a_rate_that_does_not_last_has_one_that_does_beside_it(
     found = load.sentences(contest)
     assert any("does not hold the objective for long" in one and one.endswith(told) for one in found), found
     assert headline.line(contest).endswith(brief)
+    for_long = re.findall(r"p99 < 20 ms \((\d+) for long\), eager", found[0])
+    assert for_long == ([] if brief == UNSOAKED else re.findall(r"only (\d+)", brief))
 
 
 @pytest.mark.parametrize(
