@@ -24,7 +24,7 @@ def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def known_onnx_functions() -> Iterator[None]:
-    """Read the source of onnxscript's functions once. Each export would do it again, which takes as long as the rest."""
+    """Read the source of onnxscript's functions once. Each export would do it again, which takes half of its time."""
     from torch.onnx._internal.exporter import _registration
 
     library = _registration.onnxscript_apis
