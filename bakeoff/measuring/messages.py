@@ -396,7 +396,7 @@ class ReferenceComputed(Message):
     work: Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
-    memory: Memory | None = None  # the peak of the process; None: float64 was not computed
+    memory: Memory | None = None  # the peak of the process that computed the outputs in float64
     fingerprint: str = ""  # of the model, where builds and references are kept
     kept_at_s: float | None = None  # when an earlier run has kept the outputs in float64, if they serve again
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read

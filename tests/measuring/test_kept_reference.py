@@ -61,7 +61,7 @@ def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path
     assert (first.kept_at_s, times) == (None, 1)
     before = outputs(folder)
     second, times = computed(folder, "x.sin()")
-    assert times == 0 and second.memory is None
+    assert times == 0 and second.memory == first.memory, "cells of unknown size are guessed by it"
     assert second.kept_at_s is not None and abs(second.kept_at_s - time.time()) < 60
     assert outputs(folder).dtype is torch.float64 and torch.equal(outputs(folder), before)
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.matching import Outputs
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Memory
 
 NAME = "reference-"
+MEMORY = "memory"
 
 SAME_ERROR = 1.5
 """Eager's error is what it was up to this factor: on a GPU, sums are rounded in another order in each run."""
@@ -36,25 +36,27 @@ def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
     return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.safetensors"
 
 
-def load(path: Path) -> accuracy.Reference | None:
-    """Return the reference that was kept there, or None."""
+def load(path: Path) -> tuple[accuracy.Reference, Memory] | None:
+    """Return the reference that was kept there, with the memory that computing it took, or None."""
     with contextlib.suppress(OSError, SafetensorError):
-        return accuracy.Reference.load(path)
+        with safe_open(path, framework="pt") as file:
+            memory = Memory.model_validate_json(file.metadata()[MEMORY])
+        return accuracy.Reference.load(path), memory
     return None
 
 
-def keep(reference: Path, path: Path) -> None:
+def keep(reference: Path, path: Path, memory: Memory) -> None:
     """Keep a copy of the file. It appears whole or not at all, and a folder that cannot be written costs time only."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, SafetensorError):
         if reference.stat().st_size > MAX_BYTES:
             return
-        descriptor, copy = tempfile.mkstemp(dir=path.parent, prefix=NAME, suffix=".partial")
-        os.close(descriptor)
-        try:
-            shutil.copyfile(reference, copy)
-            os.replace(copy, path)
-        finally:
-            Path(copy).unlink(missing_ok=True)
+        with safe_open(reference, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            known = file.metadata() | {MEMORY: memory.model_dump_json()}
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NAME) as folder:
+            copy = Path(folder, path.name)
+            save_file(tensors, copy, metadata=known)
+            copy.replace(path)
 
 
 def has_same_error(eager: Sequence[Outputs], exact: Sequence[Outputs], rmse: Sequence[float]) -> bool:

@@ -129,7 +129,7 @@ def compute(
         shared = known_outputs(first, known, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
         kept = kept_outputs(file, known, eager) if file and not (shared or job.is_fresh) else None
-        exact_ones = shared or kept
+        exact_ones = shared or (kept and kept[0])
         if exact_ones is None and has_outputs_to_compare(traits, eager):
             exact_ones = exact_outputs(known, outputs_in)
         computed = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
@@ -174,20 +174,20 @@ def compute(
             tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
             first.greedy if first else None,
         ).save(path, job.known if shared and exact is shared.outputs else None)
-    is_alike = traits.begins_alike and not known.probes
-    if file and is_alike and not (shared or kept) and computed.computed_in == "float64" and not computed.in_float32:
-        kept_reference.keep(job.reference, file)
     device_memory.sample()
     size = Memory(
         peak_resident_bytes=memory.peak_resident_bytes(),
         peak_device_bytes=device_memory.peak_bytes,
         device_bytes_source=device_memory.source or None,
     )
+    is_alike = traits.begins_alike and not known.probes
+    if file and is_alike and not (shared or kept) and computed.computed_in == "float64" and not computed.in_float32:
+        kept_reference.keep(job.reference, file, size)
     return ReferenceComputed(
         work=as_is.work,
         uncounted=as_is.uncounted,
         traits=traits,
-        memory=None if kept else size,
+        memory=kept[1] if kept else size,
         fingerprint=as_is.fingerprint,
         kept_at_s=file.stat().st_mtime if file and kept else None,
         named_variables=named_variables(),
@@ -217,13 +217,18 @@ def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exa
     return Exact(tuple(outputs), reference.computed_in)
 
 
-def kept_outputs(path: Path, known: Known, eager: Sequence[Outputs]) -> Exact | None:
-    """Return the exact outputs that an earlier run has kept, or None if they are not those of this model for sure."""
-    reference = kept_reference.load(path)
-    exact = known_outputs(reference, known, len(eager)) if reference else None
-    if reference is None or exact is None or exact.outputs is None:
+def kept_outputs(path: Path, known: Known, eager: Sequence[Outputs]) -> tuple[Exact, Memory] | None:
+    """Return the exact outputs that an earlier run has kept, with the memory that they took.
+
+    Return None if they are not those of this model for sure.
+    """
+    if (kept := kept_reference.load(path)) is None:
         return None
-    return exact if kept_reference.has_same_error(eager, exact.outputs, reference.eager_rmse) else None
+    reference, size = kept
+    exact = known_outputs(reference, known, len(eager))
+    if exact is None or exact.outputs is None:
+        return None
+    return (exact, size) if kept_reference.has_same_error(eager, exact.outputs, reference.eager_rmse) else None
 
 
 def has_outputs_to_compare(traits: ModelTraits, outputs: Sequence[Outputs]) -> bool:
