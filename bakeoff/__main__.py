@@ -32,7 +32,8 @@ def main() -> int:
                 sys.stdout.write(f'{{\n  "error": "interrupted",\n  "exit_status": {INTERRUPTED}\n}}\n')
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # at its end Python itself would take the usual handlers back
-    exec("")  # Python would end by SIGINT if that came in a module's own `exec`, as while namedtuples are made
+    # Python ends by SIGINT if a KeyboardInterrupt has left an `exec`, such as namedtuple's, and none came after it
+    exec("")
     return status
 
 
