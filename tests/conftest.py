@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from bakeoff import cli
 from bakeoff.measuring.controller import groundwork, launcher
@@ -20,6 +21,12 @@ from tests.lent_servers import lent_servers
 
 LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_reproduce.py")
 """Files with long tests that would come last."""
+
+CHECKOUT = ("tests.", "benchmarks.", "scripted_backends", "slowed_eager")
+"""How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
+
+settings.register_profile("brief", max_examples=40, deadline=None)
+settings.load_profile("brief")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,11 +113,11 @@ def frozen_libraries(unfrozen_at_the_end: None) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_test_is_users() -> Iterator[None]:
-    """Leave out the modules of tests, which would count as the user's: to describe their variables takes a second."""
+    """Leave out the modules of the checkout, which would count as the user's: to describe them takes a second."""
     imported = user_code.user_modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            user_code, "user_modules", lambda: [each for each in imported() if not each.__name__.startswith("tests.")]
+            user_code, "user_modules", lambda: [each for each in imported() if not each.__name__.startswith(CHECKOUT)]
         )
         yield
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bakeoff.judging.contest import judge_contest
@@ -281,14 +281,12 @@ contests = st.builds(
     disturbed=st.floats(0, 0.3),
     missing=st.floats(0, 0.8),
 )
-many = settings(max_examples=40, deadline=None)
 
 
 def shown_ms(latency_ms: float) -> float:
     return float(spell_ms(latency_ms).removesuffix(" ms").replace(",", ""))
 
 
-@many
 @given(contests)
 def test_the_ratio_of_two_printed_latencies_is_the_printed_speed_up(records: list[Record]) -> None:
     judged = judge_contest(records)
@@ -298,14 +296,12 @@ def test_the_ratio_of_two_printed_latencies_is_the_printed_speed_up(records: lis
         assert number_format.ratio(eager_ms / shown_ms(row.latency.median_ms)) == number_format.ratio(row.speedup.value)
 
 
-@many
 @given(contests)
 def test_ranks_are_the_order_of_the_latencies(records: list[Record]) -> None:
     latencies_ms = [row.latency.median_ms for row in judge_contest(records).ranked if row.latency]
     assert latencies_ms == sorted(latencies_ms) and len(latencies_ms) == len(records)
 
 
-@many
 @given(contests)
 def test_a_to_b_times_b_to_c_is_a_to_c(records: list[Record]) -> None:
     found = fit_records(records)
@@ -313,7 +309,6 @@ def test_a_to_b_times_b_to_c_is_a_to_c(records: list[Record]) -> None:
         assert found.ratio(a, b).value * found.ratio(b, c).value == pytest.approx(found.ratio(a, c).value, rel=1e-12)
 
 
-@many
 @given(contests, st.randoms())
 def test_the_order_of_the_records_and_bursts_does_not_count(records: list[Record], random: Random) -> None:
     shuffled = [
@@ -323,7 +318,6 @@ def test_the_order_of_the_records_and_bursts_does_not_count(records: list[Record
     assert dict(fit_records(shuffled).latency_ms) == dict(fit_records(records).latency_ms)
 
 
-@many
 @given(contests)
 def test_a_further_cell_turns_two_others_around_by_no_more_than_their_intervals(records: list[Record]) -> None:
     without, found = fit_records(records[:2]), fit_records(records)
@@ -338,17 +332,16 @@ def test_a_further_cell_turns_two_others_around_by_no_more_than_their_intervals(
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 5])
 def test_a_further_cell_seldom_moves_two_others_out_of_their_interval(processes: int) -> None:
-    """No estimate promises it for every contest. Of 200, four may leave the interval by more than 0.2 %."""
+    """No estimate promises it for every contest. Of 100, two may leave the interval by more than 0.2 %."""
     left = 0
-    for seed in range(200):
+    for seed in range(100):
         records = contest(seed, cells=4, processes=processes, tail=1.0, disturbed=0.15, missing=0.3)
         before, after = (fit_records(some).ratio("eager", "onnx") for some in (records[:2], records))
         assert before.ci95 and after.ci95
         left += not before.ci95.low / 1.002 <= after.value <= before.ci95.high * 1.002
-    assert left <= 4
+    assert left <= 2
 
 
-@many
 @given(contests)
 def test_a_fitted_record_is_fitted_already(records: list[Record]) -> None:
     once = fitted(records)
