@@ -44,7 +44,7 @@ types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 	$(BIN)/mypy
 
 pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a change of records
 	$(BIN)/python -c "from bakeoff.records.report_file import json_schema; print(json_schema(), end='')" > schema.new
@@ -58,7 +58,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# Torch is installed first, so that an extra which asks for a range of it finds the pinned one.
+# Torch is installed first, so that an extra which asks for a range of it finds the pinned one. Pip takes one core only.
 $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
 	$(PIP) -e ".[$(EXTRA)]"
@@ -67,7 +67,7 @@ $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
-	$(PIP) -e ".[$(EXTRA),test]"
+	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" || exit 1; wait
 	$(COMPILE)
 	touch $@ $(VENV)/.ready-$(EXTRA)
 

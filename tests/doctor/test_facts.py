@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from bakeoff.backends.onnx import Onnx
 from bakeoff.backends.traps import Link
 from bakeoff.doctor import facts
-from bakeoff.measuring.controller.launcher import create_launcher
+from bakeoff.measuring.controller.launcher import Launcher, create_launcher
 
 
 def test_a_backends_libraries_with_what_they_and_we_need() -> None:
@@ -28,17 +28,23 @@ def test_a_backend_that_does_not_load_has_no_libraries() -> None:
     assert facts.libraries(["no-such-backend"]) == {}
 
 
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Starts processes that find a module which ends them."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "crashing_on_import.py").write_text("import os; os._exit(3)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        with create_launcher("auto") as launcher:
+            yield launcher
+
+
 @pytest.mark.parametrize(
     ("module", "said"),
     [("json", ""), ("nowhere_at_all", "ModuleNotFoundError"), ("crashing_on_import", "exit status 3")],
 )
-def test_whether_a_library_imports_is_tried_in_a_child(
-    module: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "crashing_on_import.py").write_text("import os; os._exit(3)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with create_launcher("spawn") as starter:
-        reason = facts.import_error(module, starter)
+def test_whether_a_library_imports_is_tried_in_a_child(module: str, said: str, starter: Launcher) -> None:
+    reason = facts.import_error(module, starter)
     assert said in reason and bool(said) == bool(reason)
 
 
