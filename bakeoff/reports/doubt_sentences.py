@@ -256,7 +256,7 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
 def brief(doubt: contest_doubts.Doubt) -> str:
     """Say in a few words, after `but`, what could change the winner."""
     match doubt:
-        case contest_doubts.NotToldApart():
+        case contest_doubts.Undecided() | contest_doubts.NotToldApart():
             return f"{listed(first(list(doubt.ratios)), 'or')} may be as fast"
         case contest_doubts.NarrowLead():
             return "measured in too few processes"
@@ -268,6 +268,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return "the GPU was shared"
         case contest_doubts.BuildSpread():
             return "other builds may differ"
+        case contest_doubts.TwoSpeeds():
+            return "some processes have two speeds"
         case contest_doubts.RequirementOpen():
             asked = f"{listed(first(doubt.labels))} may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
             return f"{asked}: {_further_samples(doubt)}"

@@ -1,5 +1,10 @@
+import inspect
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
 import pytest
 
+from bakeoff.judging.certainty import Effect, effect_of
 from bakeoff.judging.constraints import QUANTITIES, Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import (
@@ -29,6 +34,7 @@ from bakeoff.judging.doubts import (
     Unpaired,
 )
 from bakeoff.judging.judgement import judge
+from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
@@ -40,7 +46,8 @@ from bakeoff.records.doubts import (
     WarmUpNoise,
     WarmUpTrend,
 )
-from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status
+from bakeoff.records.failure import Failure
+from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
 from bakeoff.reports import doubt_sentences, headline, sentences
 from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report
 
@@ -68,6 +75,10 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
         (
             [once(1.0, "onnx"), once(1.08, "eager")],
             "onnx wins at 1.000 ms, 1.08x as fast as eager, but measured in too few processes.",
+        ),
+        (
+            [once(1.0, "onnx"), once(1.5, "eager", throughput=Throughput(calls_per_s=2000.0, blocks=5, block_s=0.1))],
+            "onnx wins at 1.000 ms, 1.50x as fast as eager, but some processes have two speeds.",
         ),
         ([once(1.0, "onnx")], "only onnx could be ranked, at 1.000 ms."),
         ([once(1.0, "eager")], "only eager could be ranked, at 1.000 ms."),
@@ -375,6 +386,52 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
 )
 def test_a_doubt_of_a_record_in_one_sentence(doubt: RecordDoubt, said: str) -> None:
     assert doubt_sentences.doubt_of_record(doubt) == said
+
+
+EXAMPLES: dict[object, object] = {
+    bool: True,
+    int: 2,
+    int | None: 2,
+    float: 2.0,
+    float | None: 2.0,
+    str: "float64",
+    tuple[str, ...]: ("onnx",),
+    Mapping[str, float]: {"eager": 2.0},
+    Mapping[str, Ratio]: {"eager": RATIO},
+    Status: Status.NOT_REACHED,
+    Extent: Extent.PARTIAL,
+    Failure: Failure(kind="", text=""),
+}
+"""A value for each type of a doubt's fields. With these, a doubt has the worst effect that its kind can have."""
+
+
+def example_of(kind: type) -> Any:
+    hints, names = get_type_hints(kind), inspect.signature(kind).parameters.keys() - {"kind"}
+    return kind(**{name: EXAMPLES[hints[name]] for name in names})
+
+
+def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words() -> None:
+    ranking = Ranking([once(1.0, "onnx"), once(1.05, "eager")])
+    doubts = [example_of(kind) for kind in get_args(Doubt) if kind is not OfRecords]
+    doubts += [OfRecords(example_of(kind), ("onnx",)) for kind in get_args(get_args(RecordDoubt)[0])]
+    grave = [doubt for doubt in doubts if effect_of(doubt, ranking) is Effect.WINNER]
+    assert [doubt_sentences.brief(doubt) for doubt in grave] == [
+        "eager may be as fast",
+        "eager may be as fast",
+        "measured in too few processes",
+        "onnx may miss float64 float64 float64: about 2 more samples would tell",
+        "its metrics are not known",
+        "it is judged by its calibration data",
+        "other builds may differ",
+        "some processes have two speeds",
+        *["the machine was busy"] * 3,
+        "the GPU was shared",
+        "onnx was not reached",
+        "its outputs could not be compared",
+        "a choice of the model is frozen in it",
+        "the answer depends on rounding",
+        "the model keeps more from call to call",
+    ]
 
 
 def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:
