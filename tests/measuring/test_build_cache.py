@@ -378,6 +378,8 @@ def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_pa
     entries = BuildCache(tmp_path).entries()
     assert [each.key for each in entries] == [folder.parent.name for folder in folders[:2]]
     assert entries[0].what.endswith("eager") and entries[0].size_bytes > 1000
+    (folders[0].parent / "used").write_bytes(b"caf\xe9: eager")
+    assert {each.what for each in BuildCache(tmp_path).entries()} == {"caf\ufffd: eager", entries[1].what}
     with BuildCache(tmp_path) as cache:
         assert cache.clear() > 2000
     assert not list(tmp_path.iterdir())

@@ -155,7 +155,7 @@ class BuildCache:
             used = entry / USED
             if build is not None and used.exists():
                 size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
-                what = used.read_text(encoding="utf-8")
+                what = used.read_text(encoding="utf-8", errors="replace")
                 builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, used.stat().st_mtime))
         return sorted(builds, key=lambda each: -each.used_s)
 
