@@ -420,6 +420,16 @@ def test_dynamic_builds_and_other_environments_are_not_kept(tmp_path: Path) -> N
     assert BuildCache(tmp_path).claim(other, "f", 2) is None
 
 
+def test_builds_of_a_contest_that_is_distrusted_are_made_anew(tmp_path: Path) -> None:
+    with BuildCache(tmp_path) as cache:
+        built(cache, "f")
+    with BuildCache(tmp_path) as cache:
+        assert (folder := cache.claim(PLANNED, "f", 2)) is not None and folder.exists()
+    with BuildCache(tmp_path) as cache:
+        cache.distrust(PLANNED.cell.contest_id)
+        assert cache.claim(PLANNED, "f", 2) == folder and not folder.exists()
+
+
 CALM = Ceilings(flops_per_s=2e11, bytes_per_s=1e10)
 
 

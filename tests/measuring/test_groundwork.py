@@ -103,12 +103,20 @@ def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
     assert groundwork.what_failed(phase, CONTEST.cells[0].cell) == said
 
 
-def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:
+def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
+    launcher: ScriptedLauncher, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, *_ = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
     assert store.facts(CONTEST.id, Work) is not None
     path.touch()
-    launcher.answers.clear()
+    asked: list[ComputeReference] = []
+    ask = launcher.ask
+    monkeypatch.setattr(launcher, "ask", lambda job, *rest: asked.append(job) or ask(job, *rest))
     assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None, None)
+    assert [job.before for job in asked] == [path.resolve()], "only held against the model as it is now"
+    launcher.answers[ComputeReference] = failed("start a new run")
+    with pytest.raises(groundwork.NoReference, match="start a new run"):
+        groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
 
 
 def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:

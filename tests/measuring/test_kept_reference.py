@@ -1,5 +1,6 @@
 """References that are kept for the next run, and when they serve again."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -9,9 +10,11 @@ import torch
 
 from bakeoff.measuring.controller import build_cache
 from bakeoff.measuring.controller.build_cache import BuildCache
+from bakeoff.measuring.controller.groundwork import what_failed
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, kept_reference, reference
 from bakeoff.measuring.worker.reference import LoadedModel, Outputs
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -75,7 +78,7 @@ def test_another_model_another_precision_and_a_fresh_run_have_their_own(
 ) -> None:
     computed(folder, "x.sin()")
     told, times = computed(folder, body, precision, is_fresh)
-    assert (told.kept_at_s, times) == (None, 1)
+    assert (told.kept_at_s, told.is_changed, times) == (None, False, 1)
 
 
 def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
@@ -86,11 +89,38 @@ def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
     )
     computed(folder, "x.sin()")
     told, times = computed(folder, "x.sin() * 1.001")
-    assert (told.kept_at_s, times) == (None, 1)
+    assert (told.kept_at_s, times) == (None, 1) and told.is_changed
     assert torch.allclose(outputs(folder), 1.001 * torch.linspace(0.1, 1, 8).reshape(2, 4).double().sin(), rtol=1e-6)
     told, times = computed(folder, "x[:1].sin()")
     assert (told.kept_at_s, times) == (None, 1) and outputs(folder).shape == (1, 4)
     assert computed(folder, "x[:1].sin()")[1] == 0
+
+
+def test_a_number_that_forward_reads_from_a_file_is_part_of_the_fingerprint(folder: Path) -> None:
+    (folder / "limit").write_text("100")
+    body = "x.clamp(max=float(__import__('pathlib').Path('limit').read_text()))"
+    first, _ = computed(folder, body)
+    assert computed(folder, body)[0].fingerprint == first.fingerprint
+    (folder / "limit").write_text("3")  # which no example input reaches
+    told, times = computed(folder, body)
+    assert told.fingerprint != first.fingerprint and (told.is_changed, times) == (False, 1)
+
+
+@pytest.mark.parametrize(("body", "is_other"), [("x.sin()", False), ("x.sin() * 1.001", True), ("x[:1].sin()", True)])
+def test_a_resumed_run_holds_the_model_against_the_reference_that_it_has(
+    folder: Path, body: str, is_other: bool
+) -> None:
+    computed(folder, "x.sin()")
+    before = (folder / "reference.safetensors").read_bytes()
+    (folder / "net.py").write_text(NET.replace("BODY", body))
+    cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision="fp32", backend="eager")
+    path = folder / "reference.safetensors"
+    phases = list[str]()
+    job = ComputeReference(cell=cell, reference=path, before=path)
+    with pytest.raises(BakeoffError) if is_other else contextlib.nullcontext():
+        reference.compute(job, folder, folder, announce=phases.append)
+    assert what_failed(phases[-1], cell) == "the model computes something else than before this run was interrupted"
+    assert path.read_bytes() == before and [each.name for each in folder.glob("*.safetensors")] == [path.name]
 
 
 def test_nothing_is_kept_of_a_model_that_draws_numbers(folder: Path) -> None:
@@ -101,8 +131,10 @@ def test_nothing_is_kept_of_a_model_that_draws_numbers(folder: Path) -> None:
 def test_damaged_and_large_ones_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed(folder, "x.sin()")
     (kept,) = (folder / "cache").iterdir()
-    kept.write_bytes(kept.read_bytes()[:40])
-    assert computed(folder, "x.sin()")[1] == 1 and computed(folder, "x.sin()")[1] == 0
+    whole = kept.read_bytes()
+    for damaged in (whole[:40], whole.replace(b"peak_resident", b"qeak_resident"), whole.replace(b"memory", b"nemory")):
+        kept.write_bytes(damaged)
+        assert computed(folder, "x.sin()")[1] == 1 and computed(folder, "x.sin()")[1] == 0
     kept.unlink()
     monkeypatch.setattr(kept_reference, "MAX_BYTES", 10)
     computed(folder, "x.sin()")

@@ -80,6 +80,7 @@ class BuildCache:
         self.is_fresh = is_fresh
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
+        self._distrusted: set[str] = set()  # contests whose model is not the one of the builds that its key finds
         self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
 
     def why_unusable(self) -> str:
@@ -106,13 +107,17 @@ class BuildCache:
             is_first = key not in self._locks  # of the cells that share the build
             if not self._lock(key):
                 return None
-            if self.is_fresh and is_first:
+            if (self.is_fresh or planned.cell.contest_id in self._distrusted) and is_first:
                 shutil.rmtree(entry / "builds", ignore_errors=True)
             used = self._used[key] = [*self._used.get(key, []), planned.cell.label]
             (entry / USED).write_text(f"{planned.cell.title}: {', '.join(used)}", encoding="utf-8")
         except OSError:
             return None  # a cache that cannot be written costs time, and no result
         return entry / "builds"
+
+    def distrust(self, contest_id: str) -> None:
+        """Have the cells of a contest built anew, and replace what is there."""
+        self._distrusted.add(contest_id)
 
     def keep_ceilings(
         self, machine: Environment | None, device: Device, precision: Precision, ceilings: Ceilings

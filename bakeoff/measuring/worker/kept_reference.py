@@ -38,7 +38,7 @@ def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
 
 def load(path: Path) -> tuple[accuracy.Reference, Memory] | None:
     """Return the reference that was kept there, with the memory that computing it took, or None."""
-    with contextlib.suppress(OSError, SafetensorError):
+    with contextlib.suppress(OSError, SafetensorError, ValueError, TypeError, KeyError):  # it may be damaged
         with safe_open(path, framework="pt") as file:
             memory = Memory.model_validate_json(file.metadata()[MEMORY])
         return accuracy.Reference.load(path), memory

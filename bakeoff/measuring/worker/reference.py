@@ -68,6 +68,7 @@ from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
@@ -123,12 +124,19 @@ def compute(
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.kept_in is not None)
+        files = None if job.before else ReferenceFiles(job.reference)
+        as_is = as_it_is(known, job.inputs, files, job.kept_in is not None)
         traits, eager = as_is.traits, as_is.outputs
+        if job.before:
+            announce("compare")
+            if is_other_model(accuracy.Reference.load(job.before), known, eager[: as_is.sets]):
+                raise BakeoffError("start a new run")
+            return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits)
         first = accuracy.Reference.load(job.known) if job.known else None
         shared = known_outputs(first, known, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
         kept = kept_outputs(file, known, eager) if file and not (shared or job.is_fresh) else None
+        is_changed = file is not None and file.exists() and not (shared or kept or job.is_fresh)
         exact_ones = shared or (kept and kept[0])
         if exact_ones is None and has_outputs_to_compare(traits, eager):
             exact_ones = exact_outputs(known, outputs_in)
@@ -189,6 +197,7 @@ def compute(
         traits=traits,
         memory=kept[1] if kept else size,
         fingerprint=as_is.fingerprint,
+        is_changed=is_changed,
         kept_at_s=file.stat().st_mtime if file and kept else None,
         named_variables=named_variables(),
         own_files=(*own_files(), *known.files_read),
@@ -229,6 +238,16 @@ def kept_outputs(path: Path, known: Known, eager: Sequence[Outputs]) -> tuple[Ex
     if exact is None or exact.outputs is None:
         return None
     return (exact, size) if kept_reference.has_same_error(eager, exact.outputs, reference.eager_rmse) else None
+
+
+def is_other_model(reference: accuracy.Reference, known: Known, eager: Sequence[Outputs]) -> bool:
+    """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed.
+
+    They tell nothing of a training step, and of a model that is random or keeps a state.
+    """
+    if known.cell.task != INFERENCE or not (known.traits.begins_alike and reference.traits.begins_alike):
+        return False
+    return not accuracy.check(eager, reference, known.cell.precision).passed
 
 
 def has_outputs_to_compare(traits: ModelTraits, outputs: Sequence[Outputs]) -> bool:

@@ -91,7 +91,8 @@ class ReadingWatch(TorchFunctionMode):
         weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
         self._way.update(f"{name} {weights}\n".encode())
         shapes = [tuple(each.shape) for each in given if each.layout is torch.strided and not each.is_nested]
-        self._functions.update(f"{getattr(function, '__name__', '')} {shapes}\n".encode())
+        constants = _constants_in((args, kwargs))
+        self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
         result = function(*args, **(kwargs or {}))
         if any(tensor in self._from_inputs for tensor in given):
             self._note(_tensors_in(result))
@@ -121,7 +122,7 @@ class ReadingWatch(TorchFunctionMode):
 
     @property
     def functions(self) -> str:
-        """Return a hash of the functions that were called and of the shapes given to them, equal in each process."""
+        """Return a hash of the functions called, of the shapes and numbers given to them, equal in each process."""
         return self._functions.hexdigest()
 
     @property
@@ -149,6 +150,17 @@ def is_sized_by_values(name: str, args: Any) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _constants_in(value: Any) -> list[str]:
+    """Return the numbers, names, types and slices among arguments. A model may have read them from a file."""
+    return [str(leaf) for leaf in pytree.tree_leaves(value) if _is_constant(leaf)]
+
+
+def _is_constant(leaf: Any) -> bool:
+    if isinstance(leaf, slice):
+        return all(map(_is_constant, (leaf.start, leaf.stop, leaf.step)))
+    return leaf is None or isinstance(leaf, bool | int | float | complex | str | torch.dtype)
 
 
 def _decides_nothing(file: str, line: int) -> bool:
