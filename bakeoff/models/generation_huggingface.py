@@ -54,7 +54,7 @@ def grouped_attention(
     return attended.reshape(batch, 1, heads, -1), None
 
 
-class Rows(StaticLayer):  # type: ignore[no-untyped-call]
+class Rows(StaticLayer):  # type: ignore[misc]
     """Keys and values of one layer, which `write` makes of the old and the new ones."""
 
     def __init__(self, keys: Tensor, values: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -146,7 +146,7 @@ class Step(Attending):
         return logits, *(cache for layer in layers for cache in layer.rows)
 
 
-class State(LinearAttentionLayer):
+class State(LinearAttentionLayer):  # type: ignore[misc]
     """The state of one recurrent layer. It is a copy, because the model writes into it."""
 
     def __init__(self, convolution: Tensor, recurrent: Tensor) -> None:
