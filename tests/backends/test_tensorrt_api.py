@@ -29,12 +29,16 @@ CONFIGURATION = """
 [mypy]
 strict = true
 python_version = 3.11
-follow_imports = silent
+follow_imports = skip
 explicit_package_bases = true
 
+[mypy-bakeoff.*,tensorrt.*]
+follow_imports = silent
+
 # here TensorRT may not be missing
-[mypy-torch.*,torch_tensorrt.*,onnx.*,onnxscript.*,onnxruntime.*]
+[mypy-torch.*,torch_tensorrt.*,onnx.*,onnxscript.*,onnxruntime.*,numpy.*]
 follow_imports = skip
+follow_imports_for_stubs = true
 ignore_missing_imports = true
 """
 
