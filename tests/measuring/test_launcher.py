@@ -53,11 +53,11 @@ SAMPLING = SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, b
 Awaited = TypeVar("Awaited", bound=Event)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[ForkLauncher])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     os.environ["NVIDIA_TF32_OVERRIDE"] = "1"  # what a worker must not inherit
     try:
-        with getattr(request, "param", ForkLauncher)() as started:
+        with request.param() as started:
             yield started
     finally:
         del os.environ["NVIDIA_TF32_OVERRIDE"]
@@ -426,18 +426,18 @@ def test_spawned_workers_need_one_launcher_only() -> None:
 # --- fork servers
 
 
-def test_two_servers_lay_out_their_memory_differently() -> None:
+def test_two_servers_lay_out_their_memory_differently(launcher: ForkLauncher) -> None:
     def address(server: ForkLauncher) -> str:
         """Where the dynamic loader put the C library."""
         maps = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
         return next(line.split("-")[0] for line in maps if "libc.so" in line)
 
-    with ForkLauncher() as first, ForkLauncher() as second:
-        assert not first.is_serving
-        for server in (first, second):
+    with ForkLauncher() as second:
+        assert not second.is_serving
+        for server in (launcher, second):
             server.await_serving()
             assert server.is_serving
-        assert address(first) != address(second)
+        assert address(launcher) != address(second)
 
 
 def test_a_server_that_does_not_start_is_told_with_its_status() -> None:
@@ -469,12 +469,30 @@ MODULES = {
 }
 
 
+def write_modules(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    patch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in MODULES.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return tmp_path
+    return write_modules(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def shared_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("modules")
+
+
+@pytest.fixture(scope="module")
+def branching(shared_modules: Path) -> Iterator[ForkLauncher]:
+    """A server that finds the shared modules. Each test has it branch anew, whatever became of the branch before."""
+    with pytest.MonkeyPatch.context() as patch:
+        write_modules(shared_modules, patch)
+        with ForkLauncher(max_preload_s=1.0, max_close_s=2.0) as server:
+            yield server
 
 
 def test_modules_are_imported_for_all_workers_and_as_in_one_and_what_does_not_import_is_left_out(modules: Path) -> None:
@@ -534,49 +552,48 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
     assert not process.is_running(), "it ends with the launcher"
 
 
-def test_a_branch_that_cannot_import_is_done_without(modules: Path) -> None:
-    with ForkLauncher(max_preload_s=1.0, max_close_s=2.0) as server:
-        for module in ("dying_module", "stuck_module", "threading_module"):
-            server.branch([module])
-            assert server.with_imports([module]) is server
-            assert server.branch_note == ""
-            until(server.start(ProbeTorch(), modules / "log"), TorchFacts)
+def test_a_branch_that_cannot_import_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
+    for module in ("dying_module", "stuck_module", "threading_module"):
+        branching.branch([module])
+        assert branching.with_imports([module]) is branching
+        assert branching.branch_note == ""
+        until(branching.start(ProbeTorch(), tmp_path / "log"), TorchFacts)
 
 
-def test_a_branch_that_dies_later_is_done_without(modules: Path) -> None:
-    with ForkLauncher() as server:
-        server.branch(["xmlrpc.server"])
-        worker = server.with_imports(["xmlrpc.server"]).start(TryImport(module="stuck_module"), modules / "log")
-        for process in psutil.Process(server.pid).children():
-            process.kill()
-        deadline = time.monotonic() + 20
-        while server.with_imports(["xmlrpc.server"]) is not server:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        with pytest.raises(WorkerEnded) as ended:
-            until(worker, Tried)
-        assert ended.value.status == -9
-        until(server.start(ProbeTorch(), modules / "log"), TorchFacts)
+def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
+    branching.branch(["xmlrpc.server"])
+    worker = branching.with_imports(["xmlrpc.server"]).start(TryImport(module="stuck_module"), tmp_path / "log")
+    for process in psutil.Process(branching.pid).children():
+        process.kill()
+    deadline = time.monotonic() + 20
+    while branching.with_imports(["xmlrpc.server"]) is not branching:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(WorkerEnded) as ended:
+        until(worker, Tried)
+    assert ended.value.status == -9
+    until(branching.start(ProbeTorch(), tmp_path / "log"), TorchFacts)
 
 
-def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(modules: Path) -> None:
-    with ForkLauncher() as server, ThreadPoolExecutor(1) as pool:
-        server.branch(["xmlrpc.server"])
-        launcher = server.with_imports(["xmlrpc.server"])
-        (branch,) = psutil.Process(server.pid).children()
+def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        before = psutil.Process(branching.pid).children()
+        branching.branch(["xmlrpc.server"])
+        forking = branching.with_imports(["xmlrpc.server"])
+        (branch,) = set(psutil.Process(branching.pid).children()).difference(before)
         branch.suspend()
-        starting = pool.submit(launcher.start, ProbeTorch(), modules / "log")
+        starting = pool.submit(forking.start, ProbeTorch(), tmp_path / "log")
         time.sleep(0.3)
         assert not starting.done(), "the branch has not read the order"
         branch.kill()
         until(starting.result(timeout=20), TorchFacts)
-        assert server.with_imports(["xmlrpc.server"]) is server
+        assert branching.with_imports(["xmlrpc.server"]) is branching
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 @pytest.mark.parametrize(("answers", "is_initialised"), [(3, False), (0, True)])
 def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
-    modules: Path, answers: int, is_initialised: bool
+    modules: Path, branching: ForkLauncher, shared_modules: Path, answers: int, is_initialised: bool
 ) -> None:
     (modules / "driver.c").write_text(f"int cuDeviceGetCount(int *count) {{ return {answers}; }}")
     library = modules / "driver.so"
@@ -588,9 +605,9 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
         if is_initialised:
             with pytest.raises(CannotPreload):
                 server.await_serving()
-            with ForkLauncher() as other:
-                other.branch(["touching_module"], for_cuda=True)
-                assert other.with_imports(["touching_module"]) is other
+            shutil.copy(modules / "touching_module.py", shared_modules)
+            branching.branch(["touching_module"], for_cuda=True)
+            assert branching.with_imports(["touching_module"]) is branching
         else:
             server.await_serving()
             assert "touching_module" in server.note
@@ -654,12 +671,11 @@ def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_
         assert min(seconds(fork) for _ in range(3)) < 0.3 * seconds(spawn)
 
 
-def test_a_second_branch_of_a_server_ends_the_first_one() -> None:
-    with ForkLauncher() as server:
-        server.branch(("json",))
-        first = server._branch
-        assert first is not None and first.comes_to_serve()
-        server.branch(("csv",))
-        assert first is not server._branch and first._branch._control.fileno() == -1, "its socket is closed"
-        server.await_branch()
-        assert server.with_imports(("csv",)) is server._branch
+def test_a_second_branch_of_a_server_ends_the_first_one(branching: ForkLauncher) -> None:
+    branching.branch(("json",))
+    first = branching._branch
+    assert first is not None and first.comes_to_serve()
+    branching.branch(("csv",))
+    assert first is not branching._branch and first._branch._control.fileno() == -1, "its socket is closed"
+    branching.await_branch()
+    assert branching.with_imports(("csv",)) is branching._branch
