@@ -84,11 +84,9 @@ def _build_stubs(version: str, folder: Path) -> None:
     _unpack(f"tensorrt_cu13_bindings=={version}", folder / "package")
     package = (folder / "package" / "tensorrt_bindings").rename(folder / "package" / "tensorrt")
     _link_to_nothing(package / "tensorrt.so", folder / "lib")
-    tools = folder / "tools"
-    _pip("install", "--no-deps", "--target", tools, STUBGEN)
+    tools = _cached(STUBGEN, lambda into: _pip("install", "--no-deps", "--target", into, STUBGEN))
     stubgen = (sys.executable, "-m", "pybind11_stubgen", "--print-invalid-expressions-as-is", "-o", folder / "stubs")
     _command(*stubgen, "tensorrt", LD_LIBRARY_PATH=folder / "lib", PYTHONPATH=f"{folder / 'package'}:{tools}")
-    shutil.rmtree(tools)
     for stub in (folder / "stubs" / "tensorrt").glob("*.pyi"):
         stub.write_text(_repaired(stub.read_text()))
         listing = "\n".join(_listed(ast.parse(stub.read_text())))  # a stub that does not parse is caught here
