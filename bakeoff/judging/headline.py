@@ -143,16 +143,7 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
     best = load.ranked[0]
     candidates = load.tied or (best.label,)
     ranked = {cell.label for cell in load.ranked}
-    of_any = [
-        each
-        for each in load.doubts
-        if (isinstance(each, NearCeiling) and each.label in ranked)
-        or (
-            isinstance(each, SoakMissed)
-            and not each.held
-            and min(soak.rate for soak in each.missed) > (best.value or 0)
-        )
-    ]
+    of_any = [each for each in load.doubts if _is_of_any_outcome(each, ranked, best.value or 0)]
     of_load = dict.fromkeys([*(each for each in load.doubts if each.label == best.label), *of_any])
     doubts = tuple(each for each in (_doubt_about(contest, best.label), *of_load) if each)
     shared = Certainty.OPEN if load.is_open else Certainty.TIE if load.tied else None
@@ -171,6 +162,16 @@ def _of_load(contest: ContestJudgement, load: LoadJudgement) -> Headline:
         lead=load.lead,
         doubts=tuple(of_any) if shared else doubts,
     )
+
+
+def _is_of_any_outcome(doubt: LoadDoubt, ranked: Collection[str], best: float) -> bool:
+    """Return True for a rate near the load generator's ceiling, and for a cell without one that may carry the most."""
+    match doubt:
+        case NearCeiling():
+            return doubt.label in ranked
+        case SoakMissed(held=None):
+            return min(soak.rate for soak in doubt.missed) > best
+    return False
 
 
 def _of_generation(contest: ContestJudgement, generation: Generation) -> Headline:

@@ -120,7 +120,7 @@ class ComputeReference(Message):
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
     kept_in: Path | None = None  # where earlier runs have kept theirs, by a fingerprint of the model
     is_fresh: bool = False  # computed anew, and kept instead of an earlier run's
-    before: Path | None = None  # that of an interrupted run: only whether it still is the model's is found out
+    is_resumed: bool = False  # the file is there: the model is compared with it, and nothing else is computed
     known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
 
 
@@ -399,7 +399,7 @@ class ReferenceComputed(Message):
     traits: ModelTraits = NO_TRAITS
     memory: Memory | None = None  # the peak of the process that computed the outputs in float64
     fingerprint: str = ""  # of the model, where builds and references are kept
-    is_changed: bool = False  # since an earlier run with the same fingerprint
+    is_changed: bool = False  # the model, since an earlier run with the same fingerprint or since the interruption
     kept_at_s: float | None = None  # when an earlier run has kept the outputs in float64, if they serve again
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
     own_files: tuple[Path, ...] = ()  # the user's source files that it needs, and what Python read while it was loaded

@@ -113,9 +113,9 @@ def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
     ask = launcher.ask
     monkeypatch.setattr(launcher, "ask", lambda job, *rest: asked.append(job) or ask(job, *rest))
     assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None, None)
-    assert [job.before for job in asked] == [path.resolve()], "only held against the model as it is now"
-    launcher.answers[ComputeReference] = failed("start a new run")
-    with pytest.raises(groundwork.NoReference, match="start a new run"):
+    assert [job.is_resumed for job in asked] == [True], "only compared with the model as it is now"
+    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="", is_changed=True)
+    with pytest.raises(groundwork.NoReference, match=r"than before this run was interrupted: start a new run"):
         groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
 
 

@@ -42,13 +42,12 @@ NOTEWORTHY_S = 5.0
 NOTEWORTHY_CHECKS_S = 2.0
 HEADERS_LIMIT_S = 300.0
 NOT_COMPUTED = "the reference could not be computed"
+CHANGED = "the model computes something else than before this run was interrupted"
 ANEW = "eager's error to it is what it was, and --fresh computes it anew"
 
 
 def what_failed(phase: str, cell: Cell) -> str:
     """Say what failed, by the phase that was under way."""
-    if phase == "compare":
-        return "the model computes something else than before this run was interrupted"
     if phase == "model":
         return "your model failed to load"
     return f"your model failed when it was called in {cell.precision}" if phase == "call" else NOT_COMPUTED
@@ -78,18 +77,15 @@ def reference(
 ) -> tuple[Path, Memory | None, EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
-    One that an interrupted run has computed is held against the model as it is now.
-    If it is computed now, the memory that this has taken comes with it, and how long a call of eager takes. `known` is
-    the reference of another precision, which has the same outputs in float64. Those of an earlier run may serve again,
-    from the `cache`.
+    One that an interrupted run has computed is compared with the model as it is now. If it is computed now, the memory
+    that this has taken comes with it, and how long a call of eager takes. `known` is the reference of another
+    precision, which has the same outputs in float64. Those of an earlier run may serve again, from the `cache`.
     """
     path = store.reference(contest.id)
     log = store.log(f"reference-{contest.id}")
     cell = contest.cells[0].cell
-    is_resumed = path.exists()
     of_it = f"eager's error in {cell.precision} for" if known else "the float64 reference of"
-    progress.note(f"comparing eager with {of_it} {contest.id}" if is_resumed else f"computing {of_it} {contest.id}")
-    whole = ComputeReference(
+    job = ComputeReference(
         cell=cell,
         reference=path.resolve(),
         sample=store.sample(contest.id).resolve(),
@@ -98,16 +94,19 @@ def reference(
         kept_in=cache.folder if cache else None,
         is_fresh=cache is not None and cache.is_fresh,
         known=known.resolve() if known else None,
+        is_resumed=path.exists(),
     )
-    compared = ComputeReference(cell=cell, reference=path, weights_at=whole.weights_at, before=path.resolve())
-    event, phase = _answer(launcher, store, compared if is_resumed else whole, log, limit_s)
+    progress.note(f"{'comparing eager with' if job.is_resumed else 'computing'} {of_it} {contest.id}")
+    event, phase = _answer(launcher, store, job, log, limit_s)
     if event is None:
         what = f"the reference was not computed within {limit_s:g} s"
         raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit"))
     if isinstance(event, Failed):
         raise NoReference(event.status, what_failed(phase, cell), event.failure)
     assert isinstance(event, ReferenceComputed)
-    if is_resumed:
+    if job.is_resumed:
+        if event.is_changed:
+            raise NoReference(Status.ERROR, CHANGED, Failure(kind="model changed", text="start a new run"))
         return path, None, None
     store.keep_facts(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)

@@ -11,6 +11,7 @@ import hashlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -36,12 +37,19 @@ def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
     return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.safetensors"
 
 
-def load(path: Path) -> tuple[accuracy.Reference, Memory] | None:
-    """Return the reference that was kept there, with the memory that computing it took, or None."""
+class KeptReference(NamedTuple):
+    """A reference, and the memory that computing it took."""
+
+    reference: accuracy.Reference
+    memory: Memory
+
+
+def load(path: Path) -> KeptReference | None:
+    """Return what was kept there, or None."""
     with contextlib.suppress(OSError, SafetensorError, ValueError, TypeError, KeyError):  # it may be damaged
         with safe_open(path, framework="pt") as file:
             memory = Memory.model_validate_json(file.metadata()[MEMORY])
-        return accuracy.Reference.load(path), memory
+        return KeptReference(accuracy.Reference.load(path), memory)
     return None
 
 

@@ -68,7 +68,6 @@ from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
@@ -124,20 +123,19 @@ def compute(
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        files = None if job.before else ReferenceFiles(job.reference)
-        as_is = as_it_is(known, job.inputs, files, job.kept_in is not None)
+        if job.is_resumed:
+            as_is = as_it_is(known)
+            announce("reference")
+            is_changed = is_other_model(accuracy.Reference.load(job.reference), known, as_is.outputs[: as_is.sets])
+            return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, is_changed=is_changed)
+        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.kept_in is not None)
         traits, eager = as_is.traits, as_is.outputs
-        if job.before:
-            announce("compare")
-            if is_other_model(accuracy.Reference.load(job.before), known, eager[: as_is.sets]):
-                raise BakeoffError("start a new run")
-            return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits)
         first = accuracy.Reference.load(job.known) if job.known else None
         shared = known_outputs(first, known, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
-        kept = kept_outputs(file, known, eager) if file and not (shared or job.is_fresh) else None
-        is_changed = file is not None and file.exists() and not (shared or kept or job.is_fresh)
-        exact_ones = shared or (kept and kept[0])
+        stored = kept_reference.load(file) if file and not (shared or job.is_fresh) else None
+        kept = kept_outputs(stored.reference, known, eager) if stored else None
+        exact_ones = shared or kept
         if exact_ones is None and has_outputs_to_compare(traits, eager):
             exact_ones = exact_outputs(known, outputs_in)
         computed = exact_ones or Exact(None, cell.precision, why_narrower=RANDOM)
@@ -195,9 +193,9 @@ def compute(
         work=as_is.work,
         uncounted=as_is.uncounted,
         traits=traits,
-        memory=kept[1] if kept else size,
+        memory=stored.memory if stored and kept else size,
         fingerprint=as_is.fingerprint,
-        is_changed=is_changed,
+        is_changed=stored is not None and kept is None,
         kept_at_s=file.stat().st_mtime if file and kept else None,
         named_variables=named_variables(),
         own_files=(*own_files(), *known.files_read),
@@ -226,18 +224,12 @@ def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exa
     return Exact(tuple(outputs), reference.computed_in)
 
 
-def kept_outputs(path: Path, known: Known, eager: Sequence[Outputs]) -> tuple[Exact, Memory] | None:
-    """Return the exact outputs that an earlier run has kept, with the memory that they took.
-
-    Return None if they are not those of this model for sure.
-    """
-    if (kept := kept_reference.load(path)) is None:
-        return None
-    reference, size = kept
+def kept_outputs(reference: accuracy.Reference, known: Known, eager: Sequence[Outputs]) -> Exact | None:
+    """Return the exact outputs that an earlier run has kept, or None if they are not those of this model for sure."""
     exact = known_outputs(reference, known, len(eager))
     if exact is None or exact.outputs is None:
         return None
-    return (exact, size) if kept_reference.has_same_error(eager, exact.outputs, reference.eager_rmse) else None
+    return exact if kept_reference.has_same_error(eager, exact.outputs, reference.eager_rmse) else None
 
 
 def is_other_model(reference: accuracy.Reference, known: Known, eager: Sequence[Outputs]) -> bool:
