@@ -8,14 +8,14 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.starts import LEAST_STARTS
-from bakeoff.judging.stored_report import report_of
+from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.open_axes import with_open_axes
@@ -171,6 +171,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
 def _measure_rest(store: Store, request: Request, contests: list[Contest], progress: Progress) -> None:
     if request.cluster:
         with Cluster(request.cluster) as cluster:
+            _note_resumption(store)
             cluster.measure(request, _with_open_axes(request), store, progress)
         return
     with launchers_for(request, _servers_here(request)) as launchers:
@@ -204,6 +205,7 @@ def _with_open_axes(request: Request) -> list[Contest]:
 
 def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:
     """Note what has changed since the run was interrupted, and forget what cannot be gone on with."""
+    _note_resumption(store)
     before = store.environment()
     if before is None:
         store.save_environment(captured)
@@ -217,6 +219,12 @@ def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) 
         have_ended = {store.has(planned.cell.id) for planned in contest.cells}
         if have_ended == {True, False} and not store.unfinished(contest.id):
             store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
+
+
+def _note_resumption(store: Store) -> None:
+    """Note when a run goes on that lacks something."""
+    if not is_complete(store):
+        store.note(f"resumed at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: what was missing was measured from then on")
 
 
 def _note_pool(request: Request, differing: Sequence[str], store: Store, progress: Progress) -> None:

@@ -1,8 +1,6 @@
 """The report on a run that is stored on disk, with latencies fitted to all that it holds so far."""
 
-import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bakeoff.judging.fit import by_contest, fitted_report
@@ -19,21 +17,25 @@ def report_of(store: Store) -> Report:
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
-    planned, request = store.planned, store.request()
-    lacks_starts = bool(request.get("starts")) and any(map(_lacks_starts, by_contest(measured).values()))
     report = Report(
         run_id=store.root.resolve().name,
-        created_at=_made_at(store, measured),
-        complete=all(store.has(cell_id) for cell_id in planned) and not lacks_starts,
-        planned=len(planned),
+        created_at=store.created_at or min(filter(None, (record.started_at for record in measured)), default=""),
+        complete=is_complete(store),
+        planned=len(store.planned),
         command=store.command,
-        request=request,
+        request=store.request(),
         environment=captured.model_copy(update={"own_variables": store.own_variables()}),
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
     return fitted_report(report)
+
+
+def is_complete(store: Store) -> bool:
+    """Return True if a run has all that it was asked for, so that `resume` has nothing to measure."""
+    lacks_starts = store.request().get("starts") and any(map(_lacks_starts, by_contest(store.records()).values()))
+    return all(map(store.has, store.planned)) and not lacks_starts
 
 
 def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
@@ -46,16 +48,6 @@ def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
         for cell_id in store.planned
         if cell_id in known
     ]
-
-
-def _made_at(store: Store, records: Sequence[Record]) -> str:
-    """Return when the report was made: as before if nothing was measured since, for histories are sorted by it."""
-    with contextlib.suppress(BakeoffError):
-        earlier = report_file.read(store.root, with_samples=False)
-        measured, now = ({(each.cell.id, each.started_at) for each in some} for some in (earlier.records, records))
-        if earlier.complete and measured == now:
-            return earlier.created_at
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _lacks_starts(records: Sequence[Record]) -> bool:

@@ -10,6 +10,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,7 +126,12 @@ class Store:
         """
         is_new = not root.exists()
         cls.check(root)
-        plan = {"command": command, "planned": list(planned), "request": request.model_dump(mode="json")}
+        plan = {
+            "command": command,
+            "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "planned": list(planned),
+            "request": request.model_dump(mode="json"),
+        }
         try:
             for name in FOLDERS:
                 (root / name).mkdir()
@@ -161,6 +167,11 @@ class Store:
     @property
     def command(self) -> str:
         return str(self._read_plan().get("command", ""))
+
+    @property
+    def created_at(self) -> str:
+        """Return when the run began, or nothing if an older version began it."""
+        return str(self._read_plan().get("created_at", ""))
 
     @property
     def planned(self) -> list[str]:

@@ -468,3 +468,6 @@ def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(tmp_path: P
     statuses = {label: record.status for label, record in by_label(resumed).items()}
     assert statuses == {"eager": Status.OK, "null": Status.OK, "null/error": Status.ERROR}
     assert by_label(resumed)["null/error"] == kept["null/error"] and resumed.complete
+    assert [note.startswith("resumed at 20") for note in resumed.notes[len(report.notes) :]] == [True, False]
+    assert resumed.created_at == report.created_at == store.created_at
+    assert runs.resume(folder, Silent())[0].notes == resumed.notes, "nothing was measured"

@@ -1,22 +1,28 @@
-"""A report keeps its date until something is measured: histories are sorted by it."""
+"""A report has the date on which its run began, whatever is measured or read later: histories are sorted by it."""
 
+import json
 from pathlib import Path
 
 from bakeoff.judging.stored_report import report_of
 from bakeoff.planning.request import Request
-from bakeoff.records import report_file
 from bakeoff.records.store import Store
 from tests.reports.samples import cell, environment, ok, over_processes
 
+BEGAN = "2026-01-02T03:04:05+00:00"
 
-def test_a_report_that_is_made_again_keeps_its_date(tmp_path: Path) -> None:
-    measured = ok(cell("eager"), over_processes(2.0))
-    store = Store.create(tmp_path / "run", Request(models=("mlp",)), [measured.cell.id], "bakeoff run")
+
+def test_a_report_has_the_date_on_which_its_run_began(tmp_path: Path) -> None:
+    measured, added = (ok(cell(name), over_processes(2.0)) for name in ("eager", "onnx"))
+    store = Store.create(tmp_path / "run", Request(models=("mlp",)), [measured.cell.id, added.cell.id], "bakeoff run")
     store.save_environment(environment())
+    path = store.root / "plan.json"
+    plan = json.loads(path.read_text()) | {"created_at": BEGAN}
+    path.write_text(json.dumps(plan))
     store.save(measured)
-    earlier = report_of(store).model_copy(update={"created_at": "2026-01-02T03:04:05+00:00"})
-    assert earlier.complete
-    report_file.write_json(earlier, store.root)
-    assert report_of(store).created_at == earlier.created_at
-    store.save(measured.model_copy(update={"started_at": "2027-01-02T03:04:05+00:00"}))
-    assert report_of(store).created_at != earlier.created_at
+    interrupted = report_of(store)
+    store.save(added.model_copy(update={"started_at": "2027-01-02T03:04:05+00:00"}))
+    resumed = report_of(store)
+    assert not interrupted.complete and resumed.complete
+    assert interrupted.created_at == resumed.created_at == BEGAN
+    path.write_text(json.dumps({key: value for key, value in plan.items() if key != "created_at"}))
+    assert report_of(store).created_at == measured.started_at, "the plan of an older version has no date"
