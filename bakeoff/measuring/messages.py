@@ -400,7 +400,6 @@ class ReferenceComputed(Message):
     memory: Memory | None = None  # the peak of the process that computed the outputs in float64
     fingerprint: str = ""  # of the model, where builds and references are kept
     is_changed: bool = False  # the model, since an earlier run with the same fingerprint or since the interruption
-    kept_at_s: float | None = None  # when an earlier run has kept the outputs in float64, if they serve again
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read
     own_files: tuple[Path, ...] = ()  # the user's source files that it needs, and what Python read while it was loaded
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference

@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.3.0"
+SCHEMA_VERSION = "3.4.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -401,6 +401,7 @@ class Accuracy(Frozen):
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
+    reference_kept_at: str = ""  # ISO 8601, UTC: when an earlier run kept the reference, if this run took that one
 
 
 class Generated(Frozen):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, kept_reference, reference
 from bakeoff.measuring.worker.reference import LoadedModel, Outputs
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -52,17 +54,30 @@ def computed(folder: Path, body: str, precision: str = "fp32", is_fresh: bool = 
     return reference.compute(job, folder, folder, outputs_in), len(exact)
 
 
+def kept_at(folder: Path) -> str:
+    return accuracy.Reference.load(folder / "reference.safetensors").kept_at
+
+
 def outputs(folder: Path) -> torch.Tensor:
     return accuracy.Reference.load(folder / "reference.safetensors").outputs[0][0]
 
 
 def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path) -> None:
     first, times = computed(folder, "x.sin()")
-    assert (first.kept_at_s, times) == (None, 1)
+    assert (kept_at(folder), times) == ("", 1)
     before = outputs(folder)
     second, times = computed(folder, "x.sin()")
     assert times == 0 and second.memory == first.memory, "cells of unknown size are guessed by it"
-    assert second.kept_at_s is not None and abs(second.kept_at_s - time.time()) < 60
+    known = accuracy.Reference.load(folder / "reference.safetensors")
+    told = accuracy.check(known.outputs, known, Precision.FP32).reference_kept_at
+    assert abs(datetime.fromisoformat(told).timestamp() - time.time()) < 60
+    assert computed(folder, "x.sin()")[1] == 0 and kept_at(folder) == told, "it is as old as it was"
+    cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision="bf16", backend="eager")
+    narrow = folder / "bf16.safetensors"
+    reference.compute(
+        ComputeReference(cell=cell, reference=narrow, known=folder / "reference.safetensors"), folder, folder
+    )
+    assert accuracy.Reference.load(narrow).kept_at == told, "the precisions of a contest share it"
     assert outputs(folder).dtype is torch.float64 and torch.equal(outputs(folder), before)
 
 
@@ -75,7 +90,7 @@ def test_another_model_another_precision_and_a_fresh_run_have_their_own(
 ) -> None:
     computed(folder, "x.sin()")
     told, times = computed(folder, body, precision, is_fresh)
-    assert (told.kept_at_s, told.is_changed, times) == (None, False, 1)
+    assert (kept_at(folder), told.is_changed, times) == ("", False, 1)
 
 
 def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
@@ -86,10 +101,10 @@ def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
     )
     computed(folder, "x.sin()")
     told, times = computed(folder, "x.sin() * 1.001")
-    assert (told.kept_at_s, times) == (None, 1) and told.is_changed
+    assert (kept_at(folder), times) == ("", 1) and told.is_changed
     assert torch.allclose(outputs(folder), 1.001 * torch.linspace(0.1, 1, 8).reshape(2, 4).double().sin(), rtol=1e-6)
     told, times = computed(folder, "x[:1].sin()")
-    assert (told.kept_at_s, times) == (None, 1) and outputs(folder).shape == (1, 4)
+    assert (kept_at(folder), times) == ("", 1) and outputs(folder).shape == (1, 4)
     assert computed(folder, "x[:1].sin()")[1] == 0
 
 

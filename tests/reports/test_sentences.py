@@ -138,8 +138,13 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told() -> None:
         once(1.0, label).model_copy(update={"phases": [Phase(name="export", seconds=1, **more) for more in each]})
         for label, each in phases.items()
     ]
+    checked = records[0].accuracy
+    assert checked is not None
+    day = checked.model_copy(update={"reference_kept_at": "2026-01-03T03:04:05+00:00"})
+    records[0] = records[0].model_copy(update={"accuracy": day})
     assert sentences.builds_made_elsewhere(judged(*records)) == [
         "onnx and torchscript: build times of 2026-01-02, from the cache (--fresh builds anew).",
+        "Outputs in float64 of 2026-01-03, from the cache (--fresh computes them anew).",
         "onnx/cuda-graph: export shared with onnx, and counted as if built alone.",
     ]
 

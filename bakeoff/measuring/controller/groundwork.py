@@ -43,7 +43,6 @@ NOTEWORTHY_CHECKS_S = 2.0
 HEADERS_LIMIT_S = 300.0
 NOT_COMPUTED = "the reference could not be computed"
 CHANGED = "the model computes something else than before this run was interrupted"
-ANEW = "eager's error to it is what it was, and --fresh computes it anew"
 
 
 def what_failed(phase: str, cell: Cell) -> str:
@@ -115,8 +114,6 @@ def reference(
     if cache and event.is_changed:
         cache.distrust(cell.contest_id)
         store.note(f"eager's error in {contest.id} is not what it was in an earlier run: all was built anew")
-    if event.kept_at_s is not None:
-        store.note(f"the float64 reference of {contest.id} is that of a run on {_date(event.kept_at_s)}: {ANEW}")
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

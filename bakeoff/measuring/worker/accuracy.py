@@ -122,6 +122,7 @@ class Reference:
     traits: ModelTraits = NO_TRAITS
     types: tuple[tuple[torch.dtype, ...], ...] = ()  # for each input set those of eager's outputs; empty: not known
     first_greedy: Greedy | None = None  # those of a contest's first precision, if this is another one
+    kept_at: str = ""  # date and time in ISO 8601, if the outputs are those of an earlier run
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all.
@@ -138,6 +139,7 @@ class Reference:
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
+            "kept_at": self.kept_at,
             "traits": self.traits.model_dump_json(),
             "types": json.dumps([list(map(type_name, each)) for each in self.types]),
         }
@@ -193,6 +195,7 @@ class Reference:
             _traits(known),
             tuple(tuple(getattr(torch, name) for name in each) for each in json.loads(known.get("types", "[]"))),
             _greedy(known, "first_greedy"),
+            known.get("kept_at", ""),
         )
 
 
@@ -255,6 +258,7 @@ def check(
             atol=ABSOLUTE_TOLERANCE,
             passed=False,
             rule=problem,
+            reference_kept_at=reference.kept_at,
         )
     errors = _errors(matched, reference.outputs, precision.rtol)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
@@ -297,6 +301,7 @@ def check(
         changes=sum(each.kind == "change" for each in training_outputs),
         changes_unheld=sum(each.is_unheld for each in checked),
         other_widths=list(other.widths),
+        reference_kept_at=reference.kept_at,
     )
 
 

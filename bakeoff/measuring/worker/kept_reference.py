@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +61,8 @@ def keep(reference: Path, path: Path, memory: Memory) -> None:
             return
         with safe_open(reference, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-            known = file.metadata() | {MEMORY: memory.model_dump_json()}
+            kept_at = datetime.now(UTC).isoformat(timespec="seconds")
+            known = file.metadata() | {MEMORY: memory.model_dump_json(), "kept_at": kept_at}
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=NAME) as folder:
             copy = Path(folder, path.name)
             save_file(tensors, copy, metadata=known)

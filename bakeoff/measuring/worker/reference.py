@@ -95,6 +95,7 @@ class Exact(NamedTuple):
     computed_in: str
     in_float32: tuple[str, ...] = ()  # operators that lack float64
     why_narrower: str = ""  # how float64 failed
+    kept_at: str = ""  # when an earlier run kept them, if it did
 
 
 WeightsAt = Mapping[str, int] | None
@@ -179,6 +180,7 @@ def compute(
             traits,
             tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
             first.greedy if first else None,
+            computed.kept_at,
         ).save(path, job.known if shared and exact is shared.outputs else None)
     device_memory.sample()
     size = Memory(
@@ -196,7 +198,6 @@ def compute(
         memory=stored.memory if stored and kept else size,
         fingerprint=as_is.fingerprint,
         is_changed=stored is not None and kept is None,
-        kept_at_s=file.stat().st_mtime if file and kept else None,
         named_variables=named_variables(),
         own_files=(*own_files(), *known.files_read),
         eager_call=as_is.eager_call,
@@ -221,7 +222,7 @@ def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exa
     outputs = (
         each.map(placed) if isinstance(each, Returned) else tuple(map(placed, each)) for each in reference.outputs
     )
-    return Exact(tuple(outputs), reference.computed_in)
+    return Exact(tuple(outputs), reference.computed_in, kept_at=reference.kept_at)
 
 
 def kept_outputs(reference: accuracy.Reference, known: Known, eager: Sequence[Outputs]) -> Exact | None:
