@@ -220,6 +220,18 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
+def test_what_an_earlier_run_built_loads_ahead_from_the_start(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
+    launched = []
+    for name in ("first", "second"):
+        with BuildCache(tmp_path / "builds") as cache:
+            run = run_contest(tmp_path / name, scripts, plan_of(3), cores=16, device=GPU, build_cache=cache)
+        warm = run.steps.index((0, "ready", "torchscript"))
+        launched.append({label for label in scripts if run.steps.index((1, "launched", label)) < warm})
+        assert run.most_beside_what_is_timed == 0
+    assert launched == [set(), set(scripts)]
+
+
 @pytest.mark.parametrize(("cores", "beside"), [(16, {2, 3}), (8, {2})])
 def test_several_epochs_load_beside_the_present_one_while_half_of_the_cores_are_idle(
     tmp_path: Path, cores: int, beside: set[int]

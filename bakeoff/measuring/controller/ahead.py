@@ -18,7 +18,7 @@ MOST_AHEAD = 2
 """So many processes of a cell are loaded for later epochs at most, since each holds memory."""
 
 QUICK_START_S = 6.0
-"""While nothing is known of who is beaten, processes are loaded ahead only of cells that take no longer to start."""
+"""Beside first builds, processes are loaded ahead only of cells that take no longer to start. Others may be beaten."""
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:

@@ -107,6 +107,8 @@ class GroupStart:
         # what serves requests may need all memory, and a budget may leave the next epoch no time
         may_load_ahead = run.load is None and not run.time_plan.has_budget
         self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling) if may_load_ahead else range(0)
+        # what remains is mostly loading, where an earlier epoch or an earlier run has built the cells
+        self._mostly_loads = epoch.number > 0 or any(each.cached_at for each in epoch.waiting)
 
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
@@ -194,8 +196,8 @@ class GroupStart:
         if any(map(self._may_launch, self._epoch.waiting)):
             return False  # what this epoch waits for comes first
         loading = [each for each in self._at(*BEFORE_WARM_UP) if not each.cell_run.builds_alone]
-        if (loading or self._epoch.waiting) and self._epoch.number == 0:
-            return False  # nothing is known yet of who is slow to start, or beaten
+        if (loading or self._epoch.waiting) and not self._mostly_loads:
+            return False  # nothing is known yet of who is slow to start
         cores, going_on = len(self._machine.usable_cores()), self._busy + len(self._loading_ahead)
         # where few cores are left, more than the next epoch would delay this one
         is_early = (loading or self._epoch.waiting) and going_on >= cores * BUSY_SHARE
@@ -203,7 +205,7 @@ class GroupStart:
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
         ready = [each for each in alive if each in self._group or each.has_started_warm] + list(self._epoch.waiting)
-        ready = [each for each in ready if each.was_measured or each.waited_s <= QUICK_START_S]
+        ready = [each for each in ready if self._mostly_loads or each.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
