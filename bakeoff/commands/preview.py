@@ -8,6 +8,7 @@ from pydantic import computed_field
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine
 from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
@@ -33,6 +34,7 @@ class PlannedContest(Frozen):
     labels: tuple[str, ...]  # of the cells that can run
     seconds: float  # that it is expected to take
     evaluated_by: str = ""  # the user's own function
+    cached: tuple[str, ...] = ()  # of the labels: earlier runs have kept builds, which serve if nothing has changed
 
 
 class Preview(Frozen):
@@ -54,8 +56,9 @@ class Preview(Frozen):
         """Yield what is planned as lines of text."""
         for contest in self.contests:
             labels = ", ".join(contest.labels) or "nothing can run"
-            metric = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
-            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)}{metric})"
+            more = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
+            more += f"; less if builds in the cache still fit: {', '.join(contest.cached)}" if contest.cached else ""
+            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)}{more})"
         if self.cannot_run:
             yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.cannot_run.items())}"
         if any(contest.evaluated_by for contest in self.contests):
@@ -88,6 +91,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     """Return what a run of these contests would do, where `absences` says why a place lacks a backend, or nothing."""
     planned: list[PlannedContest] = []
     cannot_run: dict[str, str] = {}
+    served = {} if request.fresh else BuildCache().labels_served()
     before_s = 0.0
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, load=request.load_plan)
@@ -100,7 +104,11 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         time_plan.expect(contest.id, labels, sampling.processes, evaluates=bool(function))
         started_s = starts_s(labels, LEAST_STARTS, request.require.judge_starts) if request.starts else 0.0
         seconds = time_plan.left_s() - before_s + started_s
-        planned.append(PlannedContest(title=cells[0].title, labels=labels, seconds=seconds, evaluated_by=function))
+        title = cells[0].title
+        cached = tuple(label for label in labels if label in served.get(title, ()))
+        planned.append(
+            PlannedContest(title=title, labels=labels, seconds=seconds, evaluated_by=function, cached=cached)
+        )
         before_s = time_plan.left_s()
     return Preview(
         contests=tuple(planned),

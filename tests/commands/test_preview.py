@@ -1,4 +1,4 @@
-"""What `--dry-run` says of a metric of the user's own, and of starts."""
+"""What `--dry-run` says of a metric of the user's own, of kept builds, and of starts."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,13 @@ import pytest
 from bakeoff.commands.preview import Preview, preview_of
 from bakeoff.commands.run import _reserved_for_starts_s
 from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
 from bakeoff.planning.values import Duration
+from bakeoff.records.schema import Memory
+from bakeoff.records.store import FirstBuild, Store
 
 FACTORY = "def factory(batch: int = 4): ...\n"
 
@@ -32,6 +35,22 @@ def test_evaluations_are_part_of_the_plan_and_of_its_seconds(tmp_path: Path) -> 
     assert "with net.py:evaluate for the reference and each cell" in contest
     assert untold.startswith("nobody knows how long evaluate takes: 2 s a call")
     assert preview.contests[0].seconds - without.contests[0].seconds == pytest.approx(3 * USUAL_EVALUATE_S)
+
+
+def test_cells_are_named_that_may_start_from_a_build_in_the_cache() -> None:
+    request = Request(models=("mlp",), backends=("eager", "null"), devices=("cpu",))
+    (contest,) = plan(request)
+    with BuildCache() as cache:
+        kept, begun = (cache.claim(planned, "the model", 2) for planned in contest.cells)
+        assert kept and begun, "the second one was not built"
+        (kept / "0").mkdir(parents=True)
+        Store.keep_build(FirstBuild(folder=str(kept / "0"), phases=[], memory=Memory()))
+    absences = {(each.cell.backend, each.cell.device, ""): "" for each in contest.cells}
+    warm = preview_of(request, [contest], absences)
+    assert warm.contests[0].cached == ("eager",)
+    assert "s; less if builds in the cache still fit: eager)" in next(warm.lines())
+    fresh = preview_of(request.model_copy(update={"fresh": True}), [contest], absences)
+    assert "cache" not in "".join(fresh.lines())
 
 
 def test_starts_are_part_of_the_plan_and_take_half_of_a_budget_at_most(tmp_path: Path) -> None:

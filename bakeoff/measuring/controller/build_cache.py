@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -30,7 +30,7 @@ from bakeoff.records.atomic_file import locked, write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Environment
-from bakeoff.records.store import Store
+from bakeoff.records.store import FirstBuild, Store
 
 MAX_BYTES = 20 * 10**9
 """Builds that were used longest ago are removed while all together are larger than this."""
@@ -155,14 +155,25 @@ class BuildCache:
     def entries(self) -> list[CachedBuild]:
         """Return all complete builds, those that were used last first."""
         builds = []
+        for entry, build, what in self._complete():
+            size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+            builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, (entry / USED).stat().st_mtime))
+        return sorted(builds, key=lambda each: -each.used_s)
+
+    def labels_served(self) -> dict[str, set[str]]:
+        """Return the labels of the cells that complete builds have served last, by the title of their contest."""
+        served: dict[str, set[str]] = {}
+        for _, _, what in self._complete():
+            title, _, labels = what.rpartition(": ")
+            served.setdefault(title, set()).update(labels.split(", "))
+        return served
+
+    def _complete(self) -> Iterator[tuple[Path, FirstBuild, str]]:
+        """Yield the folder of each complete build, with what it took and what it has served last."""
         for entry in self.folder.glob("*/"):
             build = Store.build_in(entry / "builds" / "0")
-            used = entry / USED
-            if build is not None and used.exists():
-                size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
-                what = used.read_text(encoding="utf-8", errors="replace")
-                builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, used.stat().st_mtime))
-        return sorted(builds, key=lambda each: -each.used_s)
+            if build is not None and (entry / USED).exists():
+                yield entry, build, (entry / USED).read_text(encoding="utf-8", errors="replace")
 
     def clear(self) -> int:
         """Remove every build that no run uses, all ceilings and references. Return how many bytes the builds took."""
