@@ -181,6 +181,56 @@ def test_an_objective_that_nothing_meets_is_told() -> None:
     assert load.reason.startswith("p99 < 3 ms does not hold even at")
 
 
+@dataclass
+class Lonely(Queue):
+    """A queue in which single requests take so long at least, in each further window."""
+
+    fastest_ms: tuple[float, ...] = ()
+
+    def take(self, order: TakeLoad) -> TrafficWindow:
+        window = super().take(order).window
+        if order.scenario is Scenario.SINGLE_STREAM and window:
+            assert order.shed_after_ms is None and order.quantile == 0.0
+            place = sum(each.scenario is Scenario.SINGLE_STREAM for each in self.orders) - 1
+            fastest_ms, requests = self.fastest_ms[place % len(self.fastest_ms)], 3 * order.min_requests
+            window = window.model_copy(update={"objective_ms": fastest_ms, "requests": requests})
+        return TrafficWindow(window=window)
+
+
+def test_no_rate_is_looked_for_where_no_request_that_comes_alone_is_quick_enough() -> None:
+    queue = Lonely(by_instances, fastest_ms=(21.0, 20.5))
+    load = queue.under().find_settings(seed=1)
+    assert load.settings is None and len(load.tried) == 3
+    assert {order.scenario for order in queue.orders} == {Scenario.SINGLE_STREAM} and len(queue.orders) == 6
+    assert load.reason == (
+        "p99 < 20 ms holds at no rate: of 63 requests, one after the other, the fastest took 20.5 ms"
+    )
+
+
+@pytest.mark.parametrize(("fastest_ms", "windows"), [((19.0,), 1), ((21.0, 19.0), 2)])
+def test_one_request_that_is_quick_enough_is_reason_for_a_search(fastest_ms: tuple[float, ...], windows: int) -> None:
+    queue = Lonely(by_instances, fastest_ms=fastest_ms)
+    load = queue.under().find_settings(seed=1)
+    assert load.settings == ServingSettings(instances=2, threads=2)
+    alone = [order for order in queue.orders if order.scenario is Scenario.SINGLE_STREAM]
+    assert len(alone) == windows, "with the first settings only, as these serve"
+
+
+def test_settings_that_were_searched_tell_why_none_serves() -> None:
+    queue = Lonely(by_instances, fastest_ms=(21.0, 21.0, 19.0))
+    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0))
+    slow = queue.take
+
+    def take(order: TakeLoad) -> TrafficWindow:
+        window = slow(order).window
+        late = {"objective_ms": 100.0} if order.scenario is Scenario.SERVER else {}
+        return TrafficWindow(window=window and window.model_copy(update=late))
+
+    load = CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4).find_settings(seed=1)
+    assert [trial.reason.startswith("p99 < 20 ms holds at no rate") for trial in load.tried][:2] == [True, False]
+    assert load.settings is None and load.reason.startswith("p99 < 20 ms does not hold even at")
+
+
 def test_a_model_without_a_batch_is_served_without_batches() -> None:
     load = Queue(by_instances).under(cell=CELL.model_copy(update={"dimensions": {}})).find_settings(seed=1)
     assert {one.settings.batch for one in load.tried} == {1}

@@ -443,7 +443,7 @@ def window_of_load(order: TakeLoad, capacity: float) -> LoadWindow:
         p50_ms=latency_ms / 2,
         p90_ms=latency_ms,
         p99_ms=latency_ms,
-        objective_ms=latency_ms,
+        objective_ms=latency_ms if order.quantile else 2.0,
     )
 
 

@@ -35,6 +35,10 @@ SEARCH_WINDOWS = 6
 SEARCH_SHARE = 0.25
 """Maximum number of windows in a search for settings, and their length as a share of the usual one."""
 
+LEAST_UNLOADED = 20
+"""No rate is searched where so many requests, one after the other, all take longer than the objective allows. If half
+of them could be quick enough, as p50 asks, that would happen once in a million times."""
+
 SHED_FACTOR = 5.0
 """A request that has waited this many times the objective is not called any more."""
 
@@ -144,7 +148,8 @@ class CellUnderLoad:
         left_out = [*self._left_out(knobs), *([why_ended] if why_ended else [])]
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
-            return load.model_copy(update={"reason": tried[0].reason})
+            longest = max(tried, key=lambda trial: len(trial.windows))
+            return load.model_copy(update={"reason": longest.reason})
         settings = chosen.settings
         return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, seed, chosen.value)})
 
@@ -186,6 +191,8 @@ class CellUnderLoad:
 
     def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
+        if best is None and self._plan.objective and (reason := self._why_no_rate_holds(settings, seed)):
+            return TriedSettings(settings=settings, value=None, reason=reason)
         taken = self._probe(settings, seed)
         if taken.window is None:
             return TriedSettings(settings=settings, value=None, reason=taken.reason)
@@ -200,6 +207,29 @@ class CellUnderLoad:
             value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
         return TriedSettings(
             settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
+        )
+
+    def _why_no_rate_holds(self, settings: ServingSettings, seed: int) -> str:
+        """Say why no rate is looked for, or nothing if some request that came alone was quick enough.
+
+        Two windows must show it, at different moments. In the first one a slow model may answer a single request.
+        """
+        assert self._plan.objective is not None
+        limit, fastest_ms, requests = self._plan.objective, math.inf, 0
+        order = self._order(settings, 1e3 / self._latency_ms, seed, SEARCH_SHARE)
+        alone = {"scenario": Scenario.SINGLE_STREAM, "quantile": 0.0, "shed_after_ms": None}
+        for least in (1, LEAST_UNLOADED):
+            window = self._take(order.model_copy(update=alone | {"min_requests": least})).window
+            if window is None or window.failed or window.objective_ms is None:
+                return ""  # the probe tells why
+            fastest_ms, requests = min(fastest_ms, window.objective_ms), requests + window.requests
+            if fastest_ms <= limit.limit_ms:
+                return ""
+        if requests < LEAST_UNLOADED:
+            return ""
+        return (
+            f"{limit.percentile} < {limit.limit_ms:g} ms holds at no rate: of {requests:,} requests, one after the "
+            f"other, the fastest took {fastest_ms:.3g} ms"
         )
 
     def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
