@@ -28,6 +28,7 @@ def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
         bound="compute" if compute_s > memory_s else "memory",
         share=floor_ms / latency.median_ms if latency else None,
         tensor_cores=ceilings.tensor_cores,
+        ceilings_kept_at=ceilings.kept_at,
     )
 
 

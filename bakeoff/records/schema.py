@@ -484,6 +484,7 @@ class Ceilings(Frozen):
     levels: list[MemoryLevel] = Field(default_factory=list)  # the smallest working set first; empty in old runs
     cache_bytes: int = 0  # of the last-level cache, or a GPU's L2
     wait_share: float = 0.0  # of the time that threads waited for a core meanwhile
+    kept_at: str = ""  # ISO 8601, UTC: when an earlier run kept them, if this run took these
 
     @property
     def are_of_busy_machine(self) -> bool:
@@ -511,6 +512,7 @@ class Roofline(Frozen):
     bound: str  # "compute" or "memory": which of the two the floor comes from
     share: float | None  # floor_ms / median latency: 1 is the floor itself; None without a latency
     tensor_cores: TensorCores | None = None  # None: none do this precision, or it is not known what they do
+    ceilings_kept_at: str = ""  # as in `Ceilings`
 
     @property
     def needed_flops(self) -> int:

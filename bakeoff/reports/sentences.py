@@ -191,11 +191,12 @@ def left_early(contest: ContestJudgement) -> str:
 
 
 def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
-    """Say which build times and reference are of earlier runs, with dates, and which phases serve several cells."""
+    """Say with dates what is of earlier runs: builds, reference, ceilings; and which phases serve several cells."""
     by_day: dict[str, list[str]] = {}
     by_builder: dict[tuple[str, str], list[str]] = {}
     checked = [cell.record.accuracy for cell in contest.cells if cell.record.accuracy]
     kept = max((accuracy.reference_kept_at for accuracy in checked), default="").partition("T")[0]
+    measured = contest.roofline.ceilings_kept_at.partition("T")[0] if contest.roofline else ""
     for cell in contest.cells:
         phases = cell.record.phases
         if day := max((phase.built_at for phase in phases), default="").partition("T")[0]:
@@ -209,6 +210,7 @@ def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
             for day, labels in by_day.items()
         ),
         *([f"Outputs in float64 of {kept}, from the cache (--fresh computes them anew)."] if kept else []),
+        *([f"Floor by ceilings of {measured}, from the cache (--fresh measures them anew)."] if measured else []),
         *(
             f"{listed(labels)}: {names} shared with {builder}, and counted as if built alone."
             for (builder, names), labels in by_builder.items()

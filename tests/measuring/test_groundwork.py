@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.judging import roofline
 from bakeoff.measuring import isolation
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller import groundwork
@@ -168,9 +169,10 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     later.save_environment(machine)
     groundwork.measure_ceilings(cell, launcher, later, Silent(), 30.0, cache, lambda: asked_for_quiet.append("later"))
     assert asked_for_quiet == ["first"], "nothing is measured"
-    assert later.ceilings(cell.device, cell.precision) == measured.ceilings
-    (note,) = later.notes()
-    assert note.startswith("the machine's ceilings on cpu in fp32 are those that a run measured on 2")
+    first, taken = (each.ceilings(cell.device, cell.precision) for each in (store, later))
+    assert first == measured.ceilings and first.kept_at == "" and taken is not None
+    assert taken.kept_at and taken.model_copy(update={"kept_at": ""}) == first
+    assert roofline.of(Work(flops=1, bytes_moved=1), taken, None).ceilings_kept_at == taken.kept_at
 
 
 # --- torch's precompiled headers

@@ -49,7 +49,7 @@ from bakeoff.records.doubts import (
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
 from bakeoff.reports import doubt_sentences, headline, sentences
-from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report
+from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report, roofline
 
 
 def verdict(*records: Record, require: str = "") -> str:
@@ -141,10 +141,12 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told() -> None:
     checked = records[0].accuracy
     assert checked is not None
     day = checked.model_copy(update={"reference_kept_at": "2026-01-03T03:04:05+00:00"})
-    records[0] = records[0].model_copy(update={"accuracy": day})
+    floor = roofline(1.0).model_copy(update={"ceilings_kept_at": "2026-01-04T03:04:05+00:00"})
+    records = [each.model_copy(update={"accuracy": day, "roofline": floor}) for each in records]
     assert sentences.builds_made_elsewhere(judged(*records)) == [
         "onnx and torchscript: build times of 2026-01-02, from the cache (--fresh builds anew).",
         "Outputs in float64 of 2026-01-03, from the cache (--fresh computes them anew).",
+        "Floor by ceilings of 2026-01-04, from the cache (--fresh measures them anew).",
         "onnx/cuda-graph: export shared with onnx, and counted as if built alone.",
     ]
 

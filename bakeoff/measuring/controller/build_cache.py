@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -126,27 +127,26 @@ class BuildCache:
         if machine is None:
             return
         kept = self._kept_ceilings(self._ceilings(machine, device, precision))
-        if kept and ceilings.are_of_busy_machine and not kept[0].are_of_busy_machine:
+        if kept and ceilings.are_of_busy_machine and not kept.are_of_busy_machine:
             return
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, and no result
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._ceilings(machine, device, precision), ceilings.model_dump_json())
+            dated = ceilings.model_copy(update={"kept_at": datetime.now(UTC).isoformat(timespec="seconds")})
+            write_atomically(self._ceilings(machine, device, precision), dated.model_dump_json())
 
-    def ceilings(
-        self, machine: Environment | None, device: Device, precision: Precision
-    ) -> tuple[Ceilings, float] | None:
-        """Return what an earlier run measured on this machine, and when, in seconds of the epoch. Or None."""
+    def ceilings(self, machine: Environment | None, device: Device, precision: Precision) -> Ceilings | None:
+        """Return what an earlier run measured on this machine, or None."""
         if machine is None or self.is_fresh:
             return None
         return self._kept_ceilings(self._ceilings(machine, device, precision))
 
-    def _kept_ceilings(self, path: Path) -> tuple[Ceilings, float] | None:
+    def _kept_ceilings(self, path: Path) -> Ceilings | None:
         with contextlib.suppress(OSError, ValueError):  # another version may have written it
-            measured_s = path.stat().st_mtime
+            age_s = time.time() - path.stat().st_mtime
             ceilings = Ceilings.model_validate_json(path.read_text(encoding="utf-8"))
             limit_s = BUSY_CEILINGS_LIMIT_S if ceilings.are_of_busy_machine else CEILINGS_LIMIT_S
-            if 0 <= time.time() - measured_s < limit_s:
-                return ceilings, measured_s
+            if 0 <= age_s < limit_s:
+                return ceilings
         return None
 
     def _ceilings(self, machine: Environment, device: Device, precision: Precision) -> Path:

@@ -1,6 +1,5 @@
 """What must be known before cells are measured: the reference they are checked against, and the machine's ceilings."""
 
-import datetime
 import math
 import os
 import time
@@ -287,10 +286,7 @@ def measure_ceilings(
     where = f"on {cell.device} in {precision}"
     machine = store.environment()
     if cache and (kept := cache.ceilings(machine, cell.device, precision)):
-        ceilings, measured_s = kept
-        when = f"that a run measured on {_date(measured_s)}: --fresh measures anew"
-        store.note(f"the machine's ceilings {where} are those {when}")
-        _save_ceilings(store, cell, where, ceilings)
+        _save_ceilings(store, cell, where, kept)
         return
     await_quiet()
     progress.note(f"measuring the machine's ceilings {where}")
@@ -303,10 +299,6 @@ def measure_ceilings(
     _save_ceilings(store, cell, where, event.ceilings)
     if cache:
         cache.keep_ceilings(machine, cell.device, precision, event.ceilings)
-
-
-def _date(seconds: float) -> datetime.date:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
 
 
 def _save_ceilings(store: Store, cell: Cell, where: str, ceilings: Ceilings) -> None:
