@@ -14,9 +14,9 @@ from bakeoff.reports import sentences
 def join(reports: Sequence[Report], folder: Path) -> Report:
     """Return one report of all records, for `folder`, which is made.
 
-    Its environment is the first one's; where others differ, a note says so. Raises UsageError where two of them hold
-    the same contest, since cells of two runs share no rounds; where they were judged by different requirements or
-    numbers of calls; and where the folder is that of a run.
+    It has begun when the first of them began. Its environment is the first one's; where others differ, a note says so.
+    Raises UsageError where two of them hold the same contest, since cells of two runs share no rounds; where they were
+    judged by different requirements or numbers of calls; and where the folder is that of a run.
     """
     if Store.is_run(folder):
         raise UsageError(f"--out {folder}: it holds a run of its own; name another folder")
@@ -33,7 +33,7 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
     return first.model_copy(
         update={
             "run_id": folder.resolve().name,
-            "created_at": max(each.created_at for each in reports),
+            "created_at": min(each.created_at for each in reports),
             "complete": all(each.complete for each in reports),
             "planned": sum(each.planned for each in reports),
             "command": "\n".join(each.command for each in reports if each.command),

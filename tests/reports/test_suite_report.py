@@ -188,12 +188,14 @@ def test_shards_joined_by_one_report_are_the_same_suite(
     for shard in range(2):
         kept = [each for each in RECORDS if int(each.cell.model[-1]) % 2 == shard]
         (tmp_path / str(shard)).mkdir()
-        report_file.write_json(report(kept, run_id=f"shard-{shard}", complete=bool(shard)), tmp_path / str(shard))
+        made = report(kept, run_id=f"shard-{shard}", complete=bool(shard), created_at=f"2026-05-0{1 + shard}T10:00:00Z")
+        report_file.write_json(made, tmp_path / str(shard))
     whole = tmp_path / "whole"
     paths = [str(tmp_path / str(shard)) for shard in range(2)]
     assert cli.main(["report", *paths, "--out", str(whole)]) == 0
     joined = report_file.read(whole)
     assert (len(joined.records), joined.planned, joined.complete) == (len(RECORDS), len(RECORDS), False)
+    assert joined.created_at == "2026-05-01T10:00:00Z", "when the first shard began"
     (suite_of_both,) = judge(joined).suites
     assert {row.label: (row.passed, row.wins, row.profile.ratios) for row in suite_of_both.rows} == {
         row.label: (row.passed, row.wins, row.profile.ratios) for row in found.rows

@@ -94,7 +94,7 @@ def reference(
         known=known.resolve() if known else None,
         is_resumed=path.exists(),
     )
-    progress.note(f"{'comparing eager with' if job.is_resumed else 'computing'} {of_it} {contest.id}")
+    progress.note(f"{'comparing eager with' if job.is_resumed else 'preparing'} {of_it} {contest.id}")
     event, phase = _answer(launcher, store, job, log, limit_s)
     if event is None:
         what = f"the reference was not computed within {limit_s:g} s"
