@@ -43,7 +43,7 @@ lint: $(VENV)/.ready-$(EXTRA)-test ## ruff, and the directions of imports
 types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 	$(BIN)/mypy
 
-pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
+pytest: $(VENV)/.ready-$(EXTRA)-test $(VENV)/.compiled $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a change of records
@@ -54,9 +54,11 @@ docs: $(VENV)/bin/python ## build the site of the documentation, with the API re
 	$(PIP) "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29"
 	$(BIN)/mkdocs build --strict
 
+# The pip of Python 3.11 takes half as long again to choose versions.
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) "pip>=25.3"
 
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one. Pip takes one core only.
 $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -68,8 +70,12 @@ $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
 	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" || exit 1; wait
-	$(COMPILE)
 	touch $@ $(VENV)/.ready-$(EXTRA)
+
+# What the tests import is compiled beside mypy, which reads sources.
+$(VENV)/.compiled: $(VENV)/.ready-$(EXTRA)-test
+	$(COMPILE)
+	touch $@
 
 # Triton for the tests that run our kernels in its interpreter. It lies outside of the environment, where torch would use
 # it. If it does not install, those tests are skipped, and the next `make` tries again.
