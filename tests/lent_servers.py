@@ -12,12 +12,16 @@ from bakeoff.measuring.controller import launcher
 from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher
 from bakeoff.planning.request import StartMethod
 
+COMPILERS = ("torch._dynamo", "torch._inductor.compile_fx", "torch.onnx._internal.exporter._core")
+"""What most builds import of torch. A server imports it once for all of its workers."""
+
 
 class LentServer(ForkLauncher):
     """A fork server that waits for the next run when a run leaves it, unless the run had it import something."""
 
     def __init__(self, waiting: list[LentServer]) -> None:
         super().__init__()
+        super().preload(COMPILERS)
         self._waiting = waiting
         self._is_plain = True
 
