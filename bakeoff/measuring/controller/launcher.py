@@ -349,8 +349,8 @@ class ForkLauncher(Launcher):
 
     @property
     def note(self) -> str:
-        packages = dict.fromkeys(name.partition(".")[0] for name in self._server.imported)
-        imported = f"{' and '.join(['torch', *packages])} and nothing else"
+        packages = dict.fromkeys(["torch", *(name.partition(".")[0] for name in self._server.imported)])
+        imported = f"{' and '.join(packages)} and nothing else"
         return (
             f"every cell ran in processes forked from servers that had imported {imported}; each of its "
             "processes came from a server of its own, with memory laid out anew"
