@@ -175,6 +175,18 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     assert roofline.of(Work(flops=1, bytes_moved=1), taken, None).ceilings_kept_at == taken.kept_at
 
 
+def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
+    launcher: ScriptedLauncher, store: Store, tmp_path: Path, measured_ceilings: None
+) -> None:
+    cell, machine, cache = CONTEST.cells[0].cell, capture(), BuildCache(tmp_path / "cache")
+    store.save_environment(machine)
+    busy = Ceilings(flops_per_s=3e11, bytes_per_s=1e10, wait_share=0.5)
+    cache.keep_ceilings(machine, cell.device, cell.precision, busy)
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, cache, launcher.await_serving)
+    (note,) = store.notes()
+    assert re.search(r"were measured by a run on \d{4}-\d\d-\d\d, even when repeated", note)
+
+
 # --- torch's precompiled headers
 
 
@@ -182,7 +194,11 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     ("answer", "noteworthy_s", "note"),
     [
         (HeadersMade(checks_s=1.0), 60.0, ""),
-        (HeadersMade(checks_s=22.1), 60.0, "which took 22 s here: builds for eager on cpu were given the answers"),
+        (
+            HeadersMade(checks_s=22.1),
+            60.0,
+            "which once took 22 s on this machine: builds for eager on cpu were given the answers",
+        ),
         (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             failed("no g++"),
@@ -284,7 +300,7 @@ def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
     assert [job.may_make for job in jobs] == [not budget]
     assert isolation.headers_of_torch().exists() is not bool(budget)
     headers.await_all()
-    assert any("which took 22 s here" in note for note in store.notes())
+    assert any("which once took 22 s on this machine" in note for note in store.notes())
 
 
 @pytest.mark.slow

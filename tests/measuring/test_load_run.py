@@ -203,8 +203,9 @@ def test_no_rate_is_looked_for_where_no_request_that_comes_alone_is_quick_enough
     assert load.settings is None and len(load.tried) == 3
     assert {order.scenario for order in queue.orders} == {Scenario.SINGLE_STREAM} and len(queue.orders) == 6
     assert load.reason == (
-        "p99 < 20 ms holds at no rate: of 63 requests, one after the other, the fastest took 20.5 ms"
+        "p99 < 20 ms holds at no rate: of 63 requests to 1 instance, one after the other, the fastest took 20.5 ms"
     )
+    assert load.left_out == [f"further settings of {CELL.label}, as no number of instances met the objective"]
 
 
 @pytest.mark.parametrize(("fastest_ms", "windows"), [((19.0,), 1), ((21.0, 19.0), 2)])

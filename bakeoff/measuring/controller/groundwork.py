@@ -254,8 +254,8 @@ class Headers:
                 self._store.note(f"{note}: {event.failure.sentence}")
             elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
                 self._store.note(
-                    f"torch checks the C++ compiler in every process that builds, which took {event.checks_s:.0f} s "
-                    f"here: builds for {name} were given the answers, and no build time contains that"
+                    f"torch checks the C++ compiler in every process that builds, which once took {event.checks_s:.0f} "
+                    f"s on this machine: builds for {name} were given the answers, and no build time contains that"
                 )
         if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
             self._store.note(f"{seconds:.0f} s went into precompiling torch's C++ headers: no build time contains that")
@@ -303,8 +303,9 @@ def measure_ceilings(
 
 def _save_ceilings(store: Store, cell: Cell, where: str, ceilings: Ceilings) -> None:
     if ceilings.are_of_busy_machine:
+        when = f" by a run on {ceilings.kept_at.partition('T')[0]}" if ceilings.kept_at else ""
         store.note(
-            f"the machine was busy while its ceilings {where} were measured, even when repeated: floors are rough, and "
-            "on a CPU rather too short"
+            f"the machine was busy while its ceilings {where} were measured{when}, even when repeated: floors are "
+            "rough, and on a CPU rather too short"
         )
     store.save_ceilings(cell.device, products_of(cell), ceilings)

@@ -144,6 +144,8 @@ class CellUnderLoad:
                 attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
                 if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
+        elif knobs.options or self._batches():
+            why_ended = f"further settings of {self._cell.label}, as no number of instances met the objective"
         chosen = None if best is None else tried[best]
         left_out = [*self._left_out(knobs), *([why_ended] if why_ended else [])]
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
@@ -228,8 +230,8 @@ class CellUnderLoad:
         if requests < LEAST_UNLOADED:
             return ""
         return (
-            f"{limit.percentile} < {limit.limit_ms:g} ms holds at no rate: of {requests:,} requests, one after the "
-            f"other, the fastest took {fastest_ms:.3g} ms"
+            f"{limit.percentile} < {limit.limit_ms:g} ms holds at no rate: of {requests:,} requests to "
+            f"{counted(settings.instances, 'instance')}, one after the other, the fastest took {fastest_ms:.3g} ms"
         )
 
     def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
