@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bakeoff.judging.decision import NARROW_LEAD
+from bakeoff.judging.decision import NARROW_LEAD, TIE_MARGIN
 from bakeoff.judging.estimate import (
     LEAST_ERROR,
     MAX_STANDARD_ERROR,
@@ -29,6 +29,10 @@ MAX_SHARE_OF_NARROW_LEAD = 1 / 5
 """The same for a lead under `NARROW_LEAD`, which needs five processes anyway. Student's t for its confidence is 8.6
 over five, and 9.9 for a wide lead over three: the error may be 1.5 times as large a share."""
 
+MAX_SHARE_BESIDE_NARROW_LEAD = 1 / 3
+"""The same for a wide lead beside a narrow one, since the contest has five processes of each cell anyway. Student's t
+for its confidence is 4.6 over five: the error may be 2.8 times as large a share."""
+
 MIN_CALM_SHARE = 0.75
 """Minimum share of undisturbed rounds; below it, rounds are repeated."""
 
@@ -40,6 +44,10 @@ class Gap:
     log: float
     error: float  # the standard error of `log`
     is_calm: bool  # most of the rounds were undisturbed for both
+
+    @property
+    def is_wide(self) -> bool:
+        return abs(self.log) >= math.log1p(NARROW_LEAD)
 
 
 def gap(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> Gap | None:
@@ -68,8 +76,8 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
     """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
 
     The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
-    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference (a fifth of a narrow
-    lead).
+    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference: a fifth of a narrow
+    lead, and a third of a wide one beside a narrow one.
     What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
     the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
 
@@ -79,12 +87,15 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
         return set()
     against, gaps = known
 
-    def most_error(log: float) -> float:
-        share = MAX_STANDARD_ERROR_SHARE if abs(log) >= math.log1p(NARROW_LEAD) else MAX_SHARE_OF_NARROW_LEAD
-        return max(MAX_STANDARD_ERROR, abs(log) * share if bridge is None else 0.0)
+    takes_five = any(each and math.log1p(TIE_MARGIN) <= abs(each.log) and not each.is_wide for each in gaps.values())
+    share_of_wide = MAX_SHARE_BESIDE_NARROW_LEAD if takes_five else MAX_STANDARD_ERROR_SHARE
 
-    wide = {place for place, each in gaps.items() if each and each.error > most_error(each.log)}
-    return {against, *wide} if wide else set()
+    def most_error(seen: Gap) -> float:
+        share = share_of_wide if seen.is_wide else MAX_SHARE_OF_NARROW_LEAD
+        return max(MAX_STANDARD_ERROR, abs(seen.log) * share if bridge is None else 0.0)
+
+    open_ones = {place for place, each in gaps.items() if each and each.error > most_error(each)}
+    return {against, *open_ones} if open_ones else set()
 
 
 def unclear(cells: Sequence[Sequence[Burst]], most_error: float = math.inf) -> set[int]:
@@ -105,6 +116,5 @@ def is_clear(seen: Gap, most_error: float = math.inf) -> bool:
     Its standard error is at most an eighth of it and `most_error`, or no larger than `LEAST_ERROR`. Unless the gap is
     a wide lead, most rounds were undisturbed.
     """
-    is_wide = abs(seen.log) >= math.log1p(NARROW_LEAD)
     error = max(LEAST_ERROR, min(abs(seen.log) * MAX_STANDARD_ERROR_SHARE, most_error))
-    return seen.error <= error and (is_wide or seen.is_calm)
+    return seen.error <= error and (seen.is_wide or seen.is_calm)

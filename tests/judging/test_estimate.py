@@ -92,6 +92,15 @@ def test_a_large_difference_needs_less_precision() -> None:
     assert not imprecise([even, noisy(1.12, 12, 0.06)]), "a lead that takes five processes anyway"
 
 
+def test_a_large_difference_needs_less_precision_still_where_five_processes_come_anyway() -> None:
+    even, far, near = constant([1.0] * 12), noisy(2.0, 12, 0.4), constant([1.1] * 12)
+    assert imprecise([even, far])
+    assert imprecise([even, far, constant([1.01] * 12)]), "a tie may be decided by three processes"
+    assert not imprecise([even, far, near])
+    assert imprecise([even, noisy(2.0, 12, 1.5), near])
+    assert imprecise([even, far, near], bridge=0)
+
+
 def test_without_a_round_in_common_no_further_one_tells_more() -> None:
     assert not imprecise([])
     assert not imprecise([constant([1.0, 1.0])])
