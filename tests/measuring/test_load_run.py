@@ -250,6 +250,17 @@ def test_a_turn_takes_few_windows_and_finds_the_rate_again() -> None:
     assert all(order.keeps_latencies for order in queue.orders)
 
 
+def test_a_turn_does_not_look_far_below_the_rate_that_was_found() -> None:
+    queue = Queue(by_instances)
+    load = queue.under().find_settings(1)
+    busy = Queue(lambda settings: 1.0)
+    turn = busy.under().turn(load, 0, Round(group=0, number=0, started_s=0.0))
+    assert turn.value is None
+    rates = [order.rate for order in busy.orders]
+    assert rates[0] == pytest.approx(490 * 8 / 9, rel=0.05)
+    assert 0.1 * rates[0] < min(rates) < 0.3 * rates[0]
+
+
 def waits_ms(
     rate: float, seconds: float, random_: random.Random, servers: int = 2, service_ms: float = 4.8
 ) -> list[float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bakeoff import backends
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.load import has_lost
-from bakeoff.measuring.controller.rate_search import RateSearch
+from bakeoff.measuring.controller.rate_search import GIVE_UP_SHARE_OF_TURN, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
@@ -338,8 +338,9 @@ class CellUnderLoad:
     ) -> tuple[float | None, list[LoadWindow]]:
         """Return the highest rate within the objective, in requests that were really sent, with the windows."""
         assert self._plan.objective is not None
-        step = {"step": TURN_STEP, "most_windows": TURN_WINDOWS} if is_turn else {"most_windows": SEARCH_WINDOWS}
-        search = RateSearch(self._plan.objective.limit_ms, start, **step)
+        search = RateSearch(self._plan.objective.limit_ms, start, most_windows=SEARCH_WINDOWS)
+        if is_turn:
+            search.step, search.most_windows, search.give_up_share = TURN_STEP, TURN_WINDOWS, GIVE_UP_SHARE_OF_TURN
         if capacity is not None:
             search.highest = MAX_CAPACITY_SHARE * capacity
         windows: list[LoadWindow] = []

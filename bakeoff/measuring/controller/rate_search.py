@@ -21,6 +21,10 @@ GIVE_UP_SHARE = 0.02
 """No rate meets the objective if even this share of the first rate does not. A search goes on until here: a cell that
 one bad second robs of its number would leave the place to the next one."""
 
+GIVE_UP_SHARE_OF_TURN = 0.1
+"""The same for a turn, whose first rate has met the objective before. Lower rates take seconds each, and no bad second
+lasts so long."""
+
 
 @dataclass
 class RateSearch:
@@ -31,6 +35,7 @@ class RateSearch:
     step: float = 1.25
     most_windows: int = 8  # more are taken only while no rate has met the objective
     highest: float = math.inf  # no higher rate is tried
+    give_up_share: float = GIVE_UP_SHARE
     seen: list[tuple[float, float]] = field(default_factory=list)  # each rate with its latency in ms
 
     def add(self, rate: float, latency_ms: float) -> None:
@@ -64,7 +69,7 @@ class RateSearch:
             return following if following > held[0] else None
         if held is None:
             following = too_high[0] / (MOST_DOWN if is_late else self._step(too_high[1], MOST_DOWN))
-            return following if following > GIVE_UP_SHARE * self.start else None
+            return following if following > self.give_up_share * self.start else None
         if too_high[0] / held[0] <= NARROW:
             return None
         width = math.log(too_high[0] / held[0])
