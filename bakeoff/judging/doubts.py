@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bakeoff.records import doubts as record_doubts
-from bakeoff.records.schema import Extent, Ratio, Status
+from bakeoff.records.schema import Extent, Interval, Ratio, Status
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,17 @@ class ProcessSpread:
 
 
 @dataclass(frozen=True)
+class RoughLatency:
+    """The intervals of these cells' latencies are so wide that they say little."""
+
+    intervals: Mapping[str, Interval]  # in milliseconds, by label
+    below_floor: tuple[
+        str, ...
+    ] = ()  # of the labels: the interval reaches below the shortest time that a call can take
+    has_ratios: bool = True  # to other cells, from rounds that they shared
+
+
+@dataclass(frozen=True)
 class ThroughputContradicted:
     """Calls back to back took far longer than single calls of these cells."""
 
@@ -271,6 +282,7 @@ Doubt = (
     | PartlyElsewhere
     | BuildSpread
     | ProcessSpread
+    | RoughLatency
     | ThroughputContradicted
     | TwoSpeeds
     | FreshMemory
@@ -314,6 +326,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     PartlyElsewhere,
     BuildSpread,
     ProcessSpread,
+    RoughLatency,
     TwoSpeeds,
     ThroughputContradicted,
     FreshMemory,
@@ -342,6 +355,8 @@ def cells_of(doubt: Doubt) -> tuple[str, ...]:
             return (doubt.label,)
         case BuildSpread() | ProcessSpread():
             return tuple(doubt.spreads)
+        case RoughLatency():
+            return tuple(doubt.intervals)
         case TwoSpeeds():
             return tuple(doubt.factors)
         case FreshMemory():

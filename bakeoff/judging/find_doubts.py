@@ -27,6 +27,7 @@ from bakeoff.judging.doubts import (
     OfRecords,
     PartlyElsewhere,
     ProcessSpread,
+    RoughLatency,
     SettledLate,
     ThroughputContradicted,
     TwoSpeeds,
@@ -53,6 +54,9 @@ TOLD_ONCE = (*CANNOT_RUN, Status.LEFT_OUT)
 MAX_PROCESS_SPREAD = 0.05
 """If equal processes of a cell are further apart than this, that is a doubt."""
 
+MAX_INTERVAL_RATIO = 2.0
+"""If the ends of a latency's interval are further apart than this, it is known only roughly."""
+
 COARSE_ERROR = 10**-0.5
 """An error of this share of the outputs (10 dB) passes only where eager's is of that size. Zeros have an error of 1."""
 
@@ -77,7 +81,7 @@ def doubts_of(ranking: Ranking, records: Sequence[Record], is_so_far: bool = Fal
         found += [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
         found += _of_first_place(ranking, is_so_far)
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
-        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
     in_order = sorted(found, key=weight)
     return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
@@ -190,6 +194,20 @@ def _of_spread(ranked: Sequence[Record]) -> list[ProcessSpread]:
     spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
     wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
     return [ProcessSpread(wide)] if wide else []
+
+
+def _of_intervals(ranking: Ranking) -> list[RoughLatency]:
+    """Return one doubt about all cells whose latency has a wide interval. Their ratios may have narrow ones."""
+    known = {record.cell.label: record for record in ranking.ranked if record.latency}
+    intervals = {label: record.latency.median_ci95_ms for label, record in known.items() if record.latency}
+    wide = {label: each for label, each in intervals.items() if each and each.high > MAX_INTERVAL_RATIO * each.low}
+    below = tuple(
+        label
+        for label, interval in wide.items()
+        if (roofline := known[label].roofline) and not roofline.is_beaten and interval.low < roofline.floor_ms
+    )
+    leads = ranking.leads()
+    return [RoughLatency(wide, below, bool(leads) and all(ratio.paired for _, ratio in leads))] if wide else []
 
 
 def _of_throughput(ranked: Sequence[Record]) -> list[ThroughputContradicted | TwoSpeeds]:

@@ -137,6 +137,8 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 f"processes of the same cell differ, the slowest from the fastest by: {_percentages(doubt.spreads)}. "
                 "The intervals contain this, and more --processes narrow them"
             )
+        case contest_doubts.RoughLatency():
+            return _rough_latency(doubt)
         case contest_doubts.ThroughputContradicted():
             return (
                 f"the throughput is only a part of what the latency allows ({_percentages(doubt.shares)}), also when "
@@ -325,6 +327,20 @@ def _further_samples(doubt: contest_doubts.RequirementOpen) -> str:
         "more samples would hardly tell"
         if doubt.further is None
         else f"about {doubt.further:,} more samples would tell"
+    )
+
+
+def _rough_latency(doubt: contest_doubts.RoughLatency) -> str:
+    """Say between what a latency may lie, and that a ratio is known by itself."""
+    ranges = [
+        f"{label} {number_format.milliseconds_interval(each)} ms"
+        f"{', which begins below the floor' if label in doubt.below_floor else ''}"
+        for label, each in doubt.intervals.items()
+    ]
+    ratios = " Ratios are taken within rounds and have intervals of their own." if doubt.has_ratios else ""
+    return (
+        f"the latency is known only roughly: {'; '.join(ranges)}. Its processes or rounds differ too much, or are too "
+        f"few.{ratios} Raise --processes"
     )
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, cells_of
+from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, RoughLatency, cells_of
 from bakeoff.records.schema import Record, Status
-from tests.reports.samples import caveat, cell, failed, lived, ok, once, steady, under
+from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
 LATER = failed(cell("openvino"), Status.NOT_REACHED, "no time")
@@ -98,3 +98,17 @@ def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_othe
     assert kinds(contest, Effect.WINNER) == [NotRanked]
     told = [cells_of(doubt) for doubt in contest.doubts]
     assert told == [("openvino",), ("onnx",), ("eager",), ("inductor",)]
+
+
+def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
+    """In a second process, both took 1.8 times as long: the ratio stays as it was, and a latency may be anything."""
+    levels_ms = {"onnx": 0.5, "eager": 1.6}
+    rough = judge_contest(
+        [lived(level_ms, name, [1.0, 1.8], roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()]
+    )
+    assert rough.certainty is Certainty.SURE
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLatency))
+    assert doubt.intervals["onnx"].low < roofline(0.5).floor_ms < doubt.intervals["onnx"].high
+    assert (cells_of(doubt), doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
+    usual = judge_contest([lived(level_ms, name, roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()])
+    assert RoughLatency not in map(type, usual.doubts)

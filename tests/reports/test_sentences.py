@@ -26,6 +26,7 @@ from bakeoff.judging.doubts import (
     PartlyElsewhere,
     ProcessSpread,
     RequirementMissed,
+    RoughLatency,
     SettledLate,
     SpeedDrifted,
     ThroughputContradicted,
@@ -312,6 +313,14 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "threads than cores, or another process never rests. Stop it, or lower OMP_NUM_THREADS",
         ),
         (
+            RoughLatency(
+                {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
+            ),
+            "the latency is known only roughly: onnx [0.0005000,\u00a00.2600] ms, which begins below the floor; eager "
+            "[0.2000,\u00a00.5000] ms. Its processes or rounds differ too much, or are too few. Ratios are taken "
+            "within rounds and have intervals of their own. Raise --processes",
+        ),
+        (
             SpeedDrifted(0.1),
             "the machine's speed drifted by 10 % over the run. Ratios are taken within rounds and stay right; the "
             "latencies are an average",
@@ -405,6 +414,7 @@ EXAMPLES: dict[object, object] = {
     tuple[str, ...]: ("onnx",),
     Mapping[str, float]: {"eager": 2.0},
     Mapping[str, Ratio]: {"eager": RATIO},
+    Mapping[str, Interval]: {"eager": Interval(low=1.0, high=3.0)},
     Status: Status.NOT_REACHED,
     Extent: Extent.PARTIAL,
     Failure: Failure(kind="", text=""),
