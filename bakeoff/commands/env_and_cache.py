@@ -9,6 +9,7 @@ from bakeoff.commands import environments
 from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Frozen
+from bakeoff.records.text import spell_minutes
 from bakeoff.reports.console import AsJson, print_json, say
 
 
@@ -73,9 +74,8 @@ def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
 
 def _line(build: CachedBuild) -> str:
     """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
-    used = datetime.fromtimestamp(build.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
-    built = build.built_at[:16].replace("T", " ")
-    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {built} UTC, used {used} UTC)"
+    used = spell_minutes(datetime.fromtimestamp(build.used_s, UTC).isoformat())
+    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {spell_minutes(build.built_at)}, used {used})"
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -611,6 +611,11 @@ class Record(Frozen):
         return next((phase.seconds for phase in self.phases if phase.name == FIRST_CALL), None)
 
     @property
+    def built_at(self) -> str:
+        """Return when an earlier run built it, whose build times these are then, or nothing."""
+        return max((phase.built_at for phase in self.phases), default="")
+
+    @property
     def warm_start(self) -> Process | None:
         """Return the process whose start was the median of those from the caches and the artefact of another one."""
         warm = sorted((each for each in self.processes if each.warm), key=lambda each: each.first_answer_s)

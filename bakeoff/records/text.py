@@ -67,6 +67,12 @@ def spell_ms(milliseconds: float) -> str:
     return f"{rounded:,.{digits}f} ms"
 
 
+def spell_minutes(*moments: str) -> str:
+    """Return `2026-01-02 03:04 UTC`, or `2026-01-02 03:04 to 03:09 UTC`, of moments of one day, in ISO 8601 and UTC."""
+    first, last = min(moments), max(moments)
+    return f"{first[:10]} {first[11:16]}{f' to {last[11:16]}' if last[:16] > first[:16] else ''} UTC"
+
+
 def spell_rate(value: float) -> str:
     """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")

@@ -62,7 +62,8 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
-        _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None),
+        _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None,
+                 lambda record: " (from the cache)" if record.built_at else ""),
         _between("peak memory", "MiB", number_format.mebibytes, lambda record: number_format.peak_memory(record)[0]),
         _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
         Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
@@ -103,12 +104,21 @@ def _metric(name: str) -> Column[CellChange]:
                   surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
 
 
-def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callable[[Record], Raw]) -> Column[CellChange]:
-    """Return a column of `0.9 → 1.2`, or of one number where both runs have the same; the page sorts by the new one."""
+def _between(
+    heading: str,
+    unit: str,
+    write: Callable[[Any], str],
+    read: Callable[[Record], Raw],
+    mark: Callable[[Record], str] = lambda record: "",
+) -> Column[CellChange]:
+    """Return a column of `0.9 → 1.2`, or of one number where both runs have the same; the page sorts by the new one.
+
+    `mark` says what a number of a record has of its own.
+    """
 
     def text(change: CellChange) -> str:
-        values = [read(record) if record else None for record in (change.base, change.new)]
-        base, new = (NONE if value is None else write(value) for value in values)
+        known = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
+        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in known)
         return new if base == new else f"{base} → {new}"
 
     return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,

@@ -26,7 +26,7 @@ from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Phase, Record, Report
-from bakeoff.records.text import counted, one_line, visible
+from bakeoff.records.text import counted, one_line, spell_minutes, visible
 from bakeoff.reports import (
     charts,
     comparison,
@@ -334,7 +334,7 @@ def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
 def _origin(phase: Phase) -> str:
     """Return who took this phase, and when, if that was not the cell's own process of this run."""
     shared = f", shared with {phase.shared_with}" if phase.shared_with else ""
-    return f"{shared}, of {phase.built_at.partition('T')[0]}" if phase.built_at else shared
+    return f"{shared}, of {spell_minutes(phase.built_at)}, from the cache" if phase.built_at else shared
 
 
 def _phases(record: Record) -> Facts:

@@ -14,7 +14,7 @@ from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
-from bakeoff.records.text import first, listed, one_line, percent, spell_ms
+from bakeoff.records.text import first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
 
 NAME_LIMIT = 40
@@ -192,25 +192,32 @@ def left_early(contest: ContestJudgement) -> str:
 
 def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
     """Say with dates what is of earlier runs: builds, reference, ceilings; and which phases serve several cells."""
-    by_day: dict[str, list[str]] = {}
+    by_day: dict[str, dict[str, str]] = {}
     by_builder: dict[tuple[str, str], list[str]] = {}
     checked = [cell.record.accuracy for cell in contest.cells if cell.record.accuracy]
-    kept = max((accuracy.reference_kept_at for accuracy in checked), default="").partition("T")[0]
-    measured = contest.roofline.ceilings_kept_at.partition("T")[0] if contest.roofline else ""
+    kept = max((accuracy.reference_kept_at for accuracy in checked), default="")
+    measured = contest.roofline.ceilings_kept_at if contest.roofline else ""
     for cell in contest.cells:
         phases = cell.record.phases
-        if day := max((phase.built_at for phase in phases), default="").partition("T")[0]:
-            by_day.setdefault(day, []).append(cell.label)
+        if built_at := cell.record.built_at:
+            by_day.setdefault(built_at.partition("T")[0], {})[cell.label] = built_at
         if shared := [phase for phase in phases if phase.shared_with]:
             names = listed([phase.name for phase in shared])
             by_builder.setdefault((shared[0].shared_with, names), []).append(cell.label)
     return [
         *(
-            f"{listed(labels)}: build times of {day}, from the cache (--fresh builds anew)."
-            for day, labels in by_day.items()
+            f"{listed(list(built))}: build times of {spell_minutes(*built.values())}, from the cache (--fresh builds "
+            "anew)."
+            for built in by_day.values()
         ),
-        *([f"Outputs in float64 of {kept}, from the cache (--fresh computes them anew)."] if kept else []),
-        *([f"Floor by ceilings of {measured}, from the cache (--fresh measures them anew)."] if measured else []),
+        *(
+            f"{what} of {spell_minutes(at)}, from the cache (--fresh {anew} them anew)."
+            for what, at, anew in (
+                ("Outputs in float64", kept, "computes"),
+                ("Floor by ceilings", measured, "measures"),
+            )
+            if at
+        ),
         *(
             f"{listed(labels)}: {names} shared with {builder}, and counted as if built alone."
             for (builder, names), labels in by_builder.items()

@@ -607,6 +607,17 @@ def test_what_no_verdict_is_on_is_told_in_a_fold() -> None:
     assert "precision in force, tf32: False -&gt; True; placement: full -&gt; partial" in fold
 
 
+@pytest.mark.parametrize("base_s", [2.0, 3.0, None])
+def test_build_times_of_an_earlier_run_are_marked(base_s: float | None) -> None:
+    new = ok(cell("onnx"), measured([1, 1, 1]), build_s=3.0)
+    new = new.model_copy(
+        update={"phases": [each.model_copy(update={"built_at": "2026-01-02T03:04:05+00:00"}) for each in new.phases]}
+    )
+    base = ok(cell("onnx"), measured([1, 1, 1]), build_s=base_s) if base_s else new
+    before = f"{base_s} → " if base_s else ""
+    assert f"| onnx | {before}3.0 (from the cache) | 900 |" in to_markdown(compare(report([base]), report([new])))
+
+
 def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
     undecided = [
         ok(cell("onnx"), steady([1.0, 1.04, 0.96])),

@@ -184,7 +184,7 @@ def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
     cache.keep_ceilings(machine, cell.device, cell.precision, busy)
     groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, cache, launcher.await_serving)
     (note,) = store.notes()
-    assert re.search(r"were measured by a run on \d{4}-\d\d-\d\d, even when repeated", note)
+    assert re.search(r"were measured by a run on \d{4}-\d\d-\d\d \d\d:\d\d UTC, even when repeated", note)
 
 
 # --- torch's precompiled headers

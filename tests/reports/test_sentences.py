@@ -134,7 +134,8 @@ def test_what_left_early_is_told_in_one_line(left: dict[str, tuple[int, float]],
 
 def test_builds_of_earlier_runs_and_of_other_cells_are_told() -> None:
     old, shared = ({"built_at": "2026-01-02T03:04:05+00:00"}, {"shared_with": "onnx"})
-    phases = {"eager": [{}], "onnx": [old], "torchscript": [old], "onnx/cuda-graph": [shared]}
+    later, days_before = ({"built_at": f"{at}:05+00:00"} for at in ("2026-01-02T03:06", "2025-12-30T23:59"))
+    phases = {"eager": [{}], "onnx": [old], "torchscript": [later], "iree": [days_before], "onnx/cuda-graph": [shared]}
     records = [
         once(1.0, label).model_copy(update={"phases": [Phase(name="export", seconds=1, **more) for more in each]})
         for label, each in phases.items()
@@ -145,9 +146,10 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told() -> None:
     floor = roofline(1.0).model_copy(update={"ceilings_kept_at": "2026-01-04T03:04:05+00:00"})
     records = [each.model_copy(update={"accuracy": day, "roofline": floor}) for each in records]
     assert sentences.builds_made_elsewhere(judged(*records)) == [
-        "onnx and torchscript: build times of 2026-01-02, from the cache (--fresh builds anew).",
-        "Outputs in float64 of 2026-01-03, from the cache (--fresh computes them anew).",
-        "Floor by ceilings of 2026-01-04, from the cache (--fresh measures them anew).",
+        "onnx and torchscript: build times of 2026-01-02 03:04 to 03:06 UTC, from the cache (--fresh builds anew).",
+        "iree: build times of 2025-12-30 23:59 UTC, from the cache (--fresh builds anew).",
+        "Outputs in float64 of 2026-01-03 03:04 UTC, from the cache (--fresh computes them anew).",
+        "Floor by ceilings of 2026-01-04 03:04 UTC, from the cache (--fresh measures them anew).",
         "onnx/cuda-graph: export shared with onnx, and counted as if built alone.",
     ]
 

@@ -36,6 +36,7 @@ from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import Store
+from bakeoff.records.text import spell_minutes
 
 NOTEWORTHY_S = 5.0
 NOTEWORTHY_CHECKS_S = 2.0
@@ -303,7 +304,7 @@ def measure_ceilings(
 
 def _save_ceilings(store: Store, cell: Cell, where: str, ceilings: Ceilings) -> None:
     if ceilings.are_of_busy_machine:
-        when = f" by a run on {ceilings.kept_at.partition('T')[0]}" if ceilings.kept_at else ""
+        when = f" by a run on {spell_minutes(ceilings.kept_at)}" if ceilings.kept_at else ""
         store.note(
             f"the machine was busy while its ceilings {where} were measured{when}, even when repeated: floors are "
             "rough, and on a CPU rather too short"
