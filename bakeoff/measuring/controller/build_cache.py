@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,7 +132,8 @@ class BuildCache:
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, and no result
             self.folder.mkdir(parents=True, exist_ok=True)
             dated = ceilings.model_copy(update={"kept_at": datetime.now(UTC).isoformat(timespec="seconds")})
-            write_atomically(self._ceilings(machine, device, precision), dated.model_dump_json())
+            text = dated.model_dump_json()
+            write_atomically(self._ceilings(machine, device, precision), f"{_digest(text)} {text}")
 
     def ceilings(self, machine: Environment | None, device: Device, precision: Precision) -> Ceilings | None:
         """Return what an earlier run measured on this machine, or None."""
@@ -141,11 +142,12 @@ class BuildCache:
         return self._kept_ceilings(self._ceilings(machine, device, precision))
 
     def _kept_ceilings(self, path: Path) -> Ceilings | None:
-        with contextlib.suppress(OSError, ValueError):  # another version may have written it
+        with contextlib.suppress(OSError, ValueError):  # another version may have written it, or it is damaged
             age_s = time.time() - path.stat().st_mtime
-            ceilings = Ceilings.model_validate_json(path.read_text(encoding="utf-8"))
+            digest, _, text = path.read_text(encoding="utf-8").partition(" ")
+            ceilings = Ceilings.model_validate_json(text)
             limit_s = BUSY_CEILINGS_LIMIT_S if ceilings.are_of_busy_machine else CEILINGS_LIMIT_S
-            if 0 <= age_s < limit_s:
+            if 0 <= age_s < limit_s and digest == _digest(text):
                 return ceilings
         return None
 
@@ -266,5 +268,5 @@ def _key_of_ceilings(machine: Environment, device: Device, precision: Precision)
     )
 
 
-def _digest(facts: Mapping[str, object]) -> str:
+def _digest(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
