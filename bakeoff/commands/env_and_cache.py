@@ -9,7 +9,7 @@ from bakeoff.commands import environments
 from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Frozen
-from bakeoff.records.text import spell_minutes
+from bakeoff.records.text import counted, spell_minutes
 from bakeoff.reports.console import AsJson, print_json, say
 
 
@@ -145,8 +145,9 @@ def list_builds(as_json: AsJson = False) -> int:
 def clear_builds(as_json: AsJson = False) -> int:
     """Remove every build that no run uses."""
     with _usable_cache() as cache:
-        removed_bytes = cache.clear()
-        if as_json:
-            return print_json(of_cache(cache, removed_bytes), 0)
-    say(f"Removed {_megabytes(removed_bytes)}.")
+        answer = of_cache(cache, cache.clear())
+    if as_json:
+        return print_json(answer, 0)
+    used = f" A run uses {counted(len(answer.builds), 'build')}, which stayed." if answer.builds else ""
+    say(f"Removed {_megabytes(answer.removed_bytes)}.{used}")
     return 0

@@ -587,8 +587,11 @@ class Record(Frozen):
     @property
     def is_left_to_resume(self) -> bool:
         """Return True where `resume` measures the cell: the run did not reach it, or it failed on a full disk."""
-        failed_on_full_disk = self.failure is not None and self.failure.kind == DISK_FULL
-        return self.status is Status.NOT_REACHED or failed_on_full_disk
+        return self.status is Status.NOT_REACHED or self.failed_on_full_disk
+
+    @property
+    def failed_on_full_disk(self) -> bool:
+        return self.failure is not None and self.failure.kind == DISK_FULL
 
     @property
     def build_s(self) -> float:

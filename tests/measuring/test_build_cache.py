@@ -359,13 +359,20 @@ def built(cache: BuildCache, fingerprint: str, size_bytes: int = 10) -> Path:
     return folder
 
 
-def test_two_runs_do_not_build_in_one_folder(tmp_path: Path) -> None:
+def test_two_runs_do_not_build_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(tmp_path))
     with BuildCache(tmp_path) as first, BuildCache(tmp_path) as second:
-        assert first.claim(PLANNED, "f", 2) is not None
+        built(first, "f")
         assert second.claim(PLANNED, "f", 2) is None
+        assert second.used_by_others == ["eager"] and not first.used_by_others
         assert second.clear() == 0
+        assert cli.main(["cache", "clear"]) == 0
+        assert capsys.readouterr().out == "Removed 0.0 MB. A run uses 1 build, which stayed.\n"
     with BuildCache(tmp_path) as third:
         assert third.claim(PLANNED, "f", 2) is not None
+    assert cli.main(["cache", "clear"]) == 0 and capsys.readouterr().out == "Removed 0.0 MB.\n"
 
 
 def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_path: Path) -> None:

@@ -252,6 +252,35 @@ def test_what_dies_on_a_full_disk_is_measured_by_resume(fills_disk: bool, tmp_pa
     assert record.reason.endswith("a disk is full, make room") is fills_disk
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_build_that_finds_the_disk_of_the_cache_full_is_made_in_the_runs_folder(
+    is_kept: bool, tmp_path: Path
+) -> None:
+    onnx = Script(phases=("export",))
+
+    def run(name: str, script: Script) -> SimpleNamespace:
+        with BuildCache(tmp_path / "cache") as cache:
+            return run_contest(tmp_path / name, {"eager": Script(), "onnx": script}, plan_of(3), build_cache=cache)
+
+    if is_kept:
+        run("before", onnx)
+    full = run("full", replace(onnx, endings={(0, "build"): SEGFAULT}, fills_disk=True))
+    record = full.records["onnx"]
+    assert (record.status, record.doubts, len(record.processes)) == (Status.OK, [], 3)
+    assert any("in the run's own folder, because the disk of the cache is full" in note for note in full.notes)
+    kept = [entry.what.rpartition(": ")[2] for entry in BuildCache(tmp_path / "cache").entries()]
+    assert kept.count("onnx") == is_kept, "what an earlier run has built stays"
+
+
+def test_what_another_run_has_in_the_cache_is_built_and_told(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "onnx": Script(phases=("export",))}
+    with BuildCache(tmp_path / "cache") as other, BuildCache(tmp_path / "cache") as ours:
+        run_contest(tmp_path / "other", scripts, plan_of(3), build_cache=other)
+        run = run_contest(tmp_path / "ours", scripts, plan_of(3), build_cache=ours)
+    assert not any(phase.built_at for phase in run.records["onnx"].phases)
+    assert "another run uses the cache for eager and onnx: built here, too, and not kept" in run.notes
+
+
 def test_processes_of_the_next_epoch_load_beside_those_that_were_held_while_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

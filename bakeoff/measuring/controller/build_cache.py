@@ -81,6 +81,7 @@ class BuildCache:
         self.is_fresh = is_fresh
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
+        self.used_by_others: list[str] = []  # labels of cells whose builds another run makes or uses
         self._distrusted: set[str] = set()  # contests whose model is not the one of the builds that its key finds
         self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
 
@@ -107,6 +108,8 @@ class BuildCache:
             entry.mkdir(parents=True, exist_ok=True)
             is_first = key not in self._locks  # of the cells that share the build
             if not self._lock(key):
+                if (entry / LOCK).exists():  # this platform has locks
+                    self.used_by_others.append(planned.cell.label)
                 return None
             if (self.is_fresh or planned.cell.contest_id in self._distrusted) and is_first:
                 shutil.rmtree(entry / "builds", ignore_errors=True)

@@ -89,9 +89,9 @@ class GrowingRecord:
         return self._setup.machine.now_s() - self._started_s
 
     def begin_anew(self, reason: str) -> None:
-        """Leave out all that was measured with the build of an earlier run, which failed for this `reason`."""
+        """Leave out all that was measured so far, with the build of an earlier run if that failed for a `reason`."""
         self.known = None
-        self._failed_build = BuiltAnew(reason=reason)
+        self._failed_build = BuiltAnew(reason=reason) if reason else None
 
     def add(
         self,

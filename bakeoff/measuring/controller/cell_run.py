@@ -377,25 +377,29 @@ class CellRun:
         """How right its process was before the first burst."""
         return self._alive().warm.accuracy
 
-    def builds_anew_after(self, record: Record) -> bool:
-        """Return True if it ended because of what an earlier run built, perhaps. It then builds in the run's folder.
+    def builds_anew_after(self, record: Record) -> str:
+        """Return why it builds in the run's folder now, or nothing: the cache's disk is full, or its build may be bad.
 
-        All that was measured with that build is left out.
+        All that was measured with a build of an earlier run is left out.
         """
-        is_of_earlier_run = self._builds.is_cached and self._builds.from_before is not None
-        if not is_of_earlier_run or record.status not in (Status.INCORRECT, Status.ERROR, Status.CRASH):
-            return False
-        self._growing.begin_anew(record.reason)
+        is_of_earlier_run = self._builds.from_before is not None
+        is_wrong = is_of_earlier_run and record.status in (Status.INCORRECT, Status.ERROR, Status.CRASH)
+        if not (self._builds.is_cached and (record.failed_on_full_disk or is_wrong)):
+            return ""
+        self._growing.begin_anew("" if record.failed_on_full_disk else record.reason)
         self.load = None
         self.leave()
         self.drop_ahead()
         self.await_end()  # the folder of its build is to go
-        self._builds.spoil()
-        self._builds.leave(self.cell.label, keeps_build=False)
+        if not record.failed_on_full_disk:
+            self._builds.spoil()
+        self._builds.leave(self.cell.label, keeps_build=is_of_earlier_run)
         self._builds = self._own_folder()
         self._builds.enter(self.cell.label, has_built=False)
         self._built = set()
-        return True
+        if record.failed_on_full_disk:
+            return "was built anew in the run's own folder, because the disk of the cache is full"
+        return f"failed with a build of an earlier run, and was built anew: {record.reason}"
 
     def _own_folder(self) -> BuildFolder:
         """Return a folder that the cell shares with no other one of the contest."""

@@ -488,10 +488,10 @@ class ContestRun:
         return True
 
     def _is_built_anew(self, cell_run: CellRun, record: Record) -> bool:
-        """Return True if the cell waits in this epoch again, because the build of an earlier run may have failed it."""
-        if self._epoch is None or not cell_run.builds_anew_after(record):
+        """Return True if the cell waits in this epoch again, because what lies in the cache may have failed it."""
+        if self._epoch is None or not (why := cell_run.builds_anew_after(record)):
             return False
-        self._note(f"{cell_run.cell.id} failed with a build of an earlier run, and was built anew: {record.reason}")
+        self._note(f"{cell_run.cell.id} {why}")
         self._epoch.waiting.appendleft(cell_run)
         return True
 

@@ -19,7 +19,7 @@ from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
 from bakeoff.records.schema import Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, listed
 
 
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
@@ -137,6 +137,9 @@ def _folders_in_cache(run: RunContext, cells: Sequence[PlannedCell]) -> dict[str
         for planned in cells
         if (fingerprint := run.store.fingerprint(planned.cell.reference_id))
     }
+    if others := run.build_cache.used_by_others:
+        run.store.note(f"another run uses the cache for {listed(others)}: built here, too, and not kept")
+        others.clear()
     return {cell_id: folder for cell_id, folder in claimed.items() if folder is not None}
 
 
