@@ -13,16 +13,20 @@ from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher
 from bakeoff.planning.request import StartMethod
 
 COMPILERS = ("torch._dynamo", "torch._inductor.compile_fx", "torch.onnx._internal.exporter._core")
-"""What most builds import of torch. A server imports it once for all of its workers."""
+"""What most builds import of torch. The first server imports it once for all of its workers.
+
+The others serve only runs of several processes per cell, which seldom compile.
+"""
 
 
 class LentServer(ForkLauncher):
     """A fork server that waits for the next run when a run leaves it, unless the run had it import something."""
 
-    def __init__(self, waiting: list[LentServer]) -> None:
+    def __init__(self, waiting: list[LentServer], imports: list[Sequence[str]]) -> None:
         super().__init__()
-        super().preload(COMPILERS)
-        self._waiting = waiting
+        self._waiting, self._imports = waiting, imports
+        self._own = imports.pop() if imports else ()
+        super().preload(self._own)
         self._is_plain = True
 
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
@@ -35,6 +39,7 @@ class LentServer(ForkLauncher):
 
     def __exit__(self, *_: object) -> None:
         if not self._is_plain:
+            self._imports.extend([self._own] if self._own else [])
             self.end()
             return
         for worker in self._workers:
@@ -53,12 +58,13 @@ class LentServer(ForkLauncher):
 def lent_servers() -> Iterator[Callable[..., Launcher]]:
     """Have every run borrow its fork servers. Yield the function that would have started them."""
     waiting: list[LentServer] = []
+    imports: list[Sequence[str]] = [COMPILERS]
     start_new = launcher.create_launcher
 
     def borrow(start_method: StartMethod) -> Launcher:
         if start_method == "spawn" or not launcher.CAN_FORK:
             return start_new(start_method)
-        return waiting.pop() if waiting else LentServer(waiting)
+        return waiting.pop() if waiting else LentServer(waiting, imports)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "create_launcher", borrow)
