@@ -1,6 +1,8 @@
 """What the tests of more than one folder share."""
 
 import gc
+import os
+import shutil
 import signal
 import sys
 import uuid
@@ -13,6 +15,7 @@ from hypothesis import settings
 
 from bakeoff import cli
 from bakeoff.measuring.controller import groundwork, launcher
+from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.worker import user_code
 from bakeoff.records.schema import Ceilings, Cell
@@ -83,10 +86,20 @@ def command_line(
 
 
 def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep builds in an empty folder meanwhile, and not where the user's are."""
+    """Keep builds in an empty folder meanwhile, and not where the user's are.
+
+    It holds only what the machine can do, once a command in a process of its own has measured that.
+    """
+    folder = tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"
+    measured = tmp_path_factory.getbasetemp() / "ceilings"
+    if measured.exists():
+        shutil.copytree(measured, folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("BAKEOFF_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
+        patched.setenv("BAKEOFF_CACHE_DIR", str(folder))
         yield
+    for file in folder.glob(f"{CEILINGS}*"):
+        measured.mkdir(exist_ok=True)
+        shutil.copy2(file, measured)
 
 
 # each test begins with no builds of earlier runs, and so do the fixtures that several tests share
@@ -174,6 +187,7 @@ def own_servers(shared_servers: Callable[..., Launcher], monkeypatch: pytest.Mon
 @pytest.fixture
 def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine can do is measured after all."""
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", f"{os.environ['BAKEOFF_CACHE_DIR']}-of-measured")
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
 
 
