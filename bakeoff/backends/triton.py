@@ -26,6 +26,7 @@ from bakeoff.backends.kernels import Launch, Variant
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.text import listed
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,8 @@ class Triton(Backend):
     def reason_against(self, cell: Cell) -> str:
         row = kernels.TABLE.get(cell.model)
         if row is None:
-            return f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}"
+            models = listed(list(kernels.TABLE))
+            return f"only {models} have hand-written kernels; inductor makes Triton kernels of other models"
         loads = self.mode(cell.mode).options.get("loads")
         if loads and len(row.loads) == 1:
             return f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}"

@@ -1,6 +1,6 @@
 """What a run would do, and about how long it would take: `bakeoff --dry-run`. Nothing is measured."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import computed_field
@@ -21,7 +21,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Cell
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed
 
 Place = tuple[str, Device, str]
 """A backend, on a device, in an environment."""
@@ -90,7 +90,7 @@ def preview(request: Request) -> Preview:
 def preview_of(request: Request, contests: list[Contest], absences: Mapping[Place, str]) -> Preview:
     """Return what a run of these contests would do, where `absences` says why a place lacks a backend, or nothing."""
     planned: list[PlannedContest] = []
-    cannot_run: dict[str, str] = {}
+    refusals: dict[str, dict[str, list[str]]] = {}  # titles of contests, by label and reason
     served = {} if request.fresh else BuildCache().labels_served()
     before_s = 0.0
     sampling = sampling_of(request)
@@ -98,13 +98,14 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     for contest in contests:
         cells = [each.cell for each in contest.cells]
         reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
-        cannot_run |= {label: reason for label, reason in reasons.items() if reason}
+        title = cells[0].title
+        for label, reason in reasons.items():
+            refusals.setdefault(label, {}).setdefault(reason, []).append(title)
         labels = tuple(label for label, reason in reasons.items() if not reason)
         function = Path(contest.evaluated_by(request.evaluate)).name if labels else ""
         time_plan.expect(contest.id, labels, sampling.processes, evaluates=bool(function))
         started_s = starts_s(labels, LEAST_STARTS, request.require.judge_starts) if request.starts else 0.0
         seconds = time_plan.left_s() - before_s + started_s
-        title = cells[0].title
         cached = tuple(label for label in labels if label in served.get(title, ()))
         planned.append(
             PlannedContest(title=title, labels=labels, seconds=seconds, evaluated_by=function, cached=cached)
@@ -112,7 +113,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         before_s = time_plan.left_s()
     return Preview(
         contests=tuple(planned),
-        cannot_run=cannot_run,
+        cannot_run={label: told for label, by_reason in refusals.items() if (told := _told_once(by_reason))},
         budget_s=request.budget.seconds if request.budget else None,
         places=request.devices if is_pool(request.devices) else (),
     )
@@ -122,6 +123,16 @@ def spell_seconds(seconds: float) -> str:
     """Return `45 s` or `4 min 30 s`."""
     minutes, rest = divmod(round(seconds), 60)
     return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
+
+
+def _told_once(by_reason: Mapping[str, Sequence[str]]) -> str:
+    """Return each reason once, with its contests where it is not that of all of them. No reason means that it runs."""
+    reasons = [
+        f"{reason}, for {listed(first(titles))}" if len(by_reason) > 1 else reason
+        for reason, titles in by_reason.items()
+        if reason
+    ]
+    return "; ".join(reasons)
 
 
 def _place_of(cell: Cell) -> Place:

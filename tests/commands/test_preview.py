@@ -53,6 +53,20 @@ def test_cells_are_named_that_may_start_from_a_build_in_the_cache() -> None:
     assert "cache" not in "".join(fresh.lines())
 
 
+def test_what_cannot_run_is_told_with_every_reason_and_where_it_does() -> None:
+    request = Request(models=("mlp", "rope"), backends=("triton", "triton/descriptor", "eager"), devices=("cpu",))
+    contests = plan(request)
+    absences = {(cell.cell.backend, cell.cell.device, ""): "" for each in contests for cell in each.cells}
+    absences["eager", "cpu", ""] = "torch is broken"
+    told = preview_of(request, contests, absences).cannot_run
+    of_mlp, _, where = told["triton"].partition(", for ")
+    assert of_mlp.endswith("inductor makes Triton kernels of other models") and where == contests[0].cells[0].cell.title
+    assert told["triton/descriptor"] == (
+        f"{told['triton']}; the kernel of rope loads by pointer only: use triton, for {contests[1].cells[0].cell.title}"
+    )
+    assert told["eager"] == "torch is broken", "it is the same everywhere"
+
+
 def test_starts_are_part_of_the_plan_and_take_half_of_a_budget_at_most(tmp_path: Path) -> None:
     file = tmp_path / "bare.py"
     without, with_starts = previewed(file, FACTORY), previewed(file, FACTORY, starts=True)
