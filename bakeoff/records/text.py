@@ -103,6 +103,20 @@ def with_option(command: str, option: str, value: str = "") -> str:
     return _with_words(command, replaced)
 
 
+def values_of(command: str, option: str) -> list[str]:
+    """Return the values of an option in the command of a run: `--model a,b --model c` has `a`, `b` and `c`."""
+    given: list[str] = []
+
+    def read(words: list[str]) -> list[str]:
+        for before, word in zip(["", *words], words, strict=False):
+            if before == option or word.startswith(f"{option}="):
+                given.extend(word.removeprefix(f"{option}=").split(","))
+        return words
+
+    _with_words(command, read)
+    return given
+
+
 def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:
     """Return a command with changed words. A call in Python stays as it is, and so does what cannot be split."""
     if command.startswith(IN_PYTHON):

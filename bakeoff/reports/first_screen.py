@@ -15,7 +15,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, with_option
+from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 
 AGAIN = "all of it again"
@@ -124,7 +124,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     as_before = again(judgement.report.command)
-    is_open = any(headline_of(each).certainty is Certainty.OPEN for each in contests)
+    undecided = [each for each in contests if headline_of(each).certainty is Certainty.OPEN]
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
@@ -139,10 +139,8 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         if has_kept_models
         and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
-        "the same with more processes, to decide it": [
-            with_option(line, "--processes", str(2 * most)) for line in as_before if not line.startswith(IN_PYTHON)
-        ]
-        if is_open and judgement.report.complete
+        "the same with more processes, to decide it": _with_more_processes(as_before, undecided)
+        if undecided and judgement.report.complete
         else [],
         "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
         if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
@@ -150,6 +148,23 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         AGAIN: as_before,
     }
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}
+
+
+def _with_more_processes(lines: Sequence[str], undecided: Sequence[ContestJudgement]) -> list[str]:
+    """Return these commands with twice the processes, of the undecided models alone where the commands name them."""
+    processes = 2 * max(len(cell.record.processes) for contest in undecided for cell in contest.cells)
+    models = {contest.cell.model for contest in undecided}
+    lines = [line for line in lines if not line.startswith(IN_PYTHON)]
+    for option in ("--model", "--models"):
+        named = [values_of(line, option) for line in lines]
+        if models <= {model for each in named for model in each}:
+            kept = [[model for model in each if model in models] for each in named]
+            lines = [
+                with_option(line, option, ",".join(some)) if some != each else line
+                for line, some, each in zip(lines, kept, named, strict=True)
+                if some
+            ]
+    return [with_option(line, "--processes", str(processes)) for line in lines]
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:

@@ -111,6 +111,23 @@ def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_
     assert list(screen.commands.values()) == [["bakeoff.compare(net, precision='fp32,bf16')"]]
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("bakeoff --model mlp,conv --seed 1", ["bakeoff --seed 1 --model conv --processes 4"]),
+        ("bakeoff --models=mlp,conv", ["bakeoff --models conv --processes 4"]),
+        ("bakeoff --model conv\nbakeoff --model mlp", ["bakeoff --model conv --processes 4"]),
+        ("bakeoff --preset small", ["bakeoff --preset small --processes 4"]),
+        ("bakeoff --model zoo,mlp", ["bakeoff --model zoo,mlp --processes 4"]),
+    ],
+)
+def test_more_processes_are_for_the_models_that_are_undecided(command: str, told: list[str]) -> None:
+    undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+    clear = [ok(cell("onnx", model="mlp"), steady([1.0] * 8)), ok(cell("eager", model="mlp"), steady([2.0] * 8))]
+    commands = first_screen(judged([*undecided, *clear], command=command), "run").commands
+    assert commands["the same with more processes, to decide it"] == told
+
+
 def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
     rates = {"onnx": [350, 420, 390], "openvino": [420, 350, 400]}
     undecided = [carrying(label, values, 1.0) for label, values in rates.items()]
