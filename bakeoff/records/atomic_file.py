@@ -1,5 +1,6 @@
 """Files that several processes share: written so that no reader sees a part of them, or locked."""
 
+import contextlib
 import os
 import sys
 import uuid
@@ -30,17 +31,17 @@ def write_atomically(path: Path, text: str) -> Path:
 def locked(path: Path) -> IO[bytes] | None:
     """Lock a file, which is made, until the returned file is closed or this process has ended, however that comes.
 
-    Return None where another process holds it, or on a platform without such locks. Raises OSError where it cannot be
-    made.
+    Return None where another process holds it or has removed it meanwhile, or on a platform without such locks. Raises
+    OSError where it cannot be made.
     """
     if sys.platform == "win32":
         return None
     import fcntl
 
     lock = path.open("ab")
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
+        if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+            return lock
+    lock.close()
+    return None

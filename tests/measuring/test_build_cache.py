@@ -375,6 +375,25 @@ def test_two_runs_do_not_build_in_one_folder(
     assert cli.main(["cache", "clear"]) == 0 and capsys.readouterr().out == "Removed 0.0 MB.\n"
 
 
+def test_an_entry_that_is_cleared_while_it_is_locked_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run makes it anew and locks that: both would build in one folder."""
+    fcntl = pytest.importorskip("fcntl")
+    lock = fcntl.flock
+
+    def cleared_before(*arguments: int) -> None:
+        (file,) = tmp_path.glob("*/lock")
+        file.unlink()
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", cleared_before)
+    assert BuildCache(tmp_path).claim(PLANNED, "f", 2) is None
+    monkeypatch.undo()
+    with BuildCache(tmp_path) as cache:
+        assert cache.claim(PLANNED, "f", 2) is not None
+
+
 def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_path: Path) -> None:
     with BuildCache(tmp_path, max_bytes=3000) as cache:
         folders = [built(cache, name, 1000) for name in ("a", "b", "c")]
