@@ -303,6 +303,20 @@ def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
     assert any("which once took 22 s on this machine" in note for note in store.notes())
 
 
+@pytest.mark.parametrize("left", [0, 20])
+def test_damaged_answers_of_the_compiler_are_asked_for_again(
+    left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    isolation.headers_of_torch().mkdir(parents=True)
+    checks = CompilerChecks(answers={"avx2": True}, seconds=2.0)
+    checks.keep("inductor", CPU)
+    assert CompilerChecks.known("inductor", CPU) == checks
+    (file,) = isolation.headers_of_torch().iterdir()
+    os.truncate(file, left)
+    assert CompilerChecks.known("inductor", CPU) is None
+
+
 @pytest.mark.slow
 def test_a_worker_that_may_not_make_headers_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

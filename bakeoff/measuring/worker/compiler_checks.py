@@ -1,5 +1,6 @@
 """What torch has found out about the C++ compiler, kept once for a machine beside torch's precompiled headers."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -21,9 +22,10 @@ class CompilerChecks(Frozen):
 
     @classmethod
     def known(cls, backend: str, device: Device) -> Self | None:
-        """Return what this machine keeps, or None where torch has not checked the compiler yet."""
-        kept = file_of(backend, device)
-        return cls.model_validate_json(kept.read_text()) if kept.exists() else None
+        """Return what this machine keeps, or None where torch has not checked the compiler yet, or that is damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            return cls.model_validate_json(file_of(backend, device).read_text())
+        return None
 
     def keep(self, backend: str, device: Device) -> None:
         """Keep it for all workers of this machine. Its file appears whole, or not at all."""
