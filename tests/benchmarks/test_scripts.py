@@ -1,5 +1,8 @@
 """The scripts of benchmarks/ start."""
 
+from __future__ import annotations
+
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +11,42 @@ import pytest
 
 from tests.support.checkout import ROOT
 
+SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 
-@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.name)
-def test_a_script_starts_in_any_folder(script: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(script), "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
+START_EACH = """
+import contextlib, io, json, os, runpy, sys, traceback
+usual = sys.path[1:]
+for script in sys.argv[1:]:
+    sys.path[:], sys.argv = [os.path.dirname(script), *usual], [script, "--help"]
+    for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
+    said, status = io.StringIO(), None
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code
+        except BaseException:
+            traceback.print_exc()
+    print(json.dumps({"script": script, "status": status, "said": said.getvalue()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, str]]:
+    """How each script ends with `--help`, and what it says. One interpreter runs them, since all import Bakeoff.
+
+    Each script has the search path of a script that is started alone, and finds nothing imported from its folder.
+    """
+    command = [sys.executable, "-c", START_EACH, *map(str, SCRIPTS)]
+    folder = tmp_path_factory.mktemp("elsewhere")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {Path(each["script"]).name: (each["status"], each["said"]) for each in told}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_starts_in_any_folder(script: Path, started: dict[str, tuple[object, str]]) -> None:
+    status, said = started[script.name]
+    assert status == 0 and "usage:" in said, said
