@@ -18,11 +18,21 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.store import Store
+from bakeoff.scaling import pool
 from bakeoff.scaling.pool import Pool, end_all, expected_seconds, slower_places
 from tests.support.measuring import Silent, measure
 
 SIZES = {"batch": ("1", "2", "3")}
 """Three contests of two cells each for two places: when the first one is decided, the third one cannot have ended."""
+
+
+KNOWN_CEILINGS = """
+from bakeoff.measuring.controller import groundwork
+from bakeoff.records.schema import Ceilings
+known = Ceilings(flops_per_s=1e11, bytes_per_s=1e10)
+groundwork.measure_ceilings = lambda cell, launcher, store, *_: store.save_ceilings(cell.device, cell.precision, known)
+"""
+"""As in the tests' own process, a controller takes for known what the machine can do."""
 
 
 def controllers() -> list[psutil.Process]:
@@ -63,10 +73,12 @@ def pooled(tmp_path_factory: pytest.TempPathFactory) -> Pooled:
         pytest.skip("two cores are needed")
     folder = tmp_path_factory.mktemp("pooled") / "run"
     devices = [f"cpu:{core}" for core in usable_cores()[:2]]
-    interrupted = measure(folder, "null", "null/again", set=SIZES, devices=devices, progress=Disturbing())
-    after = len(controllers())
     progress = Silent()
-    resumed, _ = runs.resume(folder, progress)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "START", KNOWN_CEILINGS + pool.START)
+        interrupted = measure(folder, "null", "null/again", set=SIZES, devices=devices, progress=Disturbing())
+        after = len(controllers())
+        resumed, _ = runs.resume(folder, progress)
     return Pooled(interrupted, after, resumed, progress)
 
 
@@ -131,8 +143,8 @@ def test_contests_that_no_place_is_left_for_end_with_that_reason(tmp_path: Path)
     request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",))
     contests = plan(request)
     store = Store.create(tmp_path / "run", request, [cell.id for cell in cells_of(contests)], "test")
-    with Pool([], request, contests) as pool:
-        pool.measure(store, Silent())
+    with Pool([], request, contests) as each:
+        each.measure(store, Silent())
     assert [(each.status, each.reason) for each in store.records()] == [
         (Status.CRASH, "no place is left where a controller starts")
     ]
@@ -151,8 +163,8 @@ def test_a_controller_that_does_not_start_ends_the_run_with_its_last_words() -> 
     request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",), env=("other=/nowhere",))
     places = places_of(request.devices, usable_cores() or [0], {})
     said = r"no controller at cpu:0: exit status 1 .*--env other=/nowhere: there is no such interpreter"
-    with pytest.raises(BakeoffError, match=said), Pool(places, request, plan(request)) as pool:
-        pool.begin()
+    with pytest.raises(BakeoffError, match=said), Pool(places, request, plan(request)) as each:
+        each.begin()
     assert not controllers()
 
 
