@@ -11,7 +11,8 @@ SINCE  ?= main
 EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN    := $(VENV)/bin
 # Python's own compiler uses all cores, and pip's only one. What tests hardly use is compiled where it is imported.
-UNUSED := diffusers|selenium|mypyc?|fontTools|debugpy|sklearn|IPython|sentence_transformers|tornado|jedi
+UNUSED := diffusers|selenium|mypyc?|fontTools|debugpy|sklearn|IPython|sentence_transformers|tornado|jedi|torch/testing|$\
+	torchao/prototype|sympy/physics|pygments/lexers|onnxruntime/transformers|onnxruntime_genai/models
 PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/|/site-packages/($(UNUSED))/' $(VENV)/lib || true
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
