@@ -22,6 +22,7 @@ from bakeoff.judging.doubts import (
     PartlyElsewhere,
     ProcessSpread,
     RequirementMissed,
+    RoughLatency,
     SettledLate,
     Undecided,
     Unpaired,
@@ -283,7 +284,7 @@ def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_pr
     contest = judge_contest(records)
     lead = Ranking(records).ratio(records[0], records[3])
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
-    assert (contest.winner, contest.doubts) == ("onnx", (doubt(contest, ProcessSpread),))
+    assert (contest.winner, contest.doubts) == ("onnx", (doubt(contest, ProcessSpread), doubt(contest, RoughLatency)))
 
 
 def test_cells_of_two_groups_are_compared_through_the_baseline() -> None:
