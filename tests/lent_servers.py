@@ -15,7 +15,8 @@ from bakeoff.planning.request import StartMethod
 COMPILERS = ("torch._dynamo", "torch._inductor.compile_fx", "torch.onnx._internal.exporter._core")
 """What most builds import of torch. The first server imports it once for all of its workers.
 
-The others serve only runs of several processes per cell, which seldom compile.
+The others serve only runs of several processes per cell, which seldom compile. With a GPU none does: these modules ask
+CUDA's runtime for devices, and workers that are forked afterwards cannot use it.
 """
 
 
@@ -58,7 +59,7 @@ class LentServer(ForkLauncher):
 def lent_servers() -> Iterator[Callable[..., Launcher]]:
     """Have every run borrow its fork servers. Yield the function that would have started them."""
     waiting: list[LentServer] = []
-    imports: list[Sequence[str]] = [COMPILERS]
+    imports: list[Sequence[str]] = [] if shutil.which("nvidia-smi") else [COMPILERS]
     start_new = launcher.create_launcher
 
     def borrow(start_method: StartMethod) -> Launcher:

@@ -171,9 +171,7 @@ class RoughLatency:
     """The intervals of these cells' latencies are so wide that they say little."""
 
     intervals: Mapping[str, Interval]  # in milliseconds, by label
-    below_floor: tuple[
-        str, ...
-    ] = ()  # of the labels: the interval reaches below the shortest time that a call can take
+    below_floor: tuple[str, ...] = ()  # the labels whose interval reaches below the shortest time of a call
     has_ratios: bool = True  # to other cells, from rounds that they shared
 
 
