@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -62,9 +63,9 @@ def lent_servers() -> Iterator[Callable[..., Launcher]]:
     imports: list[Sequence[str]] = [] if shutil.which("nvidia-smi") else [COMPILERS]
     start_new = launcher.create_launcher
 
-    def borrow(start_method: StartMethod) -> Launcher:
-        if start_method == "spawn" or not launcher.CAN_FORK:
-            return start_new(start_method)
+    def borrow(start_method: StartMethod, python: str = sys.executable) -> Launcher:
+        if start_method == "spawn" or python != sys.executable or not launcher.CAN_FORK:
+            return start_new(start_method, python)
         return waiting.pop() if waiting else LentServer(waiting, imports)
 
     with pytest.MonkeyPatch.context() as patch:

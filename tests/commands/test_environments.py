@@ -67,13 +67,13 @@ def test_ratios_are_taken_to_eager_or_else_to_the_first_of_several_environments(
     ],
 )
 def test_an_environment_that_is_not_there_is_refused(
-    backends: tuple[str, ...], env: tuple[str, ...], said: str, caches: Path, own_servers: None
+    backends: tuple[str, ...], env: tuple[str, ...], said: str, caches: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):
         preview(request(*backends, env=env))
 
 
-def test_an_environment_is_made_measured_and_removed(caches: Path, own_servers: None) -> None:
+def test_an_environment_is_made_measured_and_removed(caches: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing==1: "):
         environments.add("old", ["--no-index", "nothing==1"])
     assert environments.names() == []
@@ -97,7 +97,7 @@ def test_an_environment_is_made_measured_and_removed(caches: Path, own_servers: 
         environments.remove("old")
 
 
-def test_an_environment_without_torch_is_told_in_one_line(tmp_path: Path, own_servers: None) -> None:
+def test_an_environment_without_torch_is_told_in_one_line(tmp_path: Path) -> None:
     """The interpreter below this virtual environment has none of its packages."""
     bare = Path(sys.executable).resolve()
     with pytest.raises(UsageError, match="it needs torch, numpy, pydantic, psutil and safetensors"):
