@@ -101,7 +101,8 @@ def test_an_installed_bakeoff_gives_a_verdict_in_an_empty_folder(
 def test_an_installed_bakeoff_finds_its_presets_and_their_models(installed: Installed, tmp_path: Path) -> None:
     options = ["--preset", "serving", "--model", "presets/zoo/networks.py:dlrm", "--devices", "cpu"]
     planned = installed.run("bakeoff", *options, "--dry-run", cwd=tmp_path)
-    assert "openvino" in planned and "dlrm" in planned
+    # without the preset, dlrm has batch 2048 and further backends
+    assert "networks.py:dlrm (batch 1, " in planned and "fp32: eager, onnx, openvino (" in planned
 
 
 def test_an_installed_bakeoff_measures_a_project_with_folders_of_the_same_names(
