@@ -35,6 +35,10 @@ MISSED = 1.10
 """The objective is missed over the soak if its percentile is over this many times the limit. The rate was found in
 shorter windows, each of which began with an empty queue."""
 
+LOWER_SHARES = (0.9, 0.7, 0.5, 0.35)
+"""While the objective is missed over the soaks, a further one has the next of these shares of the rate. Rates found in
+windows are up to 7 % above those of a long run. Where that is not why, a plainly lower rate is more likely to hold."""
+
 BELOW = 0.05
 """A soak was at a lower rate than a cell is ranked with if its rate is less by more than this share. It has the rate of
 the turns in its own process."""
@@ -204,14 +208,16 @@ def judge_load(
 ) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was.
 
-    Cells whose labels are in `may_not_win` have values, and no rank. Those that held no soak have neither.
+    Cells whose labels are in `may_not_win` have values, and no rank. Those that held no soak have neither, unless an
+    interrupted run has not soaked them at lower rates yet.
     """
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
-    fitted = fit({label: _series(load) for label, load in loads.items() if label in sound and not held_no_soak(load)})
+    serving = {label: load for label, load in loads.items() if label in sound and not _is_out(load, is_so_far)}
+    fitted = fit({label: _series(load) for label, load in serving.items()})
     everyone = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
     order = [label for label in everyone if label not in may_not_win]
     leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
@@ -304,6 +310,10 @@ def held_no_soak(load: Load) -> bool:
     """Return True if a cell was soaked, and missed the objective at each rate."""
     soaks = soaks_of(load)
     return bool(soaks) and all(soak.has_missed for soak in soaks)
+
+
+def _is_out(load: Load, is_so_far: bool) -> bool:
+    return held_no_soak(load) and not (is_so_far and len(soaks_of(load)) <= len(LOWER_SHARES))
 
 
 def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: float) -> bool:

@@ -153,6 +153,9 @@ def _brief(asked: Headline) -> str:
         case SoakMissed():
             if held := asked.doubt.held:
                 return f"it holds only {number_format.rate(held.rate)} requests/s for long"
+            if asked.doubt.label in asked.candidates:
+                lowest = min(soak.rate for soak in asked.doubt.missed)
+                return f"it does not hold even {number_format.rate(lowest)} requests/s for long"
             return f"{asked.doubt.label} may carry more, at a rate that was not soaked"
         case LatencyDrifted():
             return "its latency drifted under load"

@@ -381,7 +381,13 @@ def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
 
 @pytest.mark.parametrize(
     ("budget_s", "slower", "shares"),
-    [(10_000.0, 0.95, [0.9]), (10_000.0, 0.75, [0.9, 0.7]), (10_000.0, 0.5, [0.9, 0.7]), (130.0, 0.95, [])],
+    [
+        (10_000.0, 0.95, [0.9]),
+        (10_000.0, 0.75, [0.9, 0.7]),
+        (10_000.0, 0.5, [0.9, 0.7, 0.5]),
+        (10_000.0, 0.2, [0.9, 0.7, 0.5, 0.35]),
+        (130.0, 0.95, []),
+    ],
 )
 def test_what_misses_the_objective_over_the_soak_is_soaked_at_less_until_it_holds(
     tmp_path: Path, budget_s: float, slower: float, shares: list[float]
@@ -394,8 +400,17 @@ def test_what_misses_the_objective_over_the_soak_is_soaked_at_less_until_it_hold
     assert [soak.has_missed for soak in soaks_of(holds)] == [False]
     first, *lower = soaks_of(missed)
     assert first.has_missed and [soak.rate / first.rate for soak in lower] == pytest.approx(shares)
-    assert [soak.has_missed for soak in lower[-1:]] == ([slower == 0.5] if shares else [])
+    assert [soak.has_missed for soak in lower[-1:]] == ([slower == 0.2] if shares else [])
     assert len(missed.lower_soak) == 6 * len(shares)
+
+
+def test_a_cell_that_holds_no_share_of_its_rate_is_soaked_at_the_rate_that_another_one_holds(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=10.0), "null": Script(slower_after_s=4.0, slower_share=0.15)}
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
+    records = run_contest(tmp_path, scripts, plan_of(3), load=plan).records
+    (held,), soaks = (soaks_of(records[label].load) for label in ("eager", "null"))
+    assert [soak.has_missed for soak in soaks] == [True] * 5 + [False]
+    assert soaks[-1].rate == held.rate < 0.35 * soaks[0].rate
 
 
 @pytest.mark.parametrize("budget_s", [10_000.0, 70.0])

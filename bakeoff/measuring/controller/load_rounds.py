@@ -6,9 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import TypeGuard
 
-from bakeoff.judging.load import held_no_soak, soaks_of
+from bakeoff.judging.load import LOWER_SHARES, held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
@@ -25,10 +24,6 @@ SETTINGS_SHARE = 0.4
 
 MOST_OF_SEARCH = 1.5
 """A cell with settings that meet the objective tries no others after so many times the usual seconds of a search."""
-
-LOWER_SHARES = (0.9, 0.7)
-"""While the objective is missed over the soaks, a further one has the next of these shares of the rate. Rates found in
-windows are up to 7 % above those of a long run. Where that is not why, a plainly lower rate is more likely to hold."""
 
 NO_TIME_FOR_SETTINGS = "further settings, as --budget left no time for them"
 
@@ -75,8 +70,8 @@ class LoadRounds:
         if self._plan.soak_s:
             in_time = self._has_time_to_soak(SOAK_PARTS * len(self._to_soak()))
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
-            for _ in LOWER_SHARES:
-                parts = [self._lower_parts(each.load) for each in self._alive if _needs_lower_soak(each.load)]
+            for _ in (*LOWER_SHARES, None):  # and at last at a rate that another cell holds
+                parts = [self._lower_parts(each.load) for each in self._alive if self._lower_rate(each.load)]
                 if parts and self._has_time_to_soak(sum(parts)):
                     settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
@@ -175,15 +170,26 @@ class LoadRounds:
     def _has_time_to_soak(self, parts: int) -> bool:
         return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._ends_s
 
-    def _lower_parts(self, load: Load) -> int:
+    def _lower_rate(self, load: Load | None) -> float | None:
+        """Return the rate of the next soak of a cell that has missed all, or None if there is to be none.
+
+        It is a share of the first one's, and then what another cell holds, which shows whether that one carries more.
+        """
+        if load is None or not held_no_soak(load):
+            return None
+        rates = [soak.rate for soak in soaks_of(load)]
+        if len(rates) <= len(LOWER_SHARES):
+            return LOWER_SHARES[len(rates) - 1] * rates[0]
+        soaks = [soak for each in self._alive if each.load for soak in soaks_of(each.load)]
+        return max((soak.rate for soak in soaks if not soak.has_missed and soak.rate < min(rates)), default=None)
+
+    def _lower_parts(self, load: Load | None) -> int:
         """Return the parts of a further soak: what is left of one, and half at least, unless its length was named."""
-        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
+        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak) if load else 0
         return SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
-        if _needs_lower_soak(load := cell_run.load):
-            soaks = soaks_of(load)
-            rate = LOWER_SHARES[len(soaks) - 1] * soaks[0].rate
+        if (load := cell_run.load) is not None and (rate := self._lower_rate(load)) is not None:
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, self._lower_parts(load))
             cell_run.load = load.model_copy(update={"lower_soak": [*load.lower_soak, *soaked]})
             self._say_soak(cell_run.cell.label, cell_run.load)
@@ -214,7 +220,3 @@ def spelled(settings: ServingSettings) -> str:
     parts = [counted(settings.instances, "instance")]
     parts += [f"batches of {settings.batch}"] if settings.batch > 1 else []
     return ", ".join([*parts, *(f"{name} {value}" for name, value in settings.options.items())])
-
-
-def _needs_lower_soak(load: Load | None) -> TypeGuard[Load]:
-    return load is not None and held_no_soak(load) and len(soaks_of(load)) <= len(LOWER_SHARES)
