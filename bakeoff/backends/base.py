@@ -238,6 +238,10 @@ class Compiled(ABC):
     def restore(self) -> None:  # noqa: B027 - inference changes nothing
         """Put back, in place, everything that calls change: parameters, optimiser state and buffers."""
 
+    def seed(self, number: int) -> None:  # noqa: B027 - torch's generators are seeded by the harness
+        """Seed the library's own random generator, if it has one. This is not timed. Calls with seeds that are
+        independent draw independently, which a library does not promise of calls one after another."""
+
     def instance(self) -> Compiled:
         """Return a further instance of this build, for another thread that calls it at the same time.
 
@@ -310,6 +314,9 @@ class Wrapped(Compiled):
 
     def restore(self) -> None:
         self._inner.restore()
+
+    def seed(self, number: int) -> None:
+        self._inner.seed(number)
 
     def placement(self) -> Placement | None:
         return self._inner.placement()

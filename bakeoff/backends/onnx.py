@@ -505,6 +505,12 @@ class BoundSession(Compiled):
             for buffer, value in zip(buffers, allocated, strict=True)
         )
 
+    def seed(self, number: int) -> None:
+        """Seed dropout, which adds 1 to its seed in each call. Seeds so close give masks that resemble each other."""
+        import onnxruntime
+
+        onnxruntime.set_seed(number)
+
     def _without_size(self, tensors: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
         """Return the names of the outputs that have no buffers for inputs of these shapes."""
         pairs = zip(self._exported.output_names, self._buffers_for(tensors), strict=False)  # caches come last

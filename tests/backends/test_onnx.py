@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, ClassVar
@@ -15,8 +16,10 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
+from bakeoff.measuring.worker.distribution import CALLS, difference
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 
@@ -311,3 +314,36 @@ def test_values_decide_the_sizes_that_have_no_symbol_of_an_axis() -> None:
     by_values, of_an_axis = SimpleNamespace(shape=["u0", 2]), SimpleNamespace(shape=["s0", 2])
     assert _depends_on_values(by_values, is_open=True) and _depends_on_values(by_values, is_open=False)
     assert not _depends_on_values(of_an_axis, is_open=True)
+
+
+DROPPING = """
+import torch
+from torch import nn
+
+class Dropping(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, training=True)
+
+def factory():
+    return Dropping(), torch.ones(4, 64)
+"""
+
+
+def test_dropout_is_distributed_as_eagers_if_each_call_has_a_seed(tmp_path: Path) -> None:
+    (tmp_path / "dropping.py").write_text(DROPPING)
+    with built(Cell(model=f"{tmp_path / 'dropping.py'}:factory", backend="onnx"), tmp_path) as one:
+
+        def drawn(seeds: Iterable[int], times: float = 1.0) -> dict[str, torch.Tensor]:
+            rows = []
+            for seed in seeds:
+                one.compiled.seed(seed)
+                rows.append(times * one.call(one.sets[0])[0].flatten().double())
+            return {"output": torch.stack(rows)}
+
+        torch.manual_seed(0)
+        eagers = {"output": torch.stack([one.eager(one.sets[0])[0].flatten().double() for _ in range(CALLS)])}
+        seeds = random.Random(0)
+        independent = [seeds.getrandbits(31) for _ in range(CALLS)]
+        assert difference(drawn(independent), eagers, Precision.FP32) == ""
+        assert "has another" in difference(drawn(independent, times=1.1), eagers, Precision.FP32)
+        assert "has another" in difference(drawn([seeds.getrandbits(31)] * CALLS), eagers, Precision.FP32)

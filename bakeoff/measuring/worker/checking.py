@@ -12,6 +12,7 @@ Most models compute their outputs from their inputs alone, and then their sets a
 
 import contextlib
 import math
+import random
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -185,9 +186,12 @@ class Checker:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""
         compiled, clock, calls = self._compiled, self._worker.clock, self._worker.calls
         calls.begin(seeds_from)
+        seeds = random.Random(seeds_from)
         answers = []
         for inputs in sets:
             compiled.restore()
+            if self._traits.is_random:
+                compiled.seed(seeds.getrandbits(31))
             compiled.bind(calls.given(inputs))
             clock.synchronise()
             compiled.run()
