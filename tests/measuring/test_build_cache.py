@@ -457,6 +457,27 @@ def test_builds_of_a_contest_that_is_distrusted_are_made_anew(tmp_path: Path) ->
         assert cache.claim(PLANNED, "f", 2) == folder and not folder.exists()
 
 
+@pytest.mark.parametrize("is_built", [False, True])
+def test_with_fresh_what_is_kept_stays_until_the_new_build_is_complete(tmp_path: Path, is_built: bool) -> None:
+    """The run may end before it has built. Both folders keep their paths, because compilers' caches need that."""
+    with BuildCache(tmp_path) as cache:
+        before = built(cache, "f")
+    with BuildCache(tmp_path, is_fresh=True) as cache:
+        anew = cache.claim(PLANNED, "f", 2)
+        assert anew is not None and anew != before and not anew.exists() and before.exists()
+        assert cache.claim(PLANNED, "f", 2) == anew, "another cell shares the build"
+        if is_built:
+            assert built(cache, "f") == anew
+        else:
+            (anew / "0").mkdir(parents=True)
+    kept, gone = (anew, before) if is_built else (before, anew)
+    assert kept.exists() and not gone.exists()
+    with BuildCache(tmp_path) as cache:
+        assert cache.claim(PLANNED, "f", 2) == kept
+    with BuildCache(tmp_path, is_fresh=True) as cache:
+        assert cache.claim(PLANNED, "f", 2) == gone, "the two take turns"
+
+
 CALM = Ceilings(flops_per_s=2e11, bytes_per_s=1e10)
 
 

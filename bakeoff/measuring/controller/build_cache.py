@@ -31,7 +31,7 @@ from bakeoff.records.atomic_file import locked, write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Environment
-from bakeoff.records.store import FirstBuild, Store
+from bakeoff.records.store import BUILD_FILE, FirstBuild, Store
 
 MAX_BYTES = 20 * 10**9
 """Builds that were used longest ago are removed while all together are larger than this."""
@@ -51,6 +51,9 @@ MAX_REFERENCES_BYTES = 10**9
 """The oldest references are removed while all together are larger than this."""
 
 USED = "used"
+
+PLACES = "builds", "builds-anew"
+"""Folders of an entry. The builds lie in one of them, and with `--fresh` the next ones are made in the other one."""
 
 
 def default_folder() -> Path:
@@ -76,11 +79,12 @@ class BuildCache:
     """The folder of all kept builds. It is a context manager: leaving it gives up its locks and makes room."""
 
     def __init__(self, folder: Path | None = None, *, is_fresh: bool = False, max_bytes: float = MAX_BYTES) -> None:
-        """With `is_fresh`, everything is built anew, and replaces what is there."""
+        """With `is_fresh`, everything is built anew, and replaces what is there once it is complete."""
         self.folder = folder or default_folder()
         self.is_fresh = is_fresh
         self._max_bytes = max_bytes
         self._locks: dict[str, IO[bytes]] = {}
+        self._claimed: dict[str, Path] = {}  # folders of builds by their key
         self.used_by_others: list[str] = []  # labels of cells whose builds another run makes or uses
         self._distrusted: set[str] = set()  # contests whose model is not the one of the builds that its key finds
         self._used: dict[str, list[str]] = {}  # labels of cells by the key of their builds
@@ -106,18 +110,28 @@ class BuildCache:
         entry = self.folder / key
         try:
             entry.mkdir(parents=True, exist_ok=True)
-            is_first = key not in self._locks  # of the cells that share the build
             if not self._lock(key):
                 if (entry / LOCK).exists():  # this platform has locks
                     self.used_by_others.append(planned.cell.label)
                 return None
-            if (self.is_fresh or planned.cell.contest_id in self._distrusted) and is_first:
-                shutil.rmtree(entry / "builds", ignore_errors=True)
+            if key not in self._claimed:  # by another cell that shares the build
+                self._claimed[key] = self._place_in(entry, planned.cell.contest_id in self._distrusted)
             used = self._used[key] = [*self._used.get(key, []), planned.cell.label]
             (entry / USED).write_text(f"{planned.cell.title}: {', '.join(used)}", encoding="utf-8")
         except OSError:
             return None  # a cache that cannot be written costs time, and no result
-        return entry / "builds"
+        return self._claimed[key]
+
+    def _place_in(self, entry: Path, is_distrusted: bool) -> Path:
+        """Return the folder of an entry whose builds serve, or an empty one where they are made anew."""
+        if is_distrusted:
+            for place in PLACES:
+                shutil.rmtree(entry / place, ignore_errors=True)
+        kept, other = _places(entry)
+        if not (self.is_fresh and Store.build_in(kept / "0")):
+            return kept
+        shutil.rmtree(other, ignore_errors=True)
+        return other
 
     def distrust(self, contest_id: str) -> None:
         """Have the cells of a contest built anew, and replace what is there."""
@@ -176,7 +190,7 @@ class BuildCache:
     def _complete(self) -> Iterator[tuple[Path, FirstBuild, str]]:
         """Yield the folder of each complete build, with what it took and what it has served last."""
         for entry in self.folder.glob("*/"):
-            build = Store.build_in(entry / "builds" / "0")
+            build = Store.build_in(_places(entry)[0] / "0")
             if build is not None and (entry / USED).exists():
                 yield entry, build, (entry / USED).read_text(encoding="utf-8", errors="replace")
 
@@ -193,6 +207,9 @@ class BuildCache:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for key in self._claimed:  # what was built anew replaces what was there
+            shutil.rmtree(_places(self.folder / key)[1], ignore_errors=True)
+        self._claimed.clear()
         locks, self._locks = self._locks, {}
         for lock in locks.values():
             lock.close()
@@ -232,6 +249,15 @@ class BuildCache:
         if key not in self._locks and (lock := locked(self.folder / key / LOCK)):
             self._locks[key] = lock
         return key in self._locks
+
+
+def _places(entry: Path) -> list[Path]:
+    """Return the folders of an entry: the one with the newest complete builds, or else the first one, comes first."""
+
+    def completed_s(place: Path) -> float:
+        return (place / "0" / BUILD_FILE).stat().st_mtime if Store.build_in(place / "0") else 0.0
+
+    return sorted((entry / place for place in PLACES), key=completed_s, reverse=True)
 
 
 def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
