@@ -32,6 +32,7 @@ from bakeoff.records.doubts import (
     DecidedByRounding,
     FrozenChoices,
     Growing,
+    InputsNotWritten,
     NarrowReference,
     OtherWidths,
     Unchecked,
@@ -107,7 +108,13 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return doubt.status is Status.NOT_REACHED
         case RequirementOpen() | NotEvaluated() | JudgedByCalibration():
             return bool(set(cells_of(doubt)) & {record.cell.label for record in ranking.sharing_first_place()})
-        case OfRecords(doubt=Unchecked() | FrozenChoices() | Growing() | DecidedByRounding(computed_in="float64")):
+        case OfRecords(
+            doubt=Unchecked()
+            | FrozenChoices()
+            | InputsNotWritten()
+            | Growing()
+            | DecidedByRounding(computed_in="float64")
+        ):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():
             return doubt.is_counted

@@ -297,6 +297,7 @@ Doubt = (
 _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     record_doubts.Unchecked,
     record_doubts.FrozenChoices,
+    record_doubts.InputsNotWritten,
     record_doubts.Growing,
     Undecided,
     NotToldApart,

@@ -91,6 +91,13 @@ class FrozenChoices(Frozen):
     places: tuple[str, ...]  # such as `mine.py, line 20`
 
 
+class InputsNotWritten(Frozen):
+    """A call does not leave in its inputs what the model's own call leaves there."""
+
+    kind: Literal["inputs not written"] = "inputs not written"
+    names: tuple[str, ...]  # such as `input 0`
+
+
 class DecidedByRounding(Frozen):
     """The model's answer in float64 is another one, so that eager in the cell's own type is the reference."""
 
@@ -111,6 +118,7 @@ RecordDoubt = Annotated[
     | Unchecked
     | AcceptedByMetric
     | FrozenChoices
+    | InputsNotWritten
     | DecidedByRounding
     | Growing
     | NarrowReference

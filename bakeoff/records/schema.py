@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.4.0"
+SCHEMA_VERSION = "3.5.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -398,6 +398,7 @@ class Accuracy(Frozen):
     is_only_inexact: bool = False  # it failed by the size of errors alone: forms, types and finite values are right
     unchecked: str = ""  # why outputs could not be compared; then there are no errors
     other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"
+    unwritten_inputs: list[str] = Field(default_factory=list)  # a call does not leave in them what eager's leaves
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's

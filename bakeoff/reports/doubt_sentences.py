@@ -202,6 +202,11 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "
                 "other inputs this build may answer wrongly, and it does less work than the model"
             )
+        case record_doubts.InputsNotWritten():
+            return (
+                f"does not write the change into its inputs that the model makes ({listed(first(doubt.names))}): a "
+                "caller that reads them afterwards sees other values"
+            )
         case record_doubts.Growing():
             return (
                 f"the model keeps more from call to call ({listed(first(doubt.names))} grows): its memory grows, and "
@@ -283,6 +288,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return "its outputs could not be compared"
         case contest_doubts.OfRecords(doubt=record_doubts.FrozenChoices()):
             return "a choice of the model is frozen in it"
+        case contest_doubts.OfRecords(doubt=record_doubts.InputsNotWritten()):
+            return "it does not write into its inputs as the model does"
         case contest_doubts.OfRecords(doubt=record_doubts.Growing()):
             return "the model keeps more from call to call"
         case contest_doubts.OfRecords(doubt=record_doubts.DecidedByRounding()):

@@ -1,7 +1,7 @@
 """A model writes into its inputs: it normalises the image in place.
 
 After Tencent/ncnn#4338 and pytorch/pytorch#112429. Right: this is told, every call gets fresh values where outputs are
-compared, and every build that agrees with eager passes.
+compared, and every build that agrees with eager passes. One that does not write into its input is told as such.
 """
 
 import torch

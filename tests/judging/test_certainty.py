@@ -5,6 +5,8 @@ import pytest
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, RoughLatency, cells_of
+from bakeoff.judging.headline import headline_of
+from bakeoff.records.doubts import InputsNotWritten
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
 
@@ -45,6 +47,19 @@ def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     contest = judge_contest([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT])
     assert [cells_of(doubt) for doubt in contest.doubts] == [("openvino",)]
     assert kinds(contest, Effect.NONE) == [NotRanked]
+
+
+@pytest.mark.parametrize(
+    ("unwritten", "certainty"), [("onnx", Certainty.DOUBTED), ("eager", Certainty.SURE), ("", Certainty.SURE)]
+)
+def test_a_winner_that_does_not_write_into_its_inputs_is_doubted(unwritten: str, certainty: Certainty) -> None:
+    doubts = [InputsNotWritten(names=("input 0",))]
+    records = [
+        record.model_copy(update={"doubts": doubts if record.cell.label == unwritten else []})
+        for record in (lived(1.0, "onnx"), lived(2.0, "eager"))
+    ]
+    headline = headline_of(judge_contest(records))
+    assert (headline.certainty, headline.candidates) == (certainty, ("onnx",))
 
 
 def busy(share: float, level_ms: float, backend: str) -> Record:

@@ -265,6 +265,36 @@ def test_each_binding_gives_a_model_that_writes_its_inputs_the_same_values() -> 
     assert given.args[0].tolist() == [1.0, 1.0, 1.0]
 
 
+WRITTEN = "inplace_normalise.py:factory"
+
+
+def on_a_copy(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda image: module(image.clone())
+
+
+def writing_half(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Answer rightly, and write half of the change into the input."""
+
+    def forward(image: torch.Tensor) -> Any:
+        own = image.clone()
+        answer = module(own)
+        image.lerp_(own, 0.5)
+        return answer
+
+    return forward
+
+
+@pytest.mark.parametrize(("build", "told"), [(as_it_is, []), (on_a_copy, ["input 0"]), (writing_half, ["input 0"])])
+def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
+    build: Build, told: list[str], references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(WRITTEN, references(WRITTEN), build)
+        found = checker.check()
+        assert (found.passed, found.unwritten_inputs) == (True, told)
+        assert checker.check().unwritten_inputs == [], "it is asked once"
+
+
 @pytest.mark.parametrize(
     ("case", "told"),
     [

@@ -39,6 +39,7 @@ from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
+    InputsNotWritten,
     NarrowReference,
     OtherWidths,
     ProcessLost,
@@ -373,6 +374,11 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             "allocate 80 GiB): an error that eager makes too is not seen",
         ),
         (
+            InputsNotWritten(names=("input 0",)),
+            "does not write the change into its inputs that the model makes (input 0): a caller that reads them "
+            "afterwards sees other values",
+        ),
+        (
             OtherWidths(outputs=("output[1] as int32 in place of int64",)),
             "returns output[1] as int32 in place of int64, with the right values: cast it where your code needs the "
             "type",
@@ -448,6 +454,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "onnx was not reached",
         "its outputs could not be compared",
         "a choice of the model is frozen in it",
+        "it does not write into its inputs as the model does",
         "the answer depends on rounding",
         "the model keeps more from call to call",
     ]

@@ -22,6 +22,7 @@ from bakeoff.records.doubts import (
     DecidedByRounding,
     FrozenChoices,
     Growing,
+    InputsNotWritten,
     NarrowReference,
     OtherWidths,
     ProcessLost,
@@ -301,6 +302,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
         doubts.append(Unchecked(why=ready.accuracy.unchecked))
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
+    if ready.accuracy.unwritten_inputs:
+        doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs)))
     if traits.grows:
         doubts.append(Growing(names=traits.grows))
     if traits.depends_on_rounding:

@@ -8,6 +8,7 @@ Most models compute their outputs from their inputs alone, and then their sets a
   compared as ever, and the others by their distribution over several calls. It must not answer twice alike.
 - Inputs with which the model decides otherwise are compared as well.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
+- Inputs that the model writes into are compared after a call. A build that does not write into them is told as such.
 """
 
 import contextlib
@@ -21,10 +22,11 @@ from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.measuring.worker import accuracy, distribution
 from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import saved_inputs
-from bakeoff.measuring.worker.matching import labels, match
+from bakeoff.measuring.worker.matching import as_pairs, labels, match
+from bakeoff.measuring.worker.module_state import is_equal
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
-from bakeoff.measuring.worker.understanding import are_alike, copied
+from bakeoff.measuring.worker.understanding import are_alike, copied, named_inputs
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
@@ -67,6 +69,9 @@ class Checker:
             right = self._check_other_ways(right)
         if right.passed and not right.unchecked and self._traits.kept_buffers:
             right = self._check_buffers(right)
+        may_win = right.passed or right.is_only_inexact  # which a metric may accept
+        if may_win and self._first is None and self._traits.written_inputs:
+            right = right.model_copy(update={"unwritten_inputs": self._unwritten_inputs()})
         self._first = self._first or right
         return right
 
@@ -164,6 +169,20 @@ class Checker:
                 return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
         return right
 
+    def _unwritten_inputs(self) -> list[str]:
+        """Return the names of the inputs in which a call does not leave what eager's call leaves there."""
+        traits, calls = self._traits, self._worker.calls
+        expected = torch.load(self._files.written_inputs, map_location=torch.device(self._worker.cell.device))
+        calls.begin()
+        found = named_inputs(self._call(self._sets[0]))
+        if traits.is_random or (traits.state and not calls.can_restore):  # only that they change can be told
+            return [name for name, (before, _) in expected.items() if is_equal(found[name], before)]
+        return [
+            name
+            for name, (before, after) in expected.items()
+            if not (is_equal(found[name], after) or is_kept(*map(as_pairs, (found[name], before, after))))
+        ]
+
     def _compared(
         self,
         answers: Sequence[accuracy.Outputs],
@@ -184,28 +203,34 @@ class Checker:
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""
-        compiled, clock, calls = self._compiled, self._worker.clock, self._worker.calls
-        calls.begin(seeds_from)
+        self._worker.calls.begin(seeds_from)
         seeds = random.Random(seeds_from)
         answers = []
         for inputs in sets:
-            compiled.restore()
             if self._traits.is_random:
-                compiled.seed(seeds.getrandbits(31))
-            compiled.bind(calls.given(inputs))
-            clock.synchronise()
-            compiled.run()
-            clock.synchronise()
-            answers.append(thinned(compiled.outputs()))
+                self._compiled.seed(seeds.getrandbits(31))
+            self._call(inputs)
+            answers.append(thinned(self._compiled.outputs()))
         return answers
+
+    def _call(self, inputs: Inputs) -> Inputs:
+        """Make the next call, and return what it was given, which it may have written into."""
+        compiled, clock = self._compiled, self._worker.clock
+        compiled.restore()
+        given = self._worker.calls.given(inputs)
+        compiled.bind(given)
+        clock.synchronise()
+        compiled.run()
+        clock.synchronise()
+        return given
 
 
 MAX_BUFFER_ERROR = 0.1
-"""What a call leaves in a buffer may be off by this share of the change."""
+"""What a call leaves in a buffer or in an input may be off by this share of the change."""
 
 
 def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Return True if a buffer that was `before` is what eager has made of it, up to rounding."""
+    """Return True if a buffer or an input that was `before` is what eager has made of it, up to rounding."""
     if buffer.shape != after.shape:
         return False
     if not after.is_floating_point():

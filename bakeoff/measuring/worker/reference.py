@@ -61,6 +61,7 @@ from bakeoff.measuring.worker.understanding import (
     decisions_of,
     leaves_more_behind,
     lost_to_rounding,
+    named_inputs,
     understand,
 )
 from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights_beside, weights_named_in
@@ -342,7 +343,7 @@ def as_it_is(
     """Return what eager tells in the cell's precision, with the model's traits, which `known` keeps for later steps.
 
     The input sets are kept in the file `inputs`. Those that make the model go another way, and what a call leaves in
-    buffers, are kept among the `files`.
+    buffers and in its inputs, are kept among the `files`.
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
     cell = known.cell
@@ -387,6 +388,8 @@ def as_it_is(
                 eager_call = time_of_call(module, sets[0], calls)
             if files is not None and traits.kept_buffers:
                 save_buffers(module, sets[0], calls, files.buffers)
+            if files is not None and traits.written_inputs:
+                save_written_inputs(module, sets[0], calls, files.written_inputs)
         else:
             traits, eager = NO_TRAITS, run_eager(module, sets, training)
         greedy = generate(lambda each: flatten_outputs(module(*each.args, **each.kwargs)), sets, cell)
@@ -478,6 +481,15 @@ def save_buffers(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> 
     before = values()
     call(module, calls.given(inputs))
     torch.save({name: (before[name], after) for name, after in values().items()}, path)
+
+
+def save_written_inputs(module: Any, inputs: Inputs, calls: AlikeCalls, path: Path) -> None:
+    """Write for each input that the model writes into its values before and after a call."""
+    calls.begin()
+    given = calls.given(inputs)
+    call(module, given)
+    before, after = named_inputs(inputs), named_inputs(given)
+    torch.save({name: (before[name], after[name]) for name in calls.traits.written_inputs}, path)
 
 
 def outputs_with_perturbed_weights(known: Known) -> tuple[Outputs, ...]:

@@ -28,6 +28,11 @@ class ReferenceFiles:
         return self.reference.with_suffix(".buffers.pt")
 
     @property
+    def written_inputs(self) -> Path:
+        """What a call leaves in the first inputs, of a model that writes into them."""
+        return self.reference.with_suffix(".written.pt")
+
+    @property
     def draws(self) -> Path:
         """What eager has drawn in several calls, if the model is random."""
         return self.reference.with_suffix(".draws.pt")

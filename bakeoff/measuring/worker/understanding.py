@@ -240,8 +240,13 @@ def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tupl
 
 def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
     """Return the names of the inputs whose values a call has changed."""
-    pairs = zip(inputs.tensors(), given.tensors(), strict=True)
-    return tuple(f"input {place}" for place, (ours, theirs) in enumerate(pairs) if not _has_kept(ours, theirs))
+    after = named_inputs(given)
+    return tuple(name for name, tensor in named_inputs(inputs).items() if not _has_kept(tensor, after[name]))
+
+
+def named_inputs(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return the tensors by the names that traits give them."""
+    return {f"input {place}": tensor for place, tensor in enumerate(inputs.tensors())}
 
 
 def _has_kept(before: torch.Tensor, after: torch.Tensor) -> bool:
