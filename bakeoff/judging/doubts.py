@@ -58,6 +58,13 @@ class NoBaseline:
 
 
 @dataclass(frozen=True)
+class ModelChanges:
+    """Eager is the model itself, and failed a later check: the builds were checked against its first answers only."""
+
+    label: str
+
+
+@dataclass(frozen=True)
 class Unpaired:
     """Some cells shared no rounds with the best one."""
 
@@ -268,6 +275,7 @@ Doubt = (
     | NotToldApart
     | NarrowLead
     | NoBaseline
+    | ModelChanges
     | Unpaired
     | RequirementMissed
     | RequirementOpen
@@ -299,6 +307,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     record_doubts.FrozenChoices,
     record_doubts.InputsNotWritten,
     record_doubts.Growing,
+    ModelChanges,
     Undecided,
     NotToldApart,
     NarrowLead,
@@ -350,7 +359,7 @@ def cells_of(doubt: Doubt) -> tuple[str, ...]:
     match doubt:
         case OfRecords() | CoarseCheck() | NotRanked() | NotEvaluated() | RequirementOpen() | JudgedByCalibration():
             return doubt.labels
-        case SettledLate() | PartlyElsewhere() | EvaluationVaries():
+        case SettledLate() | PartlyElsewhere() | EvaluationVaries() | ModelChanges():
             return (doubt.label,)
         case BuildSpread() | ProcessSpread():
             return tuple(doubt.spreads)

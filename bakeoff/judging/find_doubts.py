@@ -19,6 +19,7 @@ from bakeoff.judging.doubts import (
     EvaluationVaries,
     FreshMemory,
     JudgedByCalibration,
+    ModelChanges,
     NarrowLead,
     NoBaseline,
     NotEvaluated,
@@ -40,7 +41,7 @@ from bakeoff.judging.estimate import compares_disturbed_rounds, series_of, undis
 from bakeoff.judging.fit import fit
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metrics import is_reference, judge_metrics
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import BASELINE, Ranking
 from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Record, Status
@@ -78,7 +79,7 @@ def doubts_of(ranking: Ranking, records: Sequence[Record], is_so_far: bool = Fal
     found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
-        found += [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
+        found += _of_baseline(ranking)
         found += _of_first_place(ranking, is_so_far)
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking)]
@@ -107,6 +108,21 @@ def _of_absence(records: Sequence[Record]) -> list[NotRanked]:
             endings.setdefault((record.status, record.reason), []).append(record.cell.label)
     is_live = any(record.cell.is_live for record in records)
     return [NotRanked(tuple(labels), status, reason, is_live) for (status, reason), labels in endings.items()]
+
+
+def _of_baseline(ranking: Ranking) -> Iterator[ModelChanges | NoBaseline]:
+    """Yield that eager failed a check after its first one, or that the baseline was not measured."""
+    for record in ranking.records:
+        is_model = record.cell.backend == BASELINE and record.cell.mode == "default"
+        if is_model and record.status is Status.INCORRECT and _was_right_at_first(record):
+            yield ModelChanges(record.cell.label)
+    if not any(record.latency and record.cell.label == ranking.baseline_label for record in ranking.records):
+        yield NoBaseline(ranking.baseline_label)
+
+
+def _was_right_at_first(record: Record) -> bool:
+    """Return True if the cell passed its first check. The record has that check, or that of a further process."""
+    return record.accuracy is not None and (record.accuracy.passed or len(record.processes) > 1)
 
 
 def _of_records(ranked: Sequence[Record]) -> list[Doubt]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
-from bakeoff.judging.doubts import Doubt, OfRecords, RequirementOpen
+from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
 from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
 from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, Unchecked
 from bakeoff.records.schema import Ratio
@@ -96,15 +96,27 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
         open_labels=contest.open_labels,
         runner_up=contest.runner_up,
         lead=contest.lead,
-        doubts=contest.doubts_by_effect[Effect.WINNER][:1] if contest.certainty is Certainty.DOUBTED else (),
+        doubts=_told(contest.doubts_by_effect[Effect.WINNER][:1], contest.certainty),
     )
 
 
 def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
     """Return a doubt that keeps a build from being a sure winner, whatever was asked."""
     kinds = (Unchecked, FrozenChoices, InputsNotWritten, Growing)
-    about = [each for each in contest.doubts if isinstance(each, OfRecords | RequirementOpen) and label in each.labels]
-    return next((each for each in about if isinstance(each, RequirementOpen) or isinstance(each.doubt, kinds)), None)
+    for each in contest.doubts:
+        if isinstance(each, ModelChanges):
+            return each
+        is_of_kind = isinstance(each, RequirementOpen) or (
+            isinstance(each, OfRecords) and isinstance(each.doubt, kinds)
+        )
+        if is_of_kind and label in cells_of(each):
+            return each
+    return None
+
+
+def _told(doubts: tuple[Doubt, ...], certainty: Certainty) -> tuple[Doubt, ...]:
+    """Return what the headline tells of these doubts. That the model changes is told of an answer of any certainty."""
+    return tuple(each for each in doubts if certainty is Certainty.DOUBTED or isinstance(each, ModelChanges))
 
 
 def doubts_by_effect(contest: ContestJudgement) -> dict[Effect, tuple[Doubt, ...]]:
@@ -193,7 +205,7 @@ def _of_generation(contest: ContestJudgement, generation: Generation) -> Headlin
         open_labels=tied[1:] if certainty is Certainty.OPEN else (),
         runner_up=next((cell.label for cell in generation.ranked if cell.label not in tied), None),
         lead=generation.lead,
-        doubts=(doubt,) if doubt and certainty is Certainty.DOUBTED else (),
+        doubts=_told((doubt,) if doubt else (), certainty),
     )
 
 
@@ -219,5 +231,5 @@ def _of_calls(contest: ContestJudgement, calls: int) -> Headline | None:
         open_labels=candidates[1:],
         runner_up=runner_up,
         lead=costs.total_speedup(label, runner_up, calls) if runner_up else None,
-        doubts=(doubt,) if doubt and certainty is Certainty.DOUBTED else (),
+        doubts=_told((doubt,) if doubt else (), certainty),
     )

@@ -76,6 +76,12 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
             )
         case contest_doubts.NoBaseline():
             return f"{doubt.baseline} has no numbers here, so no speed-up can be given. Measure it too"
+        case contest_doubts.ModelChanges():
+            return (
+                f"{doubt.label} is the model itself, and later answers of it were wrong: what it answers changes with "
+                "the number of calls. Builds were checked against its first answers only. Let it answer every call "
+                "alike, or compare later answers yourself"
+            )
         case contest_doubts.Unpaired():
             return (
                 "some cells were not measured in the same rounds, and the machine may have changed in between: leads "
@@ -265,6 +271,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
     match doubt:
         case contest_doubts.Undecided() | contest_doubts.NotToldApart():
             return f"{listed(first(list(doubt.ratios)), 'or')} may be as fast"
+        case contest_doubts.ModelChanges():
+            return "the model's answers change with the number of calls"
         case contest_doubts.NarrowLead():
             return "measured in too few processes"
         case contest_doubts.NotRanked():

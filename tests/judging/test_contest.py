@@ -4,7 +4,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.costs import BreakEven
@@ -14,6 +14,7 @@ from bakeoff.judging.doubts import (
     CoresStolen,
     Doubt,
     FreshMemory,
+    ModelChanges,
     NarrowLead,
     NoBaseline,
     NotRanked,
@@ -27,6 +28,7 @@ from bakeoff.judging.doubts import (
     Undecided,
     Unpaired,
 )
+from bakeoff.judging.headline import headline_of
 from bakeoff.judging.ranking import Ranking, undecided
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
@@ -139,6 +141,24 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
     assert doubt(contest, NoBaseline).baseline == "eager"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
+    """Eager is the model: its answers changed while it was measured, and other builds never showed that."""
+    found_by = accuracy(passed=processes == 1)  # a first process keeps its first check, a further one its failed check
+    eager = ok(cell("eager"), steady([2.0] * processes), status=Status.INCORRECT, reason="wrong", accuracy=found_by)
+    for others in (["onnx", "inductor"], ["onnx"]):
+        contest = judge_contest([*(lived(place + 1.0, name) for place, name in enumerate(others)), eager])
+        changes = doubt(contest, ModelChanges)
+        assert changes.label == "eager"
+        assert contest.doubts_by_effect[Effect.WINNER] == (changes,)
+        assert headline_of(contest).doubt == changes
+        assert NoBaseline not in map(type, contest.doubts), "eager has numbers"
+    at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
+    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
+    inductor = ok(cell("inductor"), steady([2.0]), status=Status.INCORRECT, reason="wrong", accuracy=accuracy())
+    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
 
 
 def test_nothing_ranked_and_a_single_ranked_cell() -> None:

@@ -18,6 +18,7 @@ from bakeoff.judging.doubts import (
     Doubt,
     FreshMemory,
     GpuShared,
+    ModelChanges,
     NarrowLead,
     NoBaseline,
     NotRanked,
@@ -237,6 +238,12 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "eager has no numbers here, so no speed-up can be given. Measure it too",
         ),
         (
+            ModelChanges("eager"),
+            "eager is the model itself, and later answers of it were wrong: what it answers changes with the number of "
+            "calls. Builds were checked against its first answers only. Let it answer every call alike, or compare "
+            "later answers yourself",
+        ),
+        (
             Unpaired(),
             "some cells were not measured in the same rounds, and the machine may have changed in between: leads under "
             "25 % between them count as ties. Measure them in one run, interleaved",
@@ -444,6 +451,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "eager may be as fast",
         "eager may be as fast",
         "measured in too few processes",
+        "the model's answers change with the number of calls",
         "onnx may miss float64 float64 float64: about 2 more samples would tell",
         "its metrics are not known",
         "it is judged by its calibration data",
