@@ -281,7 +281,7 @@ def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerpri
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A variable may come from a file of settings. A file that `forward` imports was not imported before."""
-    (tmp_path / "fp_settings.py").write_text("SCALE = 2.0\nclass Config:\n    depth = 3\n")
+    (tmp_path / "fp_settings.py").write_text("SCALE = 2.0\nclass Config:\n    depth = 3\n    limit = None\n")
     (tmp_path / "fp_model.py").write_text("def forward(x):\n    import fp_later\n    return fp_later.twice(x)\n")
     later = tmp_path / "fp_later.py"
     later.write_text("def twice(x): return x * 2\n")
@@ -296,8 +296,28 @@ def test_variables_and_later_imports_of_the_users_code_are_part_of_the_fingerpri
     found.append(fingerprint(Net(), SETS))
     later.write_text("def twice(x): return x * 3\n")
     found.append(fingerprint(Net(), SETS))
-    assert found[0] == found[1] and len(set(found)) == 4
+    for limit in (torch.full((3,), 9.0), torch.full((3,), 10.0), np.full(3, 9.0), np.full(3, 10.0)):
+        monkeypatch.setattr(settings.Config, "limit", limit)
+        found.append(fingerprint(Net(), SETS))
+    assert found[0] == found[1] and len(set(found)) == 8
     assert "fp_later" not in sys.modules
+
+
+def test_the_text_of_a_script_that_compiles_is_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "cxx"
+    monkeypatch.setenv("CXX", str(script))
+    found = []
+    for text in ("echo g++ 12", "echo g++ 12", "echo g++ 12 # -O0"):
+        script.write_text(f"#!/bin/sh\n{text}\n")
+        script.chmod(0o755)
+        found.append(fingerprint(Net(), SETS))
+    monkeypatch.setattr("bakeoff.measuring.worker.fingerprint.MAX_COMPILER_BYTES", 0)
+    for text in ("echo g++ 12", "echo g++ 13"):
+        script.write_text(f"#!/bin/sh\n{text}\n")
+        found.append(fingerprint(Net(), SETS))
+    assert found[0] == found[1] and len(set(found)) == 4
 
 
 def test_environment_variables_that_the_users_code_names_are_part_of_the_fingerprint(

@@ -5,6 +5,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +117,19 @@ def test_a_number_that_forward_reads_from_a_file_is_part_of_the_fingerprint(fold
     (folder / "limit").write_text("3")  # which no example input reaches
     told, times = computed(folder, body)
     assert told.fingerprint != first.fingerprint and (told.is_changed, times) == (False, 1)
+
+
+def test_what_a_call_loads_from_a_file_is_part_of_the_fingerprint(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A function may keep it, so that it lies in no part of the model and was not read while the model was loaded."""
+    limits = tmp_path_factory.mktemp("data") / "limits.npy"
+    body = f"torch.minimum(x, torch.from_numpy(__import__('numpy').load({str(limits)!r})))"
+    fingerprints = []
+    for limit in (10, 10, 9):  # which no example input reaches
+        np.save(limits, np.full(4, limit, dtype=np.float32))
+        fingerprints.append(computed(folder, body)[0].fingerprint)
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
 @pytest.mark.parametrize(("body", "is_other"), [("x.sin()", False), ("x.sin() * 1.001", True), ("x[:1].sin()", True)])

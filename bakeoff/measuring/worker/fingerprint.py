@@ -2,18 +2,21 @@
 
 It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
 parts in TorchScript, the source files of the parts' classes and those of the user's own that were imported or that
-these import later, the small files that were read while it was loaded, the values that variables have, the environment
-variables that the files name, torch's global settings and the options of its compilers, the versions of all installed
-packages, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds what it saw eager
-call (`ReadingWatch.functions`).
+these import later, the files up to 64 MB that were read while it was loaded, the values that variables have, the
+environment variables that the files name, torch's global settings and the options of its compilers, the versions of all
+installed packages, the C++ compiler, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds
+the files that eager's calls read, and what it saw eager call (`ReadingWatch.functions`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,8 +37,11 @@ _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
 _READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")
 
 
-MAX_READ_BYTES = 2**20
+MAX_READ_BYTES = 64 * 2**20
 """Larger files hold weights or data, which a model has as tensors."""
+
+MAX_COMPILER_BYTES = 2**20
+"""A larger compiler is told by its version alone. A smaller one may be a script with options of its own."""
 
 COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 
@@ -51,9 +57,7 @@ def fingerprint(
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
     code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
-    small = (path for path in data_files if path.stat().st_size <= MAX_READ_BYTES)
-    data = (hashlib.sha256(path.read_bytes()).hexdigest() for path in small)
-    for text in (*_hardware(), *versions(), *_settings(), *code, *data):
+    for text in (*_hardware(), *_compiler(), *versions(), *_settings(), *code, *digests_of_data(data_files)):
         digest.update(text.encode())
     for part in _scripted(module):
         digest.update(part)
@@ -66,6 +70,26 @@ def fingerprint(
         for leaf in leaves:
             digest.update(content(leaf))
     return digest.hexdigest()
+
+
+def digests_of_data(files: Sequence[Path]) -> list[str]:
+    """Return digests of the files that are not too large."""
+    return [_digest_of_file(path) for path in files if path.stat().st_size <= MAX_READ_BYTES]
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _compiler() -> Iterable[str]:
+    """Return the version of the C++ compiler that torch uses, and its content where it is small."""
+    if (found := shutil.which(os.environ.get("CXX") or "g++")) is None:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # it cannot compile, either
+        yield subprocess.run([found, "--version"], capture_output=True, timeout=10).stdout.decode(errors="replace")
+        if (path := Path(found).resolve()).stat().st_size <= MAX_COMPILER_BYTES:
+            yield _digest_of_file(path)
 
 
 def _settings() -> Iterable[str]:

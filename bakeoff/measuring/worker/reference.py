@@ -32,7 +32,7 @@ from bakeoff.measuring.worker import (
 )
 from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.fingerprint import fingerprint, named_variables, own_files
+from bakeoff.measuring.worker.fingerprint import digests_of_data, fingerprint, named_variables, own_files
 from bakeoff.measuring.worker.float64 import KeepFloat64
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
@@ -361,7 +361,7 @@ def as_it_is(
     known.announce("call")
     sample = eager_call = None
     shown = calibration or shown_to_builds(sets, cell)
-    with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)):
+    with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:
             understood = understand(module, sets)
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
@@ -393,6 +393,9 @@ def as_it_is(
         else:
             traits, eager = NO_TRAITS, run_eager(module, sets, training)
         greedy = generate(lambda each: flatten_outputs(module(*each.args, **each.kwargs)), sets, cell)
+    if model_fingerprint:  # a call may load what a function then keeps
+        data = [path for path in users_data(read) if not path.is_relative_to(known.workspace.resolve())]
+        model_fingerprint = hashlib.sha256(f"{model_fingerprint} {digests_of_data(data)}".encode()).hexdigest()
     if cell.task != INFERENCE:
         counted = count_work(model, module, sets, cell.precision, training)
     changed = {setting.name: setting for setting in (*known.changed_by_loading, *global_settings.changed_since(before))}

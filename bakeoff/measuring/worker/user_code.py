@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 import torch
 
 from bakeoff.measuring.worker.tensor_content import content
@@ -216,7 +217,7 @@ def described_variables() -> Iterable[str]:
 
 
 def _is_setting(name: str, value: Any) -> bool:
-    return not name.startswith("__") and isinstance(value, (*PLAIN, tuple, list, dict))
+    return not name.startswith("__") and isinstance(value, (*PLAIN, tuple, list, dict, torch.Tensor, np.ndarray))
 
 
 def described_attributes(part: Any) -> str:
