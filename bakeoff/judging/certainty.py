@@ -3,6 +3,7 @@
 from enum import IntEnum, StrEnum
 
 from bakeoff.judging.decision import MARGIN_UNPAIRED
+from bakeoff.judging.disturbance import MAX_WAIT_SHARE
 from bakeoff.judging.doubts import (
     AlwaysWaited,
     BuildSpread,
@@ -128,6 +129,8 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
         case TwoSpeeds():
             return any(lead.value < doubt.factors.get(other.cell.label, 0.0) for other, lead in ranking.leads())
         case AlwaysWaited():  # without waiting, a rival takes at most so much less
-            shares = {other.cell.label: doubt.shares.get(other.cell.label, 0.0) for other, _ in ranking.leads()}
-            return any(lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads())
+            shares = {record.cell.label: doubt.shares.get(record.cell.label, 0.0) for record in ranking.ranked}
+            return max(shares.values()) >= MAX_WAIT_SHARE or any(
+                lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads()
+            )
     return False

@@ -30,6 +30,7 @@ from bakeoff.judging.decision import (
     is_over_processes,
     relation,
 )
+from bakeoff.judging.disturbance import is_starved
 from bakeoff.judging.estimate import interval_at
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.schema import FIRST_CALL, SETTLE, Interval, Phase, Ratio, Record
@@ -137,11 +138,16 @@ class Costs:
         return self._ranking.ratio(self._records[ours], self._records[theirs])
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
-        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same."""
+        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same.
+
+        It is not established where the threads of one of them waited for a core most of the time.
+        """
         lines = self._lines[start]
         if ours == theirs or ours not in lines or theirs not in lines:
             return None
-        return break_even(lines[ours], lines[theirs], self.steady(ours, theirs))
+        found = break_even(lines[ours], lines[theirs], self.steady(ours, theirs))
+        is_known = not any(is_starved(self._records[label].bursts) for label in (ours, theirs))
+        return replace(found, is_established=found.is_established and is_known)
 
     def legs(self, start: Start, among: Collection[str]) -> list[Leg]:
         """Return the lower envelope over 1 to the last of `HORIZON` calls, of the labels `among` that have a line."""

@@ -95,6 +95,23 @@ def test_a_rival_that_always_waited_may_be_faster_by_so_much(lead: float, effect
     assert kinds(contest, effect) == [AlwaysWaited]
 
 
+@pytest.mark.parametrize("starved", ["onnx", "eager"])
+@pytest.mark.parametrize(("share", "is_known"), [(0.85, True), (0.94, False)])
+def test_cells_that_waited_most_of_the_time_make_no_sure_winner(starved: str, share: float, is_known: bool) -> None:
+    """So it was in runs beside busy neighbours: eager took 170 times as long as it does alone."""
+    levels_ms, waits = {"onnx": 0.03, "eager": 14.0}, {starved: share}
+    records = [
+        ok(cell(name), under(steady([level_ms], rounds=12), wait_share=waits.get(name, 0.0)), build_s=3.5)
+        for name, level_ms in levels_ms.items()
+    ]
+    contest = judge_contest(records)
+    assert contest.certainty is (Certainty.SURE if is_known else Certainty.DOUBTED)
+    assert AlwaysWaited in kinds(contest, Effect.NUMBER if is_known else Effect.WINNER)
+    pays = contest.cells[0].break_even
+    assert pays is not None
+    assert pays.is_established is is_known
+
+
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
 def test_a_shared_gpu_bears_on_a_narrow_lead(lead: float, effect: Effect) -> None:
     levels = {"onnx": 1.0, "eager": lead}
