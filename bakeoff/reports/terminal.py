@@ -56,7 +56,7 @@ class LiveTable:
 
     It starts no thread, since a busy parent disturbs the process that is measured: the table is drawn only when a
     method is called, and at most every `REFRESH_EVERY_S`. If the console is not a terminal, it prints a line for each
-    cell that was built or failed, and for each contest that was decided. With `quiet` it prints nothing.
+    cell that is ready or failed, and for each contest that was decided. With `quiet` it prints nothing.
     """
 
     def __init__(
@@ -104,9 +104,10 @@ class LiveTable:
         line.phase, line.began_s = name, self._clock_s()
         self._draw()
 
-    def built(self, cell: Cell, seconds: float) -> None:
+    def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
         """Say that the first process of `cell` is ready."""
-        self._say(f"{_describe(cell)} is ready after {number_format.seconds(seconds)} s")
+        origin = ", from the cache" if is_cached else ""
+        self._say(f"{_describe(cell)} is ready after {number_format.seconds(seconds)} s{origin}")
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:

@@ -158,8 +158,8 @@ class Relay(Silent):
     def phase(self, cell: Cell, name: str) -> None:
         self._tell(ProgressEvent("phase", (cell, name)))
 
-    def built(self, cell: Cell, seconds: float) -> None:
-        self._tell(ProgressEvent("built", (cell, seconds)))
+    def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
+        self._tell(ProgressEvent("built", (cell, seconds, is_cached)))
 
     def measured(self, cell: Cell, median_ms: float) -> None:
         self._tell(ProgressEvent("measured", (cell, median_ms)))

@@ -24,6 +24,7 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.schema import Burst, Record, Status
 from bakeoff.records.store import Store
+from tests.support.measuring import Silent
 from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Ending, Script, contest_of, plan_of, run_contest
 
 THREE = ("eager", "null", "null/double")
@@ -220,9 +221,13 @@ def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: 
     assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
 
 
-def test_what_an_earlier_run_built_loads_ahead_from_the_start(tmp_path: Path) -> None:
+def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
     launched = []
+    told = list[tuple[str, bool]]()
+    monkeypatch.setattr(Silent, "built", lambda _, cell, seconds, is_cached: told.append((cell.label, is_cached)))
     for name in ("first", "second"):
         with BuildCache(tmp_path / "builds") as cache:
             run = run_contest(tmp_path / name, scripts, plan_of(3), cores=16, device=GPU, build_cache=cache)
@@ -230,6 +235,7 @@ def test_what_an_earlier_run_built_loads_ahead_from_the_start(tmp_path: Path) ->
         launched.append({label for label in scripts if run.steps.index((1, "launched", label)) < warm})
         assert run.most_beside_what_is_timed == 0
     assert launched == [set(), set(scripts)]
+    assert sorted(told) == [(label, is_cached) for label in sorted(scripts) for is_cached in (False, True)]
 
 
 @pytest.mark.parametrize(("cores", "beside"), [(16, {2, 3}), (8, {2})])

@@ -57,6 +57,7 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         table.phase(eager, "compile")
         clock.now_s += 65
         table.built(eager, 12.3)
+        table.built(onnx, 0.5, is_cached=True)
         table.phase(eager, "measure")
         table.measured(eager, 1.5)
         table.tick()
@@ -71,6 +72,7 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
     assert file.getvalue().splitlines() == [
         "[0:00] computing [once]",
         "[1:05, about 0:55 left] conv cpu fp32 eager is ready after 12 s",
+        "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned is ready after 0.50 s, from the cache",
         "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned: crash in load, died in [load]",
         "[2:05, about 0:00 left] 2 backends that cannot run here were not tried: tensorrt, triton",
         "[2:05, about 0:00 left] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",

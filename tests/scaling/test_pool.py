@@ -46,7 +46,7 @@ class Disturbing(Silent):
         super().__init__()
         self.kills = 0
 
-    def built(self, cell: Cell, seconds: float) -> None:
+    def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
         if cell.dimensions["batch"] == 2 and not self.kills:
             self.kills += 1
             for controller in controllers():
