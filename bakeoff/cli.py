@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import signal
 import sys
@@ -701,7 +702,7 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
         return _complain(": ".join(["interrupted", *map(str, interruption.args)]), runs.INTERRUPTED, as_json)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{file}{os_reason(error)}; what a run has measured is kept: bakeoff resume RUN", 1, as_json)
+        return _complain(f"{file}{os_reason(error)}; {_what_is_kept(error)}", 1, as_json)
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
@@ -712,6 +713,17 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bakeoff"
         return _complain(f"{error.format_message()} ({command} --help)", USAGE_ERROR, as_json)
+
+
+def _what_is_kept(error: OSError) -> str:
+    """Say what to do after the system has refused something. The file of the error tells which run it was."""
+    around = Path(str(error.filename or "")).parents
+    folder = shlex.quote(next((str(each) for each in around if Store.is_run(each)), "RUN"))
+    first = "make room first; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return (
+        f"{first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "
+        "goes on"
+    )
 
 
 def _complain(text: str, exit_status: int, as_json: bool) -> int:

@@ -484,13 +484,13 @@ def test_a_run_that_is_interrupted_before_it_measures_says_so_and_that_it_can_be
         (OSError(errno.ENFILE, "Too many open files in system"), "this machine cannot open any more files"),
         (
             OSError(errno.ENOSPC, "No space left on device", "/run/plan.json"),
-            "/run/plan.json: No space left on device;",
+            "/run/plan.json: No space left on device; make room first; what a run",
         ),
         (OSError("it is gone"), "it is gone;"),
     ],
 )
 def test_what_the_system_refuses_is_a_sentence(
-    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine, tmp_path: Path
 ) -> None:
     def refused(*_: object) -> None:
         raise error
@@ -498,7 +498,14 @@ def test_what_the_system_refuses_is_a_sentence(
     monkeypatch.setattr(runs, "launchers_for", refused)
     status, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
     assert status == 1 and err.splitlines()[-1].startswith(f"error: {said}")
-    assert err.endswith("what a run has measured is kept: bakeoff resume RUN\n")
+    kept = "what a run has measured is kept: `bakeoff report {0}` ranks it, and `bakeoff resume {0}` goes on\n"
+    assert err.endswith(kept.format("RUN"))
+    folder = tmp_path / "of mine"
+    (folder / "cells").mkdir(parents=True)
+    (folder / "plan.json").touch()
+    error.filename = str(folder / "cells" / "a.json")
+    _, _, err = command_line("--model", "mlp", "--backends", "eager", "--out", "run")
+    assert err.endswith(kept.format(f"'{folder}'"))
 
 
 def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(

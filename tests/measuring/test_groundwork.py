@@ -74,13 +74,18 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
         (
+            Failed(status=Status.ERROR, failure=Failure(kind="SafetensorError", text="SafetensorError").on_full_disk),
+            Status.ERROR,
+            "no disk space was left for the reference: SafetensorError: a disk is full, make room (",
+        ),
+        (
             WorkerEnded(-11),
             Status.CRASH,
             "the reference could not be computed: its process died of signal 11 (SIGSEGV) in start",
         ),
         (DeadlinePassed(), Status.TIMEOUT, "the reference was not computed within 30 s: raise --time-limit"),
     ],
-    ids=["failed", "failed in the user's code", "died", "out of time"],
+    ids=["failed", "failed in the user's code", "full disk", "died", "out of time"],
 )
 def test_without_a_reference_there_is_a_reason(
     launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str

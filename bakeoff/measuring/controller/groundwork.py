@@ -31,7 +31,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
 from bakeoff.records.errors import os_reason
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import DISK_FULL, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
@@ -42,6 +42,7 @@ NOTEWORTHY_S = 5.0
 NOTEWORTHY_CHECKS_S = 2.0
 HEADERS_LIMIT_S = 300.0
 NOT_COMPUTED = "the reference could not be computed"
+NO_ROOM = "no disk space was left for the reference"
 CHANGED = "the model computes something else than before this run was interrupted"
 
 
@@ -101,7 +102,8 @@ def reference(
         what = f"the reference was not computed within {limit_s:g} s"
         raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit"))
     if isinstance(event, Failed):
-        raise NoReference(event.status, what_failed(phase, cell), event.failure)
+        is_full = event.failure.kind == DISK_FULL  # which is not the model's failure
+        raise NoReference(event.status, NO_ROOM if is_full else what_failed(phase, cell), event.failure)
     assert isinstance(event, ReferenceComputed)
     if job.is_resumed:
         if event.is_changed:
