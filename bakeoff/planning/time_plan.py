@@ -19,6 +19,7 @@ from bakeoff.records.schema import Cell
 USUAL_START_S = 2.0
 USUAL_FINISH_S = 0.5
 USUAL_GROUNDWORK_S = 2.0
+USUAL_CEILINGS_S = 6.0
 USUAL_EVALUATE_S = 2.0
 BETWEEN_BURSTS_S = 0.02
 """Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
@@ -122,6 +123,10 @@ class TimePlan:
     @property
     def has_budget(self) -> bool:
         return self.budget_ends_s < math.inf
+
+    def is_short(self, now_s: float) -> bool:
+        """Return True where a budget does not leave the contest that was begun last what its steps ahead take."""
+        return now_s + self._left_of(self._contest_id) > self.contest_ends_s
 
     def left_s(self) -> float:
         """Return an estimate of the seconds that all steps ahead will take."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.messages import EagerCall, MeasureCell, MeasurePackagedCell, PackageCell
+from bakeoff.measuring.messages import EagerCall, MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
@@ -25,7 +26,18 @@ from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.schema import Burst, Record, Status
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent
-from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Ending, Script, contest_of, plan_of, run_contest
+from tests.support.scripted import (
+    HANG,
+    INTERRUPT,
+    SEGFAULT,
+    WRONG,
+    Ending,
+    Script,
+    ScriptedLauncher,
+    contest_of,
+    plan_of,
+    run_contest,
+)
 
 THREE = ("eager", "null", "null/double")
 FORWARDS = list(THREE)
@@ -598,6 +610,33 @@ def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: 
     assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
     assert run.records["inductor"].reason == "--budget left no time to build it"
     assert [label for _, label in run.started][:2] == ["eager", "onnx"], "what is quickly built comes first"
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "comes", "has_floor"), [(math.inf, "first", True), (18.0, "last", True), (8.0, "", False)]
+)
+def test_with_a_short_budget_ceilings_are_measured_after_the_cells_or_not_at_all(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured_ceilings: None,
+    budget_s: float,
+    comes: str,
+    has_floor: bool,
+) -> None:
+    asked = list[int]()
+    ask = ScriptedLauncher.ask
+
+    def noted(launcher: ScriptedLauncher, job: object, *rest: Any) -> object:
+        asked.extend([len(launcher.started)] * isinstance(job, MeasureCeilings))
+        return ask(launcher, job, *rest)
+
+    monkeypatch.setattr(ScriptedLauncher, "ask", noted)
+    scripts = {"eager": Script(), "inductor": Script(seconds_per_start=1.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=budget_s)
+    assert asked == {"first": [0], "last": [len(run.started)], "": []}[comes]
+    assert all(bool(record.roofline) is has_floor for record in run.records.values() if record.latency)
+    assert any("no floor" in note for note in run.notes) is not has_floor
+    assert run.records["eager"].latency
 
 
 def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ def test_a_budget_is_shared_by_what_contests_will_take() -> None:
     assert plan.contest_ends_s == 100.0
 
 
+def test_a_budget_is_short_that_leaves_a_contest_less_than_it_takes() -> None:
+    endless = expecting("a")
+    endless.begin("a", 0.0)
+    assert not endless.is_short(0.0)
+    plan = expecting("a", "b", budget_ends_s=100.0)
+    plan.begin("a", 0.0)
+    takes_s = plan.left_s() / 2
+    assert not plan.is_short(50.0 - takes_s - 0.1) and plan.is_short(50.0 - takes_s + 0.1)
+
+
 def test_what_would_not_end_in_time_finds_no_room() -> None:
     plan = expecting("a", budget_ends_s=30.0)
     plan.begin("a", 0.0)

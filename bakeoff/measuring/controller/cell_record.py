@@ -50,7 +50,7 @@ from bakeoff.records.schema import (
     WarmUp,
     Work,
 )
-from bakeoff.records.store import FirstBuild
+from bakeoff.records.store import FirstBuild, Store
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 LOG_TAIL_LINES = 30
@@ -212,14 +212,20 @@ class GrowingRecord:
         return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self.log)}
 
     def _summarised(self, record: Record) -> Record:
-        store, cell, latency = self._setup.store, self._cell, summarise(record.bursts)
-        work, ceilings = store.facts(cell.reference_id, Work), store.ceilings(cell.device, products_of(cell))
-        of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
-        return record.model_copy(update={"latency": latency, "roofline": of_roofline})
+        measured = record.model_copy(update={"latency": summarise(record.bursts)})
+        return with_roofline(measured, self._setup.store)
 
     @property
     def _traits(self) -> ModelTraits | None:
         return self._setup.store.facts(self._cell.reference_id, ModelTraits)
+
+
+def with_roofline(record: Record, store: Store) -> Record:
+    """Return the record with what the machine could do at best, where that is known by now."""
+    cell, latency = record.cell, record.latency
+    work, ceilings = store.facts(cell.reference_id, Work), store.ceilings(cell.device, products_of(cell))
+    of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
+    return record.model_copy(update={"roofline": of_roofline})
 
 
 def _measured_further(live: LiveProcess) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from bakeoff.judging.intervals import special_functions
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, products_of
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, products_of, with_roofline
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.contest_setup import ContestSetup, MetricsSetup
@@ -16,7 +16,7 @@ from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_re
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
-from bakeoff.planning.time_plan import Step, likely_to_run
+from bakeoff.planning.time_plan import USUAL_CEILINGS_S, Step, likely_to_run
 from bakeoff.records.schema import Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
 from bakeoff.records.text import counted, listed
@@ -55,8 +55,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if not sensible:
         return
     special_functions()  # imported now at the latest, and not between two rounds
-    for cell in {products_of(planned.cell): planned.cell for planned in sensible}.values():
-        groundwork.measure_ceilings(cell, *needed, run.build_cache, run.await_serving)
+    cells_come_first = run.time_plan.is_short(run.machine.now_s())
+    _measure_ceilings(run, sensible, limit_s, may_measure=not cells_come_first)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
@@ -86,6 +86,29 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if note := run.launchers.first.branch_note:
         run.store.note(note)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+    if cells_come_first:
+        _measure_ceilings_last(run, sensible)
+
+
+def _measure_ceilings(run: RunContext, cells: Sequence[PlannedCell], limit_s: float, may_measure: bool) -> None:
+    """Measure what the machine can do for these cells, or only take what an earlier run has kept."""
+    needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
+    for cell in {products_of(planned.cell): planned.cell for planned in cells}.values():
+        groundwork.measure_ceilings(cell, *needed, may_measure=may_measure)
+
+
+def _measure_ceilings_last(run: RunContext, cells: Sequence[PlannedCell]) -> None:
+    """Measure ceilings that are missing in the time that the cells have left of a budget, or say that none is left."""
+    if all(run.store.ceilings(planned.cell.device, products_of(planned.cell)) for planned in cells):
+        return
+    left_s = run.time_plan.contest_ends_s - run.machine.now_s()
+    if left_s < USUAL_CEILINGS_S:
+        run.store.note(f"no floor for {cells[0].cell.contest_id}: --budget left no time to measure what it needs")
+        return
+    _measure_ceilings(run, cells, left_s, may_measure=True)
+    for record in run.store.records([planned.cell.id for planned in cells]):
+        if record.latency:
+            run.store.save(with_roofline(record, run.store))
 
 
 def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> MetricsSetup | None:

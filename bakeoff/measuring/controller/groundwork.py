@@ -277,11 +277,12 @@ def measure_ceilings(
     limit_s: float,
     cache: BuildCache | None,
     await_quiet: Callable[[], None],
+    may_measure: bool = True,
 ) -> None:
     """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so.
 
     What an earlier run has kept in the cache is taken instead, and the report says so. `await_quiet` is called before
-    something is measured.
+    something is measured, and with may_measure=False nothing is.
     """
     precision = products_of(cell)
     if store.ceilings(cell.device, precision):
@@ -290,6 +291,8 @@ def measure_ceilings(
     machine = store.environment()
     if cache and (kept := cache.ceilings(machine, cell.device, precision)):
         _save_ceilings(store, cell, where, kept)
+        return
+    if not may_measure:
         return
     await_quiet()
     progress.note(f"measuring the machine's ceilings {where}")
