@@ -66,7 +66,8 @@ class Fit:
         """
         levels = self.process_logs[label]
         if len(levels) > 1:
-            return around(self.latency_ms[label], student_half_width(levels))
+            rounds = [_logs(turns) for turns in self.series[label].values()]
+            return around(self.latency_ms[label], _half_width(levels, rounds))
         (turns,), (level,) = self.series[label].values(), levels
         interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
         interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
@@ -77,9 +78,10 @@ class Fit:
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
-        The interval is Student's t over the epochs that both lived in, and `processes` is their number. With a single
-        such epoch it is that of the rounds, from order statistics. Two cells that shared none are compared through a
-        third, and the widths of both intervals add up. It is at least as wide as one process of each would have it,
+        The interval is Student's t over the epochs that both lived in, and `processes` is their number. That of two
+        epochs is at least as wide as their rounds have it. With a single epoch it is that of the rounds, from order
+        statistics. Two cells that shared none are compared through a third, and the widths of both intervals add up.
+        The interval of a single epoch is at least as wide as one process of each would have it,
         where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
         If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio
         contains the machine's drift. Raises KeyError for a cell without samples.
@@ -89,7 +91,8 @@ class Fit:
         if not logs:
             return self._unpaired(value, fast, slow)
         if len(logs) > 1:
-            return Ratio(value=value, ci95=around(value, student_half_width(logs)), paired=True, processes=len(logs))
+            half = _half_width(logs, self._rounds_of_processes(fast, slow))
+            return Ratio(value=value, ci95=around(value, half), paired=True, processes=len(logs))
         interval = _moved(self._interval_of_rounds(fast, slow), 0.0, value)
         interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
         return Ratio(value=value, ci95=interval, paired=True)
@@ -108,9 +111,11 @@ class Fit:
 
     def round_logs(self, slow: str, fast: str) -> list[float]:
         """Return the logarithm of slow / fast for every round that the two cells shared."""
+        return [log for logs in self._rounds_of_processes(fast, slow) for log in logs]
+
+    def _rounds_of_processes(self, fast: str, slow: str) -> list[list[float]]:
         ours, theirs = self.series[fast], self.series[slow]
-        shared = sorted(ours.keys() & theirs.keys())
-        return [log for process in shared for log in shared_logs(ours[process], theirs[process])]
+        return [shared_logs(ours[process], theirs[process]) for process in sorted(ours.keys() & theirs.keys())]
 
     def _interval_of_rounds(self, fast: str, slow: str) -> Interval | None:
         """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
@@ -161,6 +166,18 @@ class Fit:
         deviation = math.sqrt(float(np.mean([np.var(group, ddof=1) for group in repeated])))
         half = student_quantile(0.95, max(map(len, repeated)) - 1) * deviation
         return Interval(low=min(interval.low, value * math.exp(-half)), high=max(interval.high, value * math.exp(half)))
+
+
+def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]]) -> float | None:
+    """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds.
+
+    Two processes may agree by chance, so that theirs is at least as wide as their rounds have it.
+    """
+    half = student_half_width(logs)
+    if half is None or len(logs) != 2 or len(rounds) != 2 or min(map(len, rounds)) < 2:
+        return half
+    errors = [float(medians_and_errors(np.array([taken]))[1][0]) for taken in rounds]
+    return max(half, student_quantile(0.95, sum(map(len, rounds)) - 2) * math.hypot(*errors) / 2)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.estimate import process_medians_ms, series_of
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
-from bakeoff.records.schema import Burst, Extent, Placement, Record, Status
+from bakeoff.records.schema import Burst, Extent, Interval, Placement, Record, Status
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
 from tests.reports.samples import bursts, cell, constant, lived, ok, over_processes, roofline, steady, under
@@ -366,6 +366,24 @@ def test_a_cell_that_left_early_has_the_interval_that_it_has_earned() -> None:
     assert left.ci95 and alone.ci95
     assert left.ci95.low < 1.95 < 2.05 < left.ci95.high
     assert alone.ci95.high - alone.ci95.low < 0.01
+
+
+def half_width(interval: Interval | None) -> float:
+    assert interval is not None
+    return float(np.log(interval.high / interval.low) / 2)
+
+
+@pytest.mark.parametrize(("processes", "is_wider"), [(2, True), (3, False)])
+def test_two_processes_that_agree_by_chance_are_known_no_better_than_their_rounds(
+    processes: int, is_wider: bool
+) -> None:
+    """Both processes say 2, but their rounds say 1.4 to 2.8. Three do not agree by chance."""
+    fast, rounds = steady([1.0] * processes), [1.4, 1.6, 2.0, 2.0, 2.5, 2.8]
+    slow = [burst for process in range(processes) for burst in constant(rounds, process, process=process)]
+    ratio, summary = speedup(fast, slow), summarise(slow)
+    assert summary is not None
+    for half in (half_width(ratio.ci95), half_width(summary.median_ci95_ms)):
+        assert 0.1 < half < 0.5 if is_wider else half < 1e-9
 
 
 def test_epochs_that_cells_missed_do_not_bring_their_drift_into_a_ratio() -> None:
