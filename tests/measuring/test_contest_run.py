@@ -834,6 +834,12 @@ def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: 
         assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
 
 
+def test_an_interrupted_cell_that_had_nothing_to_build_was_ready_to_be_measured(tmp_path: Path) -> None:
+    scripts = {"eager": Script(seconds_per_start=0.01), "null": Script()}
+    run = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
+    assert run.records["eager"].reason.endswith("before there were numbers: it was ready to be measured")
+
+
 def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_path: Path) -> None:
     scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
     before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))

@@ -543,4 +543,6 @@ def _built_only(cell_run: CellRun) -> Record | None:
     """Return the record of a cell that is built and has no numbers, or None for one that is not built."""
     if not cell_run.built_so_far_s:
         return None
-    return not_reached(cell_run.planned, f"{INTERRUPTED_BEFORE}: it was built in {cell_run.built_so_far_s:.1f} s")
+    takes_time = cell_run.built_so_far_s >= 0.05  # eager has nothing to build
+    how = f"was built in {cell_run.built_so_far_s:.1f} s" if takes_time else "was ready to be measured"
+    return not_reached(cell_run.planned, f"{INTERRUPTED_BEFORE}: it {how}")
