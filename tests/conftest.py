@@ -155,7 +155,7 @@ def known_ceilings() -> Iterator[Callable[..., None]]:
     """A run measures for a second what the machine can do, and the tests make many: these take it for known."""
     measured: Callable[..., None] = groundwork.measure_ceilings
 
-    def known(cell: Cell, launcher: Launcher, store: Store, *_: object, **__: object) -> None:
+    def known(cell: Cell, launcher: Launcher, store: Store, *_: object) -> None:
         store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -94,7 +94,7 @@ def _measure_ceilings(run: RunContext, cells: Sequence[PlannedCell], limit_s: fl
     """Measure what the machine can do for these cells, or only take what an earlier run has kept."""
     needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
     for cell in {products_of(planned.cell): planned.cell for planned in cells}.values():
-        groundwork.measure_ceilings(cell, *needed, may_measure=may_measure)
+        groundwork.measure_ceilings(cell, *needed, may_measure)
 
 
 def _measure_ceilings_last(run: RunContext, cells: Sequence[PlannedCell]) -> None:
