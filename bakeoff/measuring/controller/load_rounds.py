@@ -70,8 +70,9 @@ class LoadRounds:
         if self._plan.soak_s:
             in_time = self._has_time_to_soak(SOAK_PARTS * len(self._to_soak()))
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
-            for _ in (*LOWER_SHARES, None):  # and at last at a rate that another cell holds
-                parts = [self._lower_parts(each.load) for each in self._alive if self._lower_rate(each.load)]
+            for _ in range(len(LOWER_SHARES) + 1):  # at last at a rate that another cell holds
+                loads = [each.load for each in self._alive if each.load]
+                parts = [self._lower_parts(load) for load in loads if self._lower_rate(load)]
                 if parts and self._has_time_to_soak(sum(parts)):
                     settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
@@ -170,12 +171,12 @@ class LoadRounds:
     def _has_time_to_soak(self, parts: int) -> bool:
         return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._ends_s
 
-    def _lower_rate(self, load: Load | None) -> float | None:
+    def _lower_rate(self, load: Load) -> float | None:
         """Return the rate of the next soak of a cell that has missed all, or None if there is to be none.
 
         It is a share of the first one's, and then what another cell holds, which shows whether that one carries more.
         """
-        if load is None or not held_no_soak(load):
+        if not held_no_soak(load):
             return None
         rates = [soak.rate for soak in soaks_of(load)]
         if len(rates) <= len(LOWER_SHARES):
@@ -183,9 +184,9 @@ class LoadRounds:
         soaks = [soak for each in self._alive if each.load for soak in soaks_of(each.load)]
         return max((soak.rate for soak in soaks if not soak.has_missed and soak.rate < min(rates)), default=None)
 
-    def _lower_parts(self, load: Load | None) -> int:
+    def _lower_parts(self, load: Load) -> int:
         """Return the parts of a further soak: what is left of one, and half at least, unless its length was named."""
-        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak) if load else 0
+        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
         return SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
