@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.commands import selfcheck
 from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer, Trial
-from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.decision import MAX_PROCESSES, Relation, is_decided, relation
 from bakeoff.judging.estimate import ratio_over_processes
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
@@ -59,7 +59,7 @@ from bakeoff.measuring.messages import (
     ReadyToBuild,
     TakeBurst,
 )
-from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
+from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Cell
 

@@ -22,12 +22,11 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bakeoff.judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
+from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
 from bakeoff.judging.estimate import Turn, ratio_over_processes
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.ranking import is_known_well
-from bakeoff.planning.sampling_plan import MAX_PROCESSES
 from bakeoff.records.schema import Ratio
 
 Array = npt.NDArray[np.float64]

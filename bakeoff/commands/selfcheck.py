@@ -20,6 +20,7 @@ from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed
 
 from bakeoff import models
 from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.decision import MAX_PROCESSES
 from bakeoff.judging.fit import speedup, summarise
 from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.contests import measure_contest
@@ -29,7 +30,7 @@ from bakeoff.measuring.controller.progress import Progress, Silent
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, Schedule
-from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
+from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record

@@ -8,7 +8,7 @@ from functools import cached_property
 from bakeoff.judging.certainty import Certainty, Effect, certainty_of
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
-from bakeoff.judging.doubts import Doubt, RequirementMissed
+from bakeoff.judging.doubts import Doubt, RequirementMissed, Stop
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
@@ -257,7 +257,7 @@ def judge_contest(
     calls: int | None = None,
     run_id: str | None = None,
     price_per_hour: float | None = None,
-    is_so_far: bool = False,
+    stop: Stop = Stop.TIME_LIMIT,
 ) -> ContestJudgement:
     """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
     if not records:
@@ -269,7 +269,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
-    doubts = doubts_of(ranking, records, is_so_far)
+    doubts, is_so_far = doubts_of(ranking, records, stop), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
     others = [_unranked_cell(record, ranking) for record in unranked]

@@ -28,6 +28,9 @@ NARROW_WIDTH = 0.01
 FEWEST_PROCESSES = 3
 """An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
 
+MAX_PROCESSES = 20
+"""At most so many processes are started while the spread between them leaves the verdict undecided."""
+
 NARROW_LEAD = 0.25
 """A larger lead is more than chance gives to three processes of each cell. With 10 %, two of 13 contests between equals
 called a winner on a machine where the pairs of their processes differed by 12.5 % (standard deviation). PyTorch's

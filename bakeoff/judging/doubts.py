@@ -6,9 +6,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import Extent, Interval, Ratio, Status
+
+
+class Stop(StrEnum):
+    """Why a contest gets no further process. Where its answer is open, the reader learns how to go on."""
+
+    INTERRUPTED = "interrupted"  # `resume` goes on
+    PROCESSES = "processes"  # all that may be measured were measured
+    BUDGET = "budget"
+    TIME_LIMIT = "time limit"
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Undecided:
     best: str
     ratios: Mapping[str, Ratio]  # of the best cell to each undecided one, by label
     processes: int  # of each cell, at least
-    is_so_far: bool = False  # the run was interrupted, and `resume` goes on
+    stop: Stop = Stop.TIME_LIMIT
     is_live: bool = False  # the model lived in a program, so that `resume` cannot
 
 
@@ -36,7 +46,7 @@ class NotToldApart:
 
     best: str
     ratios: Mapping[str, Ratio]  # of the winner to each of them, by label
-    is_so_far: bool = False
+    stop: Stop = Stop.TIME_LIMIT
     is_live: bool = False
 
 
@@ -46,7 +56,7 @@ class NarrowLead:
 
     best: str
     processes: int
-    is_so_far: bool = False
+    stop: Stop = Stop.TIME_LIMIT
     is_live: bool = False
 
 
@@ -180,6 +190,8 @@ class RoughLatency:
     intervals: Mapping[str, Interval]  # in milliseconds, by label
     below_floor: tuple[str, ...] = ()  # the labels whose interval reaches below the shortest time of a call
     has_ratios: bool = True  # to other cells, from rounds that they shared
+    stop: Stop = Stop.TIME_LIMIT
+    is_live: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from bakeoff.judging.doubts import (
     ProcessSpread,
     RoughLatency,
     SettledLate,
+    Stop,
     ThroughputContradicted,
     TwoSpeeds,
     Undecided,
@@ -70,19 +71,16 @@ MAX_PAGING_SHARE = 0.05
 """If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
 
 
-def doubts_of(ranking: Ranking, records: Sequence[Record], is_so_far: bool = False) -> dict[Effect, tuple[Doubt, ...]]:
-    """Return every doubt about the contest of these records by what it does to the answer, in order of weight.
-
-    `is_so_far` means that the run was interrupted, so that measuring can go on.
-    """
+def doubts_of(ranking: Ranking, records: Sequence[Record], stop: Stop) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
     found: list[Doubt] = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
     found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += _of_baseline(ranking)
-        found += _of_first_place(ranking, is_so_far)
+        found += _of_first_place(ranking, stop)
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
-        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking)]
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking, stop)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
     in_order = sorted(found, key=weight)
     return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
@@ -177,10 +175,10 @@ def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval | J
                 yield EvaluationVaries(record.cell.label, name, metric.value, metric.reference)
 
 
-def _of_first_place(ranking: Ranking, is_so_far: bool) -> Iterator[Undecided | NarrowLead | NotToldApart]:
+def _of_first_place(ranking: Ranking, stop: Stop) -> Iterator[Undecided | NarrowLead | NotToldApart]:
     """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
     cell, tied, open_pairs = ranking.ranked[0].cell, ranking.sharing_first_place(), ranking.open_pairs()
-    best, cut_short = cell.label, (is_so_far, cell.is_live)
+    best, cut_short = cell.label, (stop, cell.is_live)
     if open_pairs:
         ratios = {other.cell.label: ratio for other, ratio in open_pairs}
         yield Undecided(best, ratios, min(ratio.processes for ratio in ratios.values()), *cut_short)
@@ -212,7 +210,7 @@ def _of_spread(ranked: Sequence[Record]) -> list[ProcessSpread]:
     return [ProcessSpread(wide)] if wide else []
 
 
-def _of_intervals(ranking: Ranking) -> list[RoughLatency]:
+def _of_intervals(ranking: Ranking, stop: Stop) -> list[RoughLatency]:
     """Return one doubt about all cells whose latency has a wide interval. Their ratios may have narrow ones."""
     known = {record.cell.label: record for record in ranking.ranked if record.latency}
     intervals = {label: record.latency.median_ci95_ms for label, record in known.items() if record.latency}
@@ -223,7 +221,8 @@ def _of_intervals(ranking: Ranking) -> list[RoughLatency]:
         if (roofline := known[label].roofline) and not roofline.is_beaten and interval.low < roofline.floor_ms
     )
     leads = ranking.leads()
-    return [RoughLatency(wide, below, bool(leads) and all(ratio.paired for _, ratio in leads))] if wide else []
+    has_ratios, is_live = bool(leads) and all(ratio.paired for _, ratio in leads), ranking.ranked[0].cell.is_live
+    return [RoughLatency(wide, below, has_ratios, stop, is_live)] if wide else []
 
 
 def _of_throughput(ranked: Sequence[Record]) -> list[ThroughputContradicted | TwoSpeeds]:

@@ -8,6 +8,8 @@ from typing import TypedDict
 from bakeoff.judging.acceptance import accepted_by_metric
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
+from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES
+from bakeoff.judging.doubts import Stop
 from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.generation import with_generations
@@ -58,7 +60,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
             judge_contest(
                 records,
                 run_id=report.run_id if counts[contest_id] > 1 else None,
-                is_so_far=_is_so_far(report, records, asked["requirements"]),
+                stop=_stop_of(report, records, asked["requirements"]),
                 **asked,
             )
             for contest_id, records in by_contest(report.records).items()
@@ -81,6 +83,18 @@ def _is_so_far(report: Report, records: Sequence[Record], requirements: Requirem
     if report.lacks_only_starts:
         return requirements.judge_starts and not any(record.starts for record in records)
     return not any(record.is_in_part for record in report.records)  # of a version that marked none
+
+
+def _stop_of(report: Report, records: Sequence[Record], requirements: Requirements) -> Stop:
+    """Return what would have kept the contest with these records from getting further processes."""
+    if _is_so_far(report, records, requirements):
+        return Stop.INTERRUPTED
+    asked = report.request.get("processes")
+    asked = asked if isinstance(asked, int) else FEWEST_PROCESSES
+    most = asked if asked < FEWEST_PROCESSES else max(asked, MAX_PROCESSES)
+    if max(len(record.processes) for record in records) >= most:
+        return Stop.PROCESSES
+    return Stop.BUDGET if report.request.get("budget") else Stop.TIME_LIMIT
 
 
 class _Asked(TypedDict):

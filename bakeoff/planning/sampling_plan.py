@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bakeoff.judging.decision import MAX_PROCESSES
+
 MIN_PROCESSES = 3
 """Default number of processes of each cell: no interval over fewer can be trusted."""
-
-MAX_PROCESSES = 20
-"""At most so many processes are started while the spread between them leaves the verdict undecided."""
 
 MIN_ROUNDS_PER_EPOCH = 12
 MAX_ROUNDS_PER_EPOCH = 48

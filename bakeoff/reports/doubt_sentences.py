@@ -8,6 +8,7 @@ from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import OF_STARTS, PERCENTILES, QUANTITIES, UNITS, is_bytes
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
+from bakeoff.judging.doubts import Stop
 from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
@@ -50,7 +51,7 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "calls of the whole pipeline, in one process, differ too much to tell whether it is faster with the "
                 "winners. Use a quieter machine, or an example call in which the parts take more of the time"
             )
-        case contest_doubts.Undecided() | contest_doubts.NotToldApart() if doubt.is_so_far:
+        case contest_doubts.Undecided() | contest_doubts.NotToldApart() if doubt.stop is Stop.INTERRUPTED:
             return (
                 f"the run was interrupted before it was decided how {doubt.best} compares with "
                 f"{listed(list(doubt.ratios))}. {to_go_on(doubt.is_live)}"
@@ -59,8 +60,7 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
             processes = "one process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{processes} of each cannot decide how {doubt.best} compares with "
-                f"{listed(list(doubt.ratios))}. Raise --time-limit, or --processes over {doubt.processes}, or use a "
-                "quieter machine"
+                f"{listed(list(doubt.ratios))}. Raise {_limit_of(doubt)}, or use a quieter machine"
             )
         case contest_doubts.NotToldApart():
             return (
@@ -68,7 +68,7 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 "much to tell. Raise --processes"
             )
         case contest_doubts.NarrowLead():
-            on = "`resume`, or " if doubt.is_so_far and not doubt.is_live else ""
+            on = "`resume`, or " if doubt.stop is Stop.INTERRUPTED and not doubt.is_live else ""
             measured = "a single process" if doubt.processes == 1 else f"{doubt.processes} processes"
             return (
                 f"{doubt.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal "
@@ -355,8 +355,18 @@ def _rough_latency(doubt: contest_doubts.RoughLatency) -> str:
     ratios = " Ratios are taken within rounds and have intervals of their own." if doubt.has_ratios else ""
     return (
         f"the latency is known only roughly: {'; '.join(ranges)}. Its processes or rounds differ too much, or are too "
-        f"few.{ratios} Raise --processes"
+        f"few.{ratios} {to_go_on(doubt.is_live) if doubt.stop is Stop.INTERRUPTED else 'Raise --processes'}"
     )
+
+
+def _limit_of(doubt: contest_doubts.Undecided) -> str:
+    """Return the limit that kept the cells from further processes."""
+    match doubt.stop:
+        case Stop.PROCESSES:
+            return f"--processes over {doubt.processes}"
+        case Stop.BUDGET:
+            return "--budget"
+    return "--time-limit"
 
 
 _SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"

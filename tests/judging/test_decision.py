@@ -10,12 +10,12 @@ from bakeoff.judging.decision import (
     FEWEST_PROCESSES,
     MARGIN,
     MARGIN_UNPAIRED,
+    MAX_PROCESSES,
     Relation,
     is_decided,
     relation,
 )
 from bakeoff.judging.estimate import ratio_over_processes
-from bakeoff.planning.sampling_plan import MAX_PROCESSES
 from bakeoff.records.schema import Interval, Ratio
 
 intervals = st.builds(

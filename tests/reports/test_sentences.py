@@ -30,6 +30,7 @@ from bakeoff.judging.doubts import (
     RoughLatency,
     SettledLate,
     SpeedDrifted,
+    Stop,
     ThroughputContradicted,
     TwoSpeeds,
     Undecided,
@@ -221,8 +222,8 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
     [
         (
             Undecided("onnx", {"eager": RATIO}, processes=3),
-            "3 processes of each cannot decide how onnx compares with eager. Raise --time-limit, or --processes over "
-            "3, or use a quieter machine",
+            "3 processes of each cannot decide how onnx compares with eager. Raise --time-limit, or use a quieter "
+            "machine",
         ),
         (
             NotToldApart("onnx", {"eager": RATIO}),
@@ -432,6 +433,7 @@ EXAMPLES: dict[object, object] = {
     Mapping[str, Interval]: {"eager": Interval(low=1.0, high=3.0)},
     Status: Status.NOT_REACHED,
     Extent: Extent.PARTIAL,
+    Stop: Stop.BUDGET,
     Failure: Failure(kind="", text=""),
 }
 """A value for each type of a doubt's fields. With these, a doubt has the worst effect that its kind can have."""

@@ -1,10 +1,12 @@
 """What is told of a run that was interrupted: every output says `so far`, and names what was not reached."""
 
 import io
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement, judge
@@ -89,6 +91,31 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
     assert told in undecided and told in not_reached
     commands = first_screen(judgement, "run").commands.values()
     assert (["bakeoff resume run"] in commands) is (model == "conv")
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "asked", "processes", "told"),
+    [
+        (False, {}, 3, "`resume` measures on"),
+        (False, {"budget": "60 s"}, 3, "`resume` measures on"),
+        (True, {"budget": "60 s"}, 3, "Raise --budget, or use a quieter machine"),
+        (True, {"budget": "60 s", "processes": 2}, 2, "Raise --processes over 2, or use a quieter machine"),
+        (True, {}, 20, "Raise --processes over 20, or use a quieter machine"),
+        (True, {"processes": 25}, 20, "Raise --time-limit, or use a quieter machine"),
+    ],
+)
+def test_the_advice_for_an_open_answer_is_about_what_has_stopped_the_run(
+    is_complete: bool, asked: dict[str, JsonValue], processes: int, told: str
+) -> None:
+    levels_ms = ([1.0, 1.7, 1.1, 3.0, 0.9] * 4)[:processes]
+    pair = [ok(cell("eager"), steady(levels_ms)), ok(cell("onnx"), steady(levels_ms[1:] + levels_ms[:1]))]
+    (contest,) = judge(report(pair, complete=is_complete, request=asked)).contests
+    doubts = doubt_sentences.doubts(contest)
+    (how_to_decide,) = (each for each in doubts if re.search("how (onnx|eager) compares with", each))
+    assert how_to_decide.endswith(told)
+    rough = [each for each in doubts if "known only roughly" in each]
+    assert all(each.endswith("Raise --processes" if is_complete else told) for each in rough)
+    assert rough or is_complete
 
 
 def test_a_run_that_is_interrupted_before_its_first_round_names_all_its_cells(tmp_path: Path) -> None:
