@@ -33,7 +33,7 @@ def _verdict(judged: EndToEnd) -> str:
         case Certainty.OPEN:
             return f"undecided between {between}"
     over = judged.best.speedup if judged.best.label != judged.baseline else None
-    return f"{judged.best.label}, {number_format.ratio(over.value)}x {judged.baseline}" if over else judged.best.label
+    return f"{judged.best.label}, {number_format.compared(over, judged.baseline or '')}" if over else judged.best.label
 
 
 def sentences(contest: ContestJudgement) -> list[str]:

@@ -80,8 +80,8 @@ def latency(contest: ContestJudgement) -> str:
         return f"{_short(best.label)} leads on {model}, {_listed(contest.open_labels)} not decided"
     fastest = f"{_short(best.label)} is fastest on {model}"
     if best.speedup and is_faster(best):
-        return f"{fastest}: {number_format.ratio(best.speedup.value)}x {contest.baseline}"
-    return f"{fastest}: {number_format.ratio(contest.lead.value)}x {one_line(contest.runner_up or '', 22)}"
+        return f"{fastest}: {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
+    return f"{fastest}: {number_format.compared_briefly(contest.lead, one_line(contest.runner_up or '', 22))}"
 
 
 def speedup(contest: ContestJudgement) -> str:
@@ -245,7 +245,7 @@ def _facts(contest: ContestJudgement) -> list[str]:
 def _gain(contest: ContestJudgement) -> str:
     best = contest.best
     if best and best.speedup and contest.winner and not contest.unstable and is_faster(best):
-        return f"{_short(best.label)} {number_format.ratio(best.speedup.value)}x {contest.baseline}"
+        return f"{_short(best.label)} {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
     return "no winner over eager"
 
 

@@ -87,7 +87,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     else:
         answer = f"{best.label} generates {what}"
     if best.speedup and best.label != generation.baseline:
-        answer += f", {number_format.times(best.speedup)} {generation.baseline}"
+        answer += f", {number_format.compared(best.speedup, generation.baseline or '')}"
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
         f"{answer}.",

@@ -58,7 +58,7 @@ def within(tolerance: Tolerance) -> str:
 
 
 def speedup(contest: ContestJudgement) -> str:
-    """Return `1.59x eager`, or both ends where they are far apart: `2.8x to 17x eager`.
+    """Return `1.59x eager`, or that it is faster than eager where the ends are far apart.
 
     Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
     """
@@ -66,7 +66,7 @@ def speedup(contest: ContestJudgement) -> str:
     if asked.gain is None:
         return NONE
     of = "whole generations " if asked.question is Question.GENERATION else ""
-    return f"{of}{number_format.times(asked.gain)} {one_line(asked.baseline or '')}"
+    return f"{of}{number_format.compared(asked.gain, one_line(asked.baseline or ''))}"
 
 
 def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:

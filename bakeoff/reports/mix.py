@@ -35,7 +35,7 @@ def finding(mix: Mix) -> str:
         return "nothing could be ranked at every size"
     others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
     ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
-    texts = [f"{number_format.ratio(ratio.value)}x as fast as {label}" for label, ratio in ratios.items() if ratio]
+    texts = [number_format.compared(ratio, label, "as fast as ") for label, ratio in ratios.items() if ratio]
     faster = listed(texts)
     mean = f"a mean of {spell_ms(best.mean_ms)} a request"
     if mix.certainty in (Certainty.TIE, Certainty.OPEN):

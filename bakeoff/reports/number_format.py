@@ -17,6 +17,9 @@ NONE = "-"
 WIDE = 1.5
 """An interval whose ends are further apart than so many times is told instead of the value between them."""
 
+UNCLEAR = 2.0
+"""A speed-up whose interval has ends further apart than this is told in words, as one that is hardly known."""
+
 WIDEST = 1000.0
 """An interval whose upper end is over so many times the lower one tells only that the value is not known."""
 
@@ -83,6 +86,29 @@ def times(of: Ratio) -> str:
     if ends.high > MOST_TIMES:
         return f"over {ratio(ends.low)}x"
     return f"{ratio(ends.low)}x to {ratio(ends.high)}x"
+
+
+def compared(of: Ratio, other: str, as_fast: str = "") -> str:
+    """Return `1.59x eager`, or `faster than eager, unclear by how much (2.8x to 17x)`."""
+    if is_unclear(of):
+        return f"{_faster_or_slower(of)} than {other}, unclear by how much ({times(of)})"
+    if as_fast and times(of) == UNKNOWN:
+        return f"not told apart from {other}"
+    return f"{times(of)} {as_fast}{other}"
+
+
+def compared_briefly(of: Ratio, other: str) -> str:
+    """Return `1.59x eager`, or `faster than eager`, for the title of a chart that shows the interval."""
+    return f"{_faster_or_slower(of)} than {other}" if is_unclear(of) else f"{ratio(of.value)}x {other}"
+
+
+def is_unclear(of: Ratio) -> bool:
+    """Return True if it is known which of two is faster, but hardly by how much."""
+    return of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high
+
+
+def _faster_or_slower(of: Ratio) -> str:
+    return "faster" if of.value > 1 else "slower"
 
 
 def seconds(value_s: float | None) -> str:

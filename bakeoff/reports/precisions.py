@@ -40,9 +40,9 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
         f"{judged.precision}: {listed(first(judged.candidates), 'or')}",
         headline.spell(contest, question, judged.value),
     ]
-    times = number_format.times(judged.speedup) if judged.speedup else number_format.UNKNOWN
-    if best.label != contest.baseline and times != number_format.UNKNOWN:
-        parts.append(f"{times} {contest.baseline}")
+    is_known = judged.speedup and number_format.times(judged.speedup) != number_format.UNKNOWN
+    if judged.speedup and is_known and best.label != contest.baseline:
+        parts.append(number_format.compared(judged.speedup, contest.baseline or ""))
     if (metric := metrics.of_cell(contest, best)) != NONE:
         parts.append(metric)
     if judged.relative_rmse is not None:

@@ -340,10 +340,7 @@ def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
     for other in others:
         ratio = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if ratio and not (best and other == best.label):
-            times = number_format.times(ratio)
-            ratios.append(
-                f"not told apart from {other}" if times == number_format.UNKNOWN else f"{times} as fast as {other}"
-            )
+            ratios.append(number_format.compared(ratio, other or "", "as fast as "))
     return f", {listed(ratios)}" if ratios else ""
 
 

@@ -69,7 +69,8 @@ def headline(judged: StartsJudgement) -> str:
     others = [cell for cell in judged.cells if cell is not best]
     if not others or others[0].behind is None:
         return f"{best.label} answers first: {took}"
-    return f"{best.label} answers first: {took}, {number_format.times(others[0].behind)} as fast as {others[0].label}"
+    than_next = number_format.compared(others[0].behind, others[0].label, "as fast as ")
+    return f"{best.label} answers first: {took}, {than_next}"
 
 
 def exit_status(judged: StartsJudgement) -> int:
