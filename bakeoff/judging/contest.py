@@ -28,7 +28,7 @@ from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roof
 class CellJudgement:
     """What is known of one cell of a contest.
 
-    `rank` is None for a cell that is not ranked, with or without numbers. Cells that share the first place have rank 1.
+    `rank` is None for a cell that is not ranked, with or without numbers. Not all that may be the fastest have rank 1.
     """
 
     record: Record
@@ -81,7 +81,7 @@ class PrecisionJudgement:
 
 @dataclass(frozen=True)
 class GeneratingCell:
-    """A backend with both graphs right. Its rank is by the whole generation, and those that tie share the first.
+    """A backend with both graphs right. Its rank is by the whole generation.
 
     Across precisions, a cell without a rank rounds more in one of the graphs than may win, or lacks what is required.
     """
@@ -124,15 +124,11 @@ class Generation:
     peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
     of_precisions: tuple[PrecisionJudgement, ...] = ()  # by whole generations
     lead: Ratio | None = None  # of the best one over the first that does not share its place
+    tied: tuple[str, ...] = ()  # labels that share the first place, also if there is one
 
     @property
     def ranked(self) -> list[GeneratingCell]:
         return [cell for cell in self.cells if cell.rank is not None]
-
-    @property
-    def tied(self) -> list[str]:
-        """Return the labels that share the first place."""
-        return [cell.label for cell in self.cells if cell.rank == 1]
 
 
 @dataclass(frozen=True)
@@ -266,7 +262,7 @@ def judge_contest(
     costs = Costs(ranking)
     tied = ranking.sharing_first_place()
     behind = ranking.ranked[len(tied) :]
-    ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
+    ranked = [_ranked_cell(record, ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
     doubts, is_so_far = doubts_of(ranking, records, stop), stop is Stop.INTERRUPTED
@@ -303,13 +299,13 @@ def judge_contest(
     )
 
 
-def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs: Costs) -> CellJudgement:
+def _ranked_cell(record: Record, ranking: Ranking, costs: Costs) -> CellJudgement:
     baseline = ranking.baseline
     is_baseline = record is baseline
     pays = costs.break_even(record.cell.label, baseline.cell.label, "cold") if baseline and not is_baseline else None
     return CellJudgement(
         record,
-        rank=1 if record in tied else 1 + ranking.ranked.index(record),
+        rank=ranking.ranks[record.cell.label],
         place=ranking.places_in_precisions.get(record.cell.label),
         speedup=ranking.ratio(record, baseline) if baseline else None,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,

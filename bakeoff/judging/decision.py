@@ -99,6 +99,13 @@ def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
     return not ratio.paired or _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
 
 
+def is_apart(ratio: Ratio, looks_once: bool = False) -> bool:
+    """Return True where the first cell is before the second in rank. A winner needs a stricter interval than that."""
+    said = relation(ratio, looks_once)
+    excludes_one = is_over_processes(ratio) and ratio.ci95 is not None and ratio.ci95.low > 1
+    return said is Relation.FASTER or (said is Relation.UNDECIDED and excludes_one)
+
+
 def fewest_processes(ratio: Ratio) -> int:
     """Return with how many processes this ratio can be decided at the earliest."""
     is_narrow = 1 + TIE_MARGIN <= max(ratio.value, 1 / ratio.value) < 1 + NARROW_LEAD

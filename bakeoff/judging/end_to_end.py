@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, TIE_MARGIN, Relation, is_decided, relation
+from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, TIE_MARGIN, Relation, is_apart, is_decided, relation
 from bakeoff.judging.fit import Fit, rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, median_interval, ratio_of_sums, student_half_width
+from bakeoff.judging.precisions import ranks_of
 from bakeoff.records.schema import AroundCall, Interval, Ratio, Record
 
 MODEL = "the model"
@@ -39,7 +40,7 @@ class WholeRequest:
     ms: float
     ci95_ms: Interval | None
     speedup: Ratio | None  # over the baseline
-    rank: int  # those that share the first place have rank 1
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,15 @@ def judge_end_to_end(
         most = _most_lead(own[record.cell.label], known)
         return not (is_behind(record) or left_and_close or is_decided(lead) or most < 1 + TIE_MARGIN)
 
-    tied = [each.cell.label for each in itertools.takewhile(lambda each: not is_behind(each), others)]
+    behind = {each.cell.label for each in others if is_behind(each)}
+    tied = list(itertools.takewhile(lambda name: name not in behind, ratios))
+    ranks = ranks_of(list(own), lambda fast, slow: slow in behind or is_apart(_ratio(fast, slow, own, known, fit)))
     if tied:
         tied.insert(0, label)
     whole_ms = own[label].ms + sum(step.ms for step in known)
     stages = [step for step in (steps["before"], own[label], steps["after"]) if step]
     rows = []
-    for place, record in enumerate(ranked, 1):
+    for record in ranked:
         name = record.cell.label
         over = _ratio(name, baseline, own, known, fit) if baseline in own and baseline is not None else None
         parts = [own[name], *known]
@@ -122,7 +125,7 @@ def judge_end_to_end(
                 rounded_ms(sum(part.ms for part in parts)),
                 _sum_interval(parts),
                 over,
-                1 if name in tied else place,
+                ranks[name],
             )
         )
     return EndToEnd(

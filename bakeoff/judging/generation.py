@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation, PrecisionJudgement
-from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.precisions import best_of_each, places_of, sharing_first_place
+from bakeoff.judging.decision import Relation, is_apart, relation
+from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
 from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio, Record
 
 
@@ -54,8 +54,8 @@ def generation_of(
 
     order = [step.label for first, step in pairs if first.rank is not None and step.rank is not None]
     tied = sharing_first_place(order, is_beaten)
-    ranks = {label: 1 if label in tied else place for place, label in enumerate(order, start=1)}
-    places = places_of([step.cell for _, step in pairs], is_beaten)
+    ranks = ranks_of(order, lambda *pair: is_apart(ratio(*pair)))
+    places = places_of([step.cell for _, step in pairs], lambda *pair: is_apart(ratio(*pair)))
     cells = []
     for first, step in pairs:
         label = step.label
@@ -90,6 +90,7 @@ def generation_of(
         peak_bytes,
         of_precisions,
         lead=ratio(order[0], order[len(tied)]) if order[len(tied) :] else None,
+        tied=tuple(tied),
     )
 
 

@@ -189,7 +189,7 @@ def _is_of_any_outcome(doubt: LoadDoubt, ranked: Collection[str], best: float) -
 def _of_generation(contest: ContestJudgement, generation: Generation) -> Headline:
     if not generation.ranked:
         return Headline(Question.GENERATION, (), Certainty.NOTHING, baseline=generation.baseline)
-    best, tied = generation.cells[0], tuple(generation.tied)
+    best, tied = generation.cells[0], generation.tied
     doubt = _doubt_of_latency(contest, best.label)
     shared = Certainty.TIE if contest.certainty is Certainty.TIE else Certainty.OPEN
     certainty = shared if len(tied) > 1 else _of_one(len(generation.ranked), doubt)

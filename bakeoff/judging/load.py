@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import Fit, fit
-from bakeoff.judging.precisions import places_of, sharing_first_place
+from bakeoff.judging.precisions import places_of, ranks_of, sharing_first_place
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
@@ -224,9 +224,13 @@ def judge_load(
     sharing = sharing_first_place(order, lambda better, worse: _is_beaten(fitted, better, worse))
     behind = [lead for label, lead in leads if label not in sharing]
     over = baseline if baseline in fitted.latency_ms else None
-    ranks = {label: 1 if label in sharing else place for place, label in enumerate(order, 1)}
+
+    def is_behind(better: str, worse: str) -> bool:
+        return is_apart(fitted.ratio(better, worse), looks_once=True)
+
+    ranks = ranks_of(order, is_behind)
     by_label = {record.cell.label: record.cell for record in records}
-    places = places_of([by_label[label] for label in everyone], lambda *pair: _is_beaten(fitted, *pair))
+    places = places_of([by_label[label] for label in everyone], is_behind)
     in_order = [*order, *(label for label in everyone if label in may_not_win)]
     cells = [
         replace(

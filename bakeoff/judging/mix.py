@@ -14,10 +14,11 @@ from functools import cached_property
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
 from bakeoff.judging.doubts import Doubt, NarrowLead, NotToldApart, Undecided
 from bakeoff.judging.fit import rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, ratio_of_sums
+from bakeoff.judging.precisions import ranks_of
 from bakeoff.records.schema import Interval, Ratio, Record
 
 CALL = "call"
@@ -141,6 +142,12 @@ def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
     ]
     by_label = {row.label: row for row in ranked}
     over = by_label.get(baseline or "")
+
+    def is_behind(fast: str, slow: str) -> bool:
+        lead = _ratio(by_label[fast], by_label[slow], sizes)
+        return is_apart(lead) or _is_behind(slow, lead, ranked, sizes)
+
+    ranks = ranks_of(list(by_label), is_behind)
     placed = [
         MixRow(
             row.label,
@@ -148,9 +155,9 @@ def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
             row.mean_ms,
             _interval(row, sizes),
             _ratio(row, over, sizes) if over else None,
-            1 if row.label in tied else place,
+            ranks[row.label],
         )
-        for place, row in enumerate(ranked, 1)
+        for row in ranked
     ]
     recorded = contests[0].cell.recorded
     doubts = [

@@ -15,15 +15,21 @@ def sharing_first_place(order: Sequence[str], is_beaten: IsBeaten) -> list[str]:
     return [*order[:1], *itertools.takewhile(lambda label: not is_beaten(order[0], label), order[1:])]
 
 
-def places_of(order: Sequence[Cell], is_beaten: IsBeaten) -> dict[str, int]:
+def ranks_of(order: Sequence[str], is_apart: IsBeaten) -> dict[str, int]:
+    """Return the rank of each label. The first ones share rank 1, up to one that is apart from any before it."""
+    pairs = itertools.combinations(order, 2)
+    first = min((order.index(slow) for fast, slow in pairs if is_apart(fast, slow)), default=len(order))
+    return {label: 1 if place < first else 1 + place for place, label in enumerate(order)}
+
+
+def places_of(order: Sequence[Cell], is_apart: IsBeaten) -> dict[str, int]:
     """Return the place of each cell among those of its precision, by label. `order` has the best first.
 
-    Those that tie for the first place share it. A contest of one precision has no such places.
+    A contest of one precision has no such places.
     """
     places: dict[str, int] = {}
     for labels in _by_precision(order).values():
-        sharing = sharing_first_place(labels, is_beaten)
-        places |= {label: 1 if label in sharing else place for place, label in enumerate(labels, start=1)}
+        places |= ranks_of(labels, is_apart)
     return places
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.precisions import places_of, sharing_first_place
+from bakeoff.judging.precisions import places_of, ranks_of, sharing_first_place
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
@@ -169,10 +169,21 @@ class Ranking:
         """Return True if the first of two labels is called faster than the second."""
         return relation(self.fit.ratio(fast, slow)) is Relation.FASTER
 
+    def is_apart(self, fast: str, slow: str) -> bool:
+        """Return True if the first of two labels was before the second, by its interval or in every round."""
+        series = self.fit.series
+        is_in_rounds = _least_lead(series.get(fast, {}), series.get(slow, {}), ()) >= BEATEN_BY
+        return is_in_rounds or is_apart(self.fit.ratio(fast, slow))
+
     @cached_property
     def places_in_precisions(self) -> dict[str, int]:
         """The places of right cells among those of their precision by label, in a contest across several."""
-        return places_of([record.cell for record in sorted(self.measured, key=median_ms)], self.is_beaten)
+        return places_of([record.cell for record in sorted(self.measured, key=median_ms)], self.is_apart)
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """The ranks by label. Cells that may be the fastest can have different ones: see `is_apart`."""
+        return ranks_of([record.cell.label for record in self.ranked], self.is_apart)
 
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:

@@ -631,7 +631,7 @@ class Standing(Frozen):
 
     cell_id: str
     label: str
-    rank: int  # 1 is the best; cells tied with the best share rank 1
+    rank: int  # 1 is the best; the first cells share it, up to one that is slower than another of them
     median_ms: Milliseconds
     speedup_over_baseline: Ratio | None
     break_even_calls: int | None  # the call from which building has paid against the baseline; 0: at once; None: never

@@ -346,7 +346,7 @@ def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> 
 
 def _generation_answer(judged: Generation) -> GenerationAnswer:
     return GenerationAnswer(
-        tied=judged.tied,
+        tied=list(judged.tied),
         tokens_per_s={cell.label: cell.tokens_per_s for cell in judged.cells},
         generation_ms={cell.label: cell.total_ms for cell in judged.cells},
         ranks={cell.label: cell.rank for cell in judged.cells},

@@ -1,4 +1,5 @@
 import time
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -106,6 +107,19 @@ def test_a_lead_with_an_interval_around_one_is_a_tie_however_large() -> None:
     slower = [1.02, 1.10, 1.03, 1.09, 1.07, 1.08, 1.02, 1.09, 1.07, 1.08]
     records = [ok(cell("onnx"), constant([1.0] * 10)), ok(cell("inductor"), constant(slower))]
     assert judge_contest(records).tied == ("onnx", "inductor")
+
+
+def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_sets_them_apart() -> None:
+    def levels(onnx: Sequence[float], inductor: Sequence[float], eager: Sequence[float]) -> list[Record]:
+        each = {"onnx": onnx, "inductor": inductor, "eager": eager}
+        return [ok(cell(name), steady(levels_ms)) for name, levels_ms in each.items()]
+
+    by_interval = judge_contest(levels([1.0, 1.0, 1.0], [1.0, 1.02, 0.99], [1.03, 1.08, 1.06]))
+    assert (by_interval.tied, by_interval.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
+    assert ranks(by_interval) == {"onnx": 1, "inductor": 1, "eager": 3}
+    in_rounds = judge_contest(levels([1.0, 1.0], [3.0, 9.0], [90.0, 20.0]))
+    assert (in_rounds.tied, in_rounds.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
+    assert ranks(in_rounds) == {"onnx": 1, "inductor": 2, "eager": 3}
 
 
 def test_two_copies_of_one_backend_tie() -> None:

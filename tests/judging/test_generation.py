@@ -47,7 +47,7 @@ def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> N
 def test_two_that_differ_in_no_whole_generation_tie() -> None:
     found = judged(*both(100.0, 10.0, "eager"), *both(100.1, 10.01, "onnx")).contests[1].generation
     assert found is not None
-    assert found.tied == ["eager", "onnx"]
+    assert found.tied == ("eager", "onnx")
     assert found.cells[1].pays_after_tokens is None
 
 
