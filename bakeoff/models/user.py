@@ -111,11 +111,17 @@ class UserCode:
         function = self.defined(name)
         if function is not None:
             return function
-        if any(isinstance(node, ast.ClassDef) and node.name == name for node in self.tree.body):
-            raise UsageError(
-                f"{name} in {self.path} is a class. A factory is a function that returns the model and the inputs of a "
-                f"call: def factory(batch: int = 1): return {name}(...), torch.randn(batch, ...)"
-            )
+        factory = "A factory is a function that returns the model and the inputs of a call: def factory(batch: int = 1)"
+        match _others(self.tree).get(name):
+            case ast.ClassDef():
+                raise UsageError(
+                    f"{name} in {self.path} is a class. {factory}: return {name}(...), torch.randn(batch, ...)"
+                )
+            case ast.stmt(lineno=line):
+                raise UsageError(
+                    f"{name} in {self.path}, line {line}, is not written with def at the top level, and Bakeoff reads "
+                    f"the parameters before it runs the file. {factory}: return ..., torch.randn(batch, ...)"
+                )
         raise unknown(f"top-level function of {self.path}", name, _functions(self.tree))
 
     @property
@@ -410,6 +416,7 @@ def likely_factory(path: Path) -> str:
         return "factory"
     names = [name for name in _functions(tree) if not name.startswith("_")]
     names += {"factory"} & _imports(tree).keys()
+    names = names or [name for name in _others(tree) if not name.startswith("_")]
     return "factory" if "factory" in names or not names else names[-1]
 
 
@@ -455,6 +462,25 @@ def _imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _others(tree: ast.Module) -> dict[str, ast.stmt]:
+    """Return what else a file has by name: classes, what it assigns, and functions inside of an `if` or `try`."""
+    others: dict[str, ast.stmt] = {}
+    for statement in tree.body:
+        match statement:
+            case ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                others[name] = statement
+            case ast.Assign(targets=targets):
+                others |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                others[name] = statement
+            case ast.If() | ast.Try():
+                inside = ast.Module(
+                    [each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.stmt)], []
+                )
+                others |= _others(inside) | _functions(inside)
+    return others
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:

@@ -32,7 +32,12 @@ def files(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
     _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
     (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
-    (tmp_path / "mine.py").write_text("class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n")
+    (tmp_path / "mine.py").write_text(
+        "class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n\n\n"
+        "partial = functools.partial(factory, 3)\nalias = other.build\nmodel: Net = Net()\nif model:\n"
+        "    def late(batch=2):\n        return model\n"
+    )
+    (tmp_path / "assigned.py").write_text("make = functools.partial(build, 3)\n")
 
 
 def _rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> None:
@@ -72,6 +77,14 @@ def _of_the_future(name: str, content: bytes) -> bytes:
             "Net in mine.py is a class. A factory is a function that returns the model and the inputs of a call: "
             "def factory(batch: int = 1): return Net(...), torch.randn(batch, ...)",
         ),
+        *(
+            (
+                f"mine.py:{name}",
+                f"{name} in mine.py, line {line}, is not written with def at the top level, and Bakeoff ",
+            )
+            for name, line in (("partial", 9), ("alias", 10), ("model", 11), ("late", 13))
+        ),
+        ("assigned.py", "make in assigned.py, line 1, is not written with def at the top level"),
         ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
         ("mlp:factory", "unknown model 'mlp:factory'"),
     ],

@@ -190,5 +190,7 @@ def test_no_normalisation_is_one_that_a_wrong_folding_leaves_right() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(UsageError, match="did you mean 'conv'"):
         models.find("convv")
-    with pytest.raises(UsageError, match="names a file but no factory"):
+    with pytest.raises(UsageError, match=r"names a file but no factory: write --model .*test_families\.py:test_"):
+        models.find(__file__)
+    with pytest.raises(UsageError, match=r"no file net\.py: a model of your own is "):
         models.find("net.py")
