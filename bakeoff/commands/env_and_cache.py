@@ -61,12 +61,7 @@ def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
         removed_bytes=removed_bytes,
         size_bytes=sum(each.size_bytes for each in entries),
         builds=[
-            KeptBuild(
-                what=each.what,
-                size_bytes=each.size_bytes,
-                built_at=each.built_at,
-                used_at=datetime.fromtimestamp(each.used_s, UTC).isoformat(timespec="seconds"),
-            )
+            KeptBuild.of(each, used_at=datetime.fromtimestamp(each.used_s, UTC).isoformat(timespec="seconds"))
             for each in entries
         ],
     )

@@ -259,13 +259,10 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
 
 
 def of_bisection(bisected: Bisection, folder: Path) -> BisectionAnswer:
-    return BisectionAnswer(
+    return BisectionAnswer.of(
+        bisected,
         conclusion=bisection.conclusion(bisected),
-        package=bisected.package,
-        backend=bisected.backend,
         first_slow=bisected.first_slow.version if bisected.first_slow else None,
-        suspects=list(bisected.suspects),
-        steps=list(bisected.steps),
         path=str(folder),
     )
 
@@ -273,11 +270,9 @@ def of_bisection(bisected: Bisection, folder: Path) -> BisectionAnswer:
 def of_machines(judged: Machines) -> MachinesAnswer:
     return MachinesAnswer(
         questions=[
-            QuestionAnswer(
-                title=question.title,
-                fastest=question.fastest,
+            QuestionAnswer.of(
+                question,
                 cheapest=question.cheapest.machine if question.cheapest else None,
-                untried=question.untried,
                 offers=[_offer(offer) for offer in question.offers],
             )
             for question in judged.questions
@@ -293,16 +288,11 @@ def of_explanation(explanation: Explanation, profiles: Sequence[CellProfile]) ->
 
 
 def _offer(offer: Offer) -> OfferAnswer:
-    return OfferAnswer(
-        machine=offer.machine,
-        candidates=offer.candidates,
+    return OfferAnswer.of(
+        offer,
         certainty=machines.certainty(offer),
         median_ms=offer.latency.median_ms,
         ci95_ms=offer.latency.median_ci95_ms,
-        calls_per_s=offer.calls_per_s,
-        joules_per_call=offer.joules_per_call,
-        joules_ci95=offer.joules_ci95,
-        price_per_million=offer.price_per_million,
     )
 
 

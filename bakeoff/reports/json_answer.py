@@ -286,33 +286,20 @@ def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
 
 def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
     latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
-    return BestAnswer(
-        question=asked.question,
+    return BestAnswer.of(
+        asked,
         outcome=asked.certainty,
-        winner=asked.winner,
-        candidates=list(asked.candidates),
-        tied=list(asked.tied),
-        open=list(asked.open_labels),
-        value=asked.value,
+        open=asked.open_labels,
         unit=unit_of(asked.question, contest),
-        processes=asked.processes,
         latency_ms=latency.median_ms if latency else None,
         latency_ci95_ms=latency.median_ci95_ms if latency else None,
-        baseline=asked.baseline,
-        speedup=asked.speedup,
-        runner_up=asked.runner_up,
-        lead=asked.lead,
     )
 
 
 def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgement) -> MetricAnswer:
     is_open = (doubt for doubt in contest.doubts if isinstance(doubt, RequirementOpen) and label in doubt.labels)
-    return MetricAnswer(
-        value=metric.value,
-        reference=metric.reference,
-        change=metric.change,
-        change_ci95=metric.change_ci95,
-        samples=metric.samples,
+    return MetricAnswer.of(
+        metric,
         mcnemar_p=metric.chance,
         further_samples=next((doubt.further for doubt in is_open if doubt.quantity == metric.name), None),
     )
@@ -326,21 +313,17 @@ def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndA
         open=list(judged.open_labels),
         request_ms={row.label: row.ms for row in judged.rows},
         speedups={row.label: row.speedup for row in judged.rows if row.speedup},
-        steps=[StepAnswer(name=each.name, ms=each.ms, ci95_ms=each.ci95, share=each.share) for each in judged.steps],
+        steps=[StepAnswer.of(each, ci95_ms=each.ci95) for each in judged.steps],
     )
 
 
 def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> PrecisionAnswer:
     best = judged.best
-    return PrecisionAnswer(
-        precision=judged.precision,
-        labels=list(judged.candidates),
-        value=judged.value,
+    return PrecisionAnswer.of(
+        judged,
+        labels=judged.candidates,
         unit=unit_of(question_of_precisions(contest), contest),
         latency_ms=best.latency.median_ms if best.latency else None,
-        speedup=judged.speedup,
-        relative_rmse=judged.relative_rmse,
-        may_win=judged.may_win,
     )
 
 
@@ -354,15 +337,12 @@ def _generation_answer(judged: Generation) -> GenerationAnswer:
 
 
 def _load_answer(judged: LoadJudgement) -> LoadAnswer:
-    return LoadAnswer(
+    return LoadAnswer.of(
+        judged,
         verdict=load.verdict(judged),
-        winner=judged.winner,
-        tied=list(judged.tied),
-        is_open=judged.is_open,
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
         doubts=[load.doubt(judged, each) for each in judged.doubts],
-        stages=list(judged.stages),
     )
 
 
@@ -379,29 +359,16 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
 
 
 def _mix_answer(judged: Mix) -> MixAnswer:
-    return MixAnswer(
+    return MixAnswer.of(
+        judged,
         title=mix.title(judged),
         finding=mix.finding(judged),
         outcome=judged.certainty,
-        winner=judged.winner,
-        candidates=judged.candidates,
-        tied=list(judged.tied),
-        open=list(judged.open_labels),
-        baseline=judged.baseline,
-        runner_up=judged.runner_up,
-        leads=judged.leads,
-        covered=judged.covered,
-        sizes=[
-            MixSizeAnswer(name=size.name, contest_id=size.contest.contest_id, calls=size.calls, weight=size.weight)
-            for size in judged.sizes
-        ],
+        open=judged.open_labels,
+        sizes=[MixSizeAnswer.of(size, contest_id=size.contest.contest_id) for size in judged.sizes],
         rows=[
-            MixRowAnswer(
-                label=row.label,
-                rank=row.rank,
-                mean_ms=row.mean_ms,
-                mean_ci95_ms=row.mean_ci95_ms,
-                speedup=row.speedup,
+            MixRowAnswer.of(
+                row,
                 latency_ms={
                     size.name: cell.latency.median_ms if cell and cell.latency else None
                     for size, cell in zip(judged.sizes, row.cells, strict=True)
@@ -414,12 +381,8 @@ def _mix_answer(judged: Mix) -> MixAnswer:
 
 
 def _backend_answer(row: SuiteRow) -> BackendAnswer:
-    return BackendAnswer(
-        label=row.label,
-        passed=row.passed,
-        asked=row.asked,
-        cannot_run=row.cannot_run,
-        wins=row.wins,
+    return BackendAnswer.of(
+        row,
         profile={f"{tau:g}": row.profile.share(tau) for tau in TAUS},
         speedup=row.means.speedup if row.means else None,
         build_s=row.means.build_s if row.means else None,

@@ -146,10 +146,8 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         value = cell.quantity(name)
         return None if value is None else round(value)
 
-    return StartAnswer(
-        label=cell.label,
-        cell_id=cell.cell.cell_id,
-        script=cell.cell.script,
+    return StartAnswer.of(
+        cell.cell,
         starts=len(cell.cell.starts),
         stages_s=cell.stages,
         start_s=cell.start_s,
@@ -159,9 +157,6 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         peak_resident_bytes=size("peak_resident_bytes"),
         steady_resident_bytes=size("steady_resident_bytes"),
         device_bytes=size("device_bytes"),
-        artifact_bytes=cell.cell.artifact_bytes,
-        environment_bytes=cell.cell.environment_bytes,
-        distributions=cell.cell.distributions,
         unmet=[doubt_sentences.unmet(doubt) for doubt in cell.unmet],
     )
 
