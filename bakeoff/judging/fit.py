@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from bakeoff.judging.intervals import (
     student_quantile,
     welch_half_width,
 )
-from bakeoff.records.schema import Burst, Interval, Latency, Ratio, Record, Report, Status
+from bakeoff.records.schema import Burst, Cell, Interval, Latency, Ratio, Record, Report, Status
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -238,11 +238,19 @@ def fitted_report(report: Report) -> Report:
     return report.model_copy(update={"records": [found[record.cell.id] for record in report.records]})
 
 
-def by_contest(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Return the records by the id of their contest, in the order given."""
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        found.setdefault(record.cell.contest_id, []).append(record)
+class OfCell(Protocol):
+    @property
+    def cell(self) -> Cell: ...
+
+
+One = TypeVar("One", bound=OfCell)
+
+
+def by_contest(ones: Iterable[One]) -> dict[str, list[One]]:
+    """Return records, or what else is of one cell, by the id of their contest, in the order given."""
+    found: dict[str, list[One]] = {}
+    for one in ones:
+        found.setdefault(one.cell.contest_id, []).append(one)
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bakeoff.judging.environments import Difference, bear_on_speed
-from bakeoff.judging.fit import fitted_report
+from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.judging.precisions import grouped_alike
 from bakeoff.records.schema import Environment, Record, Report
 
@@ -38,10 +38,7 @@ class History:
         newest: dict[str, Record] = {}
         for run in self.runs:
             newest |= run.records
-        grouped: dict[str, list[Record]] = {}
-        for record in newest.values():
-            grouped.setdefault(record.cell.contest_id, []).append(record)
-        return grouped
+        return by_contest(newest.values())
 
 
 def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str]) -> History:

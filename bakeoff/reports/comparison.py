@@ -10,6 +10,7 @@ from typing import Any
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
 from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.fit import by_contest
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
@@ -156,10 +157,7 @@ def _warnings(comparison: Comparison) -> list[str]:
 
 
 def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
-    contests: dict[str, list[CellChange]] = {}
-    for change in cells:
-        contests.setdefault(change.cell.contest_id, []).append(change)
-    return [_under_heading(members[0].cell.title, _table(members)) for members in contests.values()]
+    return [_under_heading(members[0].cell.title, _table(members)) for members in by_contest(cells).values()]
 
 
 def _table(cells: Sequence[CellChange]) -> str:

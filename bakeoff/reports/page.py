@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.compare import CellChange, Comparison
 from bakeoff.judging.explanation import Branch, Explanation, ProfiledCell, tree_of
+from bakeoff.judging.fit import by_contest
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
@@ -135,9 +136,7 @@ def _over_sizes(told: TableOverSizes[T]) -> tuple[TableOverSizes[T], list[Column
 
 def comparison_to_page(compared: Comparison) -> str:
     """Return two runs as a page: what became faster, slower or broken."""
-    contests: dict[str, list[CellChange]] = {}
-    for cell in compared.cells:
-        contests.setdefault(cell.cell.contest_id, []).append(cell)
+    contests = by_contest(compared.cells)
     palette = Palette(record for cell in compared.cells if (record := cell.new or cell.base))
     return _page(
         "comparison.html.jinja",

@@ -20,6 +20,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
 from bakeoff.judging.find_doubts import CANNOT_RUN, TOLD_ONCE, doubt_of_placement
+from bakeoff.judging.fit import by_contest
 from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
@@ -244,10 +245,7 @@ class _Line:
 
 def _leading(lines: Iterable[_Line]) -> set[str]:
     """Return the id of the cell with the lowest median in each contest that goes on, where there is another one."""
-    contests: dict[str, list[_Line]] = {}
-    for line in lines:
-        if line.record is None or line.record.status is Status.OK:
-            contests.setdefault(line.cell.contest_id, []).append(line)
+    contests = by_contest(line for line in lines if line.record is None or line.record.status is Status.OK)
     leading = set()
     for contest in contests.values():
         measured = {line.cell.id: line.median_ms for line in contest if line.median_ms is not None}
