@@ -12,7 +12,7 @@ from dataclasses import replace
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation, PrecisionJudgement
 from bakeoff.judging.decision import Relation, is_apart, relation
 from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
-from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio, Record
+from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio
 
 
 def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgement]:
@@ -147,17 +147,10 @@ def _peak_bytes(contest: ContestJudgement, decodes: Sequence[ContestJudgement]) 
             known = {
                 cell.label: peak
                 for cell in decode.cells
-                if _is_judged(cell) and (peak := _peak_of(cell.record)) is not None
+                if _is_judged(cell) and (peak := cell.record.peak_bytes) is not None
             }
             peak_bytes.setdefault(context, {}).update(known)
     return dict(sorted(peak_bytes.items()))
-
-
-def _peak_of(record: Record) -> int | None:
-    memory = record.memory
-    if memory is None:
-        return None
-    return memory.peak_resident_bytes if memory.peak_device_bytes is None else memory.peak_device_bytes
 
 
 def _ms(cell: CellJudgement) -> float:

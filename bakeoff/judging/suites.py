@@ -18,7 +18,7 @@ from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.estimate import ratio_over_processes
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_tail
-from bakeoff.records.schema import Ratio, Record, Status
+from bakeoff.records.schema import Ratio, Status
 
 MIN_MODELS = 4
 """With fewer models, the table of winners says it all."""
@@ -100,11 +100,6 @@ class Suite:
     @property
     def labels(self) -> list[str]:
         return [row.label for row in self.rows]
-
-    @property
-    def leaders(self) -> list[str]:
-        """Return the label with the best mean, and those that it cannot be told from."""
-        return [row.label for row in self.rows if row.may_lead]
 
     @property
     def wins(self) -> int:
@@ -230,14 +225,8 @@ def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None)
 
 def _memory_ratio(contest: ContestJudgement, label: str, baseline: str | None) -> float | None:
     ours, theirs = map(contest.cell_of, (label, baseline))
-    peaks = [_peak_bytes(row.record) if row else None for row in (ours, theirs)]
+    peaks = [row.record.peak_bytes if row else None for row in (ours, theirs)]
     return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
-
-
-def _peak_bytes(record: Record) -> int | None:
-    if record.memory is None:
-        return None
-    return record.memory.peak_device_bytes if record.cell.device.is_cuda else record.memory.peak_resident_bytes
 
 
 def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:

@@ -606,6 +606,13 @@ class Record(Frozen):
         return known is not None and latency is not None and known.is_far_below(latency.median_ms)
 
     @property
+    def peak_bytes(self) -> int | None:
+        """Return the peak memory of its device, with the share of CUDA itself. On a CPU it is resident memory."""
+        if self.memory is None:
+            return None
+        return self.memory.peak_device_bytes if self.cell.device.is_cuda else self.memory.peak_resident_bytes
+
+    @property
     def phases_until_first_answer(self) -> list[Phase]:
         """Return all phases except the calls that a build needed after its first answer."""
         return [phase for phase in self.phases if phase.name != SETTLE]

@@ -113,7 +113,7 @@ def _attention_row(record: Record) -> Row:
         "backward_mean_ms": backward.mean_ms if backward else None,
         "backward_std_ms": backward.std_ms if backward else None,
         "total_mean_ms": latency.mean_ms if latency else None,
-        "peak_memory_mb": _peak_mib(record),
+        "peak_memory_mb": None if record.peak_bytes is None else record.peak_bytes / MEBIBYTE,
         "status": "OOM" if record.status is Status.OOM else record.status.value,
     }
 
@@ -133,14 +133,6 @@ def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tup
 def _median_ms(record: Record | None) -> float | None:
     """Return the median of a cell with right outputs."""
     return record.latency.median_ms if record and record.status is Status.OK and record.latency else None
-
-
-def _peak_mib(record: Record) -> float | None:
-    """Return the peak of the device's memory, which CUDA's own share is part of; on a CPU that of resident memory."""
-    if record.memory is None:
-        return None
-    peak = record.memory.peak_resident_bytes if not record.cell.device.is_cuda else record.memory.peak_device_bytes
-    return None if peak is None else peak / MEBIBYTE
 
 
 def csv_text(rows: Sequence[Row]) -> str:
