@@ -19,7 +19,7 @@ def report_of(store: Store) -> Report:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
     report = Report(
         run_id=store.root.resolve().name,
-        created_at=store.created_at or min(filter(None, (record.started_at for record in measured)), default=""),
+        created_at=store.created_at,
         complete=is_complete(store),
         planned=len(store.planned),
         command=store.command,

@@ -170,8 +170,8 @@ class Store:
 
     @property
     def created_at(self) -> str:
-        """Return when the run began, or nothing if an older version began it."""
-        return str(self._read_plan().get("created_at", ""))
+        """Return when the run began."""
+        return str(self._read_plan()["created_at"])
 
     @property
     def planned(self) -> list[str]:

@@ -49,21 +49,11 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        if (folder / "load.py").is_file():
-            raise UsageError(
-                f"{folder} has no {DESCRIPTION} that can be read: an earlier Bakeoff wrote it. Export the run again "
-                "with this one (bakeoff export RUN --out FOLDER), or use its load.py"
-            ) from None
         raise UsageError(f"{folder} is no folder that `bakeoff export` wrote: {first_line(error)}") from None
     if description.get("format") != FORMAT:
         raise UsageError(
             f"{folder} was exported by another version of Bakeoff: export the run again with this one "
             "(bakeoff export RUN --out FOLDER), or use its load.py"
-        )
-    if "answer" not in description.get("call", {}):
-        raise UsageError(
-            f"{folder} does not say how the model is called, because an earlier Bakeoff measured the run: measure it "
-            "again with this one and export it, or use load.py"
         )
     return description
 
