@@ -21,8 +21,9 @@ from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker import precision, tolerance
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.part_sources import sources_of
-from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, copied, floats
+from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, floats
 from bakeoff.measuring.worker.profiling import announcing
+from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess, is_below

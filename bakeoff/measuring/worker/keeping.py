@@ -26,8 +26,9 @@ from bakeoff.measuring.messages import KeepModules
 from bakeoff.measuring.worker import evaluating, precision, sampling
 from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker.blaming import Builder, relative_error, searched_model
-from bakeoff.measuring.worker.parts import Part, copied, floats
+from bakeoff.measuring.worker.parts import Part, floats
 from bakeoff.measuring.worker.simulation import emulate_quantisation
+from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.blame import Kept, KeptSet, Variant

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bakeoff.measuring.worker.parts import TENSOR, Form, OneOperator, Part, copied, is_assertion
+from bakeoff.measuring.worker.parts import TENSOR, Form, OneOperator, Part, exported, is_assertion
 from bakeoff.records.package import PACKAGE
 
 
@@ -204,10 +204,7 @@ def of_graph(part: Part, dtype: torch.dtype) -> str:
     """Return the graph that torch.export traces, as a module of plain operators."""
     if isinstance(part.module, OneOperator):
         raise NotWritten
-    given = part.given(dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        program = torch.export.export(part.module, copied(given).args, dict(copied(given).kwargs))
-    graph = program.module(check_guards=False)
+    graph = exported(part, dtype)
     lines = ["class Model(torch.nn.Module):", "    def __init__(self):", "        super().__init__()"]
     renamed: dict[str, str] = {}
     for node in graph.graph.nodes:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.worker.float64 import KeepFloat64
 from bakeoff.measuring.worker.loading import is_cast
+from bakeoff.measuring.worker.understanding import copied
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
 
@@ -259,15 +260,20 @@ def along_depth(part: Part, enough: int, at_most: int) -> list[CallOf]:
     return [call for call in chosen if not call.passes_on]
 
 
+def exported(part: Part, dtype: torch.dtype) -> torch.fx.GraphModule:
+    """Return the graph of a part. Raises what torch.export raises."""
+    given = part.given(dtype)
+    with torch.inference_mode(False), torch.no_grad():
+        program = torch.export.export(part.module, copied(given).args, dict(copied(given).kwargs))
+    return program.module(check_guards=False)
+
+
 def operators_of(part: Part, dtype: torch.dtype) -> list[Part]:
     """Return the operators of a module's own code, and not of its children, with the inputs that each gets in float64.
 
     Raises what torch.export raises.
     """
-    given = part.given(dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        program = torch.export.export(part.module, copied(given).args, dict(copied(given).kwargs))
-    graph = copy.deepcopy(program.module(check_guards=False)).double()
+    graph = copy.deepcopy(exported(part, dtype)).double()
     interpreter = Recorder(graph)
     own = copied(part.inputs)
     with torch.no_grad(), KeepFloat64(widens_16_bits=True):
@@ -359,8 +365,3 @@ def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor.to(dtype, copy=True)
     largest = torch.finfo(dtype).max
     return torch.where(is_mask, tensor.clamp(-largest, largest), tensor).to(dtype)
-
-
-def copied(inputs: Inputs) -> Inputs:
-    """Return the inputs with tensors of their own, since a part may write into them."""
-    return inputs.map(lambda tensor: tensor.clone())
