@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.5.0"
+SCHEMA_VERSION = "3.6.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -569,6 +569,7 @@ class Record(Frozen):
     memory: Memory | None = None
     placement: Placement | None = None
     roofline: Roofline | None = None
+    no_floor: str = ""  # why there is no roofline, where the ceilings that it needs were not measured
     precision_in_force: dict[str, JsonValue] = Field(default_factory=dict)  # every switch that bears on it, as it stood
     settings: dict[str, JsonValue] = Field(default_factory=dict)  # what else was in force: threads, options
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used

@@ -124,7 +124,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
     nominal, left = machine.tensor_core_rates(contest), left_early(contest)
     parts = [
         pays(contest),
-        f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else "",
+        f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else no_floor(contest),
         *floor.sentences(contest),
         f"Tensor cores: {nominal}." if nominal else "",
         f"{left}." if left else "",
@@ -179,6 +179,12 @@ def not_reached(judgement: Judgement) -> list[str]:
     """Return the labels of the cells that the run had no time for before its budget was over or it was interrupted."""
     reached = (record.cell.label for record in judgement.report.records if record.status is Status.NOT_REACHED)
     return list(dict.fromkeys(reached))
+
+
+def no_floor(contest: ContestJudgement) -> str:
+    """Say why the run could not measure what a floor is made of, or nothing."""
+    why = next((cell.record.no_floor for cell in contest.cells if cell.record.no_floor), "")
+    return f"No floor: {why}." if why else ""
 
 
 def left_early(contest: ContestJudgement) -> str:

@@ -77,6 +77,7 @@ def _answer(contests: Sequence[ContestJudgement]) -> str:
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:
+    remarks = sentences.pays(contest), sentences.no_floor(contest), *sentences.builds_made_elsewhere(contest)
     parts = [
         f'## <a id="{anchor(number)}"></a>{escape(contest.title)}',
         items(further_answers.sentences(contest)),
@@ -84,7 +85,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         escape(sentences.paragraph(contest)),
         _cells(contest),
         _doubts(contest),
-        " ".join(map(escape, filter(None, [sentences.pays(contest), *sentences.builds_made_elsewhere(contest)]))),
+        " ".join(map(escape, filter(None, remarks))),
     ]
     return "\n\n".join(part for part in parts if part)
 

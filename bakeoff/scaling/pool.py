@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
+from bakeoff.measuring.controller.contests import add_floors
 from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.server_start import command_of, temporary_folder
@@ -166,6 +167,7 @@ class Pool:
                         self._hand(controller, next_order(controller.place))
             for contest in schedule.waiting:
                 end_all(contest, "no place is left where a controller starts", store, progress)
+            add_floors(store)
             store.forget_builds({cell.build_id for cell in cells})
 
     def _start(self, place: Place) -> None:

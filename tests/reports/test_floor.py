@@ -1,10 +1,17 @@
 """What keeps cells of a decode step from the floor, as every output says it."""
 
+import io
+from pathlib import Path
+
+from rich.console import Console
+
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Kernel, KernelTimes, Record
 from bakeoff.reports import floor
 from bakeoff.reports.markdown import to_markdown
-from tests.reports.samples import bursts, cell, judged, ok, report, roofline
+from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.terminal import print_report
+from tests.reports.samples import bursts, cell, judged, ok, once, report, roofline
 
 
 def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "decode") -> Record:
@@ -42,3 +49,11 @@ def test_a_report_tells_it_below_the_floor_and_escapes_names() -> None:
     text = to_markdown(judged([step("inductor", 0.3, 0.28)]))
     assert text.index("Floor: ") < text.index("- inductor reaches 50 % of the floor")
     assert "gemv<at" not in text
+
+
+def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
+    judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
+    written = io.StringIO()
+    print_report(judgement, Console(file=written, width=100), "run")
+    for text in (written.getvalue(), to_short_markdown(judgement, Path("run"), []), to_markdown(judgement)):
+        assert text.count("No floor: scripted: no time.") == 1

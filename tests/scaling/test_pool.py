@@ -16,10 +16,11 @@ from bakeoff.planning.places import places_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.schema import Ceilings, Cell, Record, Report, Status, Work
 from bakeoff.records.store import Store
 from bakeoff.scaling import pool
 from bakeoff.scaling.pool import Pool, end_all, expected_seconds, slower_places
+from tests.reports.samples import constant, ok
 from tests.support.measuring import Silent, measure
 
 SIZES = {"batch": ("1", "2", "3")}
@@ -148,6 +149,20 @@ def test_contests_that_no_place_is_left_for_end_with_that_reason(tmp_path: Path)
     assert [(each.status, each.reason) for each in store.records()] == [
         (Status.CRASH, "no place is left where a controller starts")
     ]
+
+
+def test_a_floor_whose_ceilings_another_place_measured_later_is_given_at_the_end(tmp_path: Path) -> None:
+    request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",))
+    contests = plan(request)
+    (cell,) = cells_of(contests)
+    store = Store.create(tmp_path / "run", request, [cell.id], "test")
+    store.keep_facts(cell.reference_id, Work(flops=10, bytes_moved=10))
+    store.save(ok(cell, constant([1.0] * 6)).model_copy(update={"no_floor": "scripted: no time"}))
+    store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e9, bytes_per_s=1e9))
+    with Pool([], request, contests) as each:
+        each.measure(store, Silent())
+    (record,) = store.records()
+    assert record.roofline and not record.no_floor
 
 
 def test_a_slower_place_is_named_with_the_work_that_it_is_slower_at() -> None:

@@ -220,12 +220,13 @@ class GrowingRecord:
         return self._setup.store.facts(self._cell.reference_id, ModelTraits)
 
 
-def with_roofline(record: Record, store: Store) -> Record:
-    """Return the record with what the machine could do at best, where that is known by now."""
+def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record:
+    """Return the record with what the machine could do at best, or with why that is not known."""
     cell, latency = record.cell, record.latency
     work, ceilings = store.facts(cell.reference_id, Work), store.ceilings(cell.device, products_of(cell))
     of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
-    return record.model_copy(update={"roofline": of_roofline})
+    no_floor = no_ceilings if work and latency and not ceilings else ""
+    return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
 
 
 def _measured_further(live: LiveProcess) -> dict[str, Any]:

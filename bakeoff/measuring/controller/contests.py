@@ -18,8 +18,10 @@ from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import USUAL_CEILINGS_S, Step, likely_to_run
 from bakeoff.records.schema import Memory, Record, Status
-from bakeoff.records.store import UnfinishedContest
+from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
+
+NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
 
 
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
@@ -102,13 +104,18 @@ def _measure_ceilings_last(run: RunContext, cells: Sequence[PlannedCell]) -> Non
     if all(run.store.ceilings(planned.cell.device, products_of(planned.cell)) for planned in cells):
         return
     left_s = run.time_plan.contest_ends_s - run.machine.now_s()
-    if left_s < USUAL_CEILINGS_S:
-        run.store.note(f"no floor for {cells[0].cell.contest_id}: --budget left no time to measure what it needs")
-        return
-    _measure_ceilings(run, cells, left_s, may_measure=True)
+    _measure_ceilings(run, cells, left_s, may_measure=left_s >= USUAL_CEILINGS_S)
     for record in run.store.records([planned.cell.id for planned in cells]):
         if record.latency:
-            run.store.save(with_roofline(record, run.store))
+            why = NO_TIME_FOR_CEILINGS if left_s < USUAL_CEILINGS_S else ""
+            run.store.save(with_roofline(record, run.store, why))
+
+
+def add_floors(store: Store) -> None:
+    """Give a floor to each cell whose ceilings were measured after its contest, by another one or at another place."""
+    for record in store.records():
+        if record.no_floor:
+            store.save(with_roofline(record, store, record.no_floor))
 
 
 def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> MetricsSetup | None:
