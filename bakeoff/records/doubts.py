@@ -96,6 +96,7 @@ class InputsNotWritten(Frozen):
 
     kind: Literal["inputs not written"] = "inputs not written"
     names: tuple[str, ...]  # such as `input 0`
+    are_converted: bool = False  # the mode copies images into channels_last memory, and a call gets these copies
 
 
 class DecidedByRounding(Frozen):

@@ -209,9 +209,13 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 "other inputs this build may answer wrongly, and it does less work than the model"
             )
         case record_doubts.InputsNotWritten():
+            why = (
+                ". The mode copies images into channels_last memory, unless they are in it already, and calls write "
+                "into the copies"
+            )
             return (
                 f"does not write the change into its inputs that the model makes ({listed(first(doubt.names))}): a "
-                "caller that reads them afterwards sees other values"
+                f"caller that reads them afterwards sees other values{why if doubt.are_converted else ''}"
             )
         case record_doubts.Growing():
             return (

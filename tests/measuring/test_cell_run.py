@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import ThroughputContradicted, TwoSpeeds, cells_of
-from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall, wrong_outputs
+from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
+from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
-from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.doubts import InputsNotWritten, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Extent, Placement, Record, Status, WarmUp
+from bakeoff.records.schema import Extent, Memory, Placement, Record, Status, WarmUp
+from bakeoff.records.traits import NO_TRAITS
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
@@ -274,3 +277,23 @@ def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, 
     assert wrong_outputs(check.model_copy(update={"rmse": 0.0, "allclose": True})).kind == "nothing to compare"
     assert wrong_outputs(check, "wrong in its process 2").sentence == "wrong in its process 2: as it was"
     assert wrong_outputs(check, "wrong in its process 2").sort == wrong_outputs(check, "wrong in its process 3").sort
+
+
+@pytest.mark.parametrize("settings", [{"threads": 2}, {"threads": 2, "memory_format": "channels_last"}])
+def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_that_reason(
+    settings: dict[str, JsonValue],
+) -> None:
+    ready = Ready(
+        accuracy=accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}),
+        settle=None,
+        warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+        placement=None,
+        memory=Memory(),
+        precision_in_force={},
+        settings=settings,
+        versions={},
+        caveat="",
+        reference_type="float64",
+    )
+    doubts = doubts_of_ready(ready, NO_TRAITS)
+    assert doubts == [InputsNotWritten(names=("input 0",), are_converted="memory_format" in settings)]

@@ -387,6 +387,12 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             "afterwards sees other values",
         ),
         (
+            InputsNotWritten(names=("input 0",), are_converted=True),
+            "does not write the change into its inputs that the model makes (input 0): a caller that reads them "
+            "afterwards sees other values. The mode copies images into channels_last memory, unless they are in it "
+            "already, and calls write into the copies",
+        ),
+        (
             OtherWidths(outputs=("output[1] as int32 in place of int64",)),
             "returns output[1] as int32 in place of int64, with the right values: cast it where your code needs the "
             "type",

@@ -310,7 +310,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
     if ready.accuracy.unwritten_inputs:
-        doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs)))
+        converted = ready.settings.get("memory_format") == "channels_last"
+        doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
     if traits.grows:
         doubts.append(Growing(names=traits.grows))
     if traits.depends_on_rounding:
