@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, TIE_MARGIN, Relation, is_apart, is_decided, relation
 from bakeoff.judging.fit import Fit, rounded_ms
-from bakeoff.judging.intervals import around, half_width_of, median_interval, ratio_of_sums, student_half_width
+from bakeoff.judging.intervals import (
+    around,
+    half_width_of,
+    interval_of_sum,
+    median_interval,
+    ratio_of_sums,
+    student_half_width,
+)
 from bakeoff.judging.precisions import ranks_of
 from bakeoff.records.schema import AroundCall, Interval, Ratio, Record
 
@@ -119,11 +126,12 @@ def judge_end_to_end(
         name = record.cell.label
         over = _ratio(name, baseline, own, known, fit) if baseline in own and baseline is not None else None
         parts = [own[name], *known]
+        total_ms = sum(part.ms for part in parts)
         rows.append(
             WholeRequest(
                 name,
-                rounded_ms(sum(part.ms for part in parts)),
-                _sum_interval(parts),
+                rounded_ms(total_ms),
+                interval_of_sum(total_ms, [(1.0, part.ms, part.ci95) for part in parts]),
                 over,
                 ranks[name],
             )
@@ -163,16 +171,6 @@ def _pooled(name: str, calls: Sequence[AroundCall]) -> Step | None:
 
 def _model(label: str, fit: Fit) -> Step:
     return Step(MODEL, fit.latency_ms[label], fit.latency_ci95_ms(label))
-
-
-def _sum_interval(parts: Sequence[Step]) -> Interval | None:
-    """Return the interval of a sum: distances to the ends of independent intervals add up as squares."""
-    ends = [(part.ms - part.ci95.low, part.ci95.high - part.ms) for part in parts if part.ci95]
-    if len(ends) < len(parts):
-        return None
-    total = sum(part.ms for part in parts)
-    below, above = (math.hypot(*each) for each in zip(*ends, strict=True))
-    return Interval(low=max(total - below, 0.0), high=total + above)
 
 
 def _ratio(fast: str, slow: str, own: dict[str, Step], stages: Sequence[Step], fit: Fit) -> Ratio:

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation, PrecisionJudgement
 from bakeoff.judging.decision import Relation, is_apart, relation
+from bakeoff.judging.intervals import interval_of_sum
 from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
-from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio
+from bakeoff.records.schema import DECODE, PREFILL, Ratio
 
 
 def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgement]:
@@ -101,14 +102,9 @@ def _is_judged(cell: CellJudgement) -> bool:
 def combined(first: Ratio, further: Ratio, share: float) -> Ratio:
     """Return the ratio of two sums of which the faster one's first part has this share."""
     value = share * first.value + (1 - share) * further.value
-    interval = None
-    if first.ci95 and further.ci95:
-        below = math.hypot(share * (first.value - first.ci95.low), (1 - share) * (further.value - further.ci95.low))
-        above = math.hypot(share * (first.ci95.high - first.value), (1 - share) * (further.ci95.high - further.value))
-        interval = Interval(low=max(value - below, 1e-9), high=value + above)
     return Ratio(
         value=value,
-        ci95=interval,
+        ci95=interval_of_sum(value, [(share, first.value, first.ci95), (1 - share, further.value, further.ci95)]),
         paired=first.paired and further.paired,
         processes=min(first.processes, further.processes),
     )

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -114,6 +114,18 @@ def half_width_of(interval: Interval | None) -> float | None:
     return math.log(interval.high / interval.low) / 2 if interval and interval.low > 0 else None
 
 
+def interval_of_sum(value: float, parts: Sequence[tuple[float, float, Interval | None]]) -> Interval | None:
+    """Return the interval of a sum: distances to the ends of independent intervals add up as squares.
+
+    Each part has a weight, a value and its interval. Return None where a part has no interval.
+    """
+    reaches = [(weight * (part - ends.low), weight * (ends.high - part)) for weight, part, ends in parts if ends]
+    if len(reaches) < len(parts):
+        return None
+    below, above = (math.hypot(*each) for each in zip(*reaches, strict=True))
+    return Interval(low=max(value - below, 1e-9), high=value + above)
+
+
 def ratio_of_sums(
     fast: Sequence[float],
     slow: Sequence[float],
@@ -133,6 +145,15 @@ def ratio_of_sums(
         else:
             reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (level or 0.0))
     return sum(slow) / sum(fast), reach
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one of these spans lasted. They may overlap."""
+    total, reached = 0.0, -math.inf
+    for begun, ended in sorted(spans):
+        total += max(0.0, ended - max(begun, reached))
+        reached = max(reached, ended)
+    return total
 
 
 def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:

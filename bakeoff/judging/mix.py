@@ -8,7 +8,7 @@ Medicine 27, 2008). What a ratio allows to say is decided as in a single contest
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
 from bakeoff.judging.doubts import Doubt, NarrowLead, NotToldApart, Undecided
 from bakeoff.judging.fit import rounded_ms
-from bakeoff.judging.intervals import around, half_width_of, ratio_of_sums
+from bakeoff.judging.intervals import around, half_width_of, interval_of_sum, ratio_of_sums
 from bakeoff.judging.precisions import ranks_of
 from bakeoff.records.schema import Interval, Ratio, Record
 
@@ -195,19 +195,9 @@ def _parts_ms(label: str, sizes: Sequence[MixSize]) -> list[float]:
 
 
 def _interval(row: MixRow, sizes: Sequence[MixSize]) -> Interval | None:
-    intervals = [size.contest.fit.latency_ci95_ms(row.label) for size in sizes]
-    latencies_ms = [size.contest.fit.latency_ms[row.label] for size in sizes]
-
-    def reach(distance: Callable[[Interval, float], float]) -> float | None:
-        known = [distance(each, ms) for each, ms in zip(intervals, latencies_ms, strict=True) if each]
-        if len(known) < len(sizes):
-            return None
-        return math.hypot(*(size.weight * each for size, each in zip(sizes, known, strict=True)))
-
-    below, above = reach(lambda each, ms: ms - each.low), reach(lambda each, ms: each.high - ms)
-    if row.mean_ms is None or below is None or above is None:
-        return None
-    return Interval(low=max(row.mean_ms - below, 0.0), high=row.mean_ms + above)
+    fits = [(size.weight, size.contest.fit) for size in sizes]
+    parts = [(weight, fit.latency_ms[row.label], fit.latency_ci95_ms(row.label)) for weight, fit in fits]
+    return None if row.mean_ms is None else interval_of_sum(row.mean_ms, parts)
 
 
 def _ratio(fast: MixRow, slow: MixRow, sizes: Sequence[MixSize]) -> Ratio:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Ratio
 
 COMPILED = "inductor"
 """The configuration that sweeps compare with eager where they ask what compiling is worth: torch.compile's default."""
@@ -34,15 +34,15 @@ def latency(row: CellJudgement) -> Value | None:
 
 def speedup(row: CellJudgement) -> Value | None:
     """Return the speed-up over the baseline of its contest."""
-    ratio = row.speedup
-    if ratio is None:
-        return None
-    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
+    return _value_of(row.speedup)
 
 
 def over_own_build(row: CellJudgement) -> Value | None:
     """Return how many times as long a call of a dynamic build takes as one of the build for its size alone."""
-    ratio = row.over_own_build
+    return _value_of(row.over_own_build)
+
+
+def _value_of(ratio: Ratio | None) -> Value | None:
     if ratio is None:
         return None
     return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))

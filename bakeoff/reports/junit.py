@@ -1,13 +1,13 @@
 """JUnit's XML, which CI systems show as tests: one test case for each cell."""
 
 import contextlib
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from xml.etree import ElementTree
 
 from bakeoff.judging.compare import CellChange, Comparison, Outcome
+from bakeoff.judging.intervals import covered
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.text import visible
@@ -105,11 +105,7 @@ def _elapsed_s(records: Iterable[Record]) -> float:
         with contextlib.suppress(ValueError):  # an older report, or another program's, does not tell when
             began_s = datetime.fromisoformat(record.started_at).timestamp()
             spans.append((began_s, began_s + record.elapsed_s))
-    total_s, until_s = 0.0, -math.inf
-    for began_s, ended_s in sorted(spans):
-        total_s += max(0.0, ended_s - max(began_s, until_s))
-        until_s = max(until_s, ended_s)
-    return max(total_s, longest_s)
+    return max(covered(spans), longest_s)
 
 
 def _count(suite: ElementTree.Element, elapsed_s: float) -> None:

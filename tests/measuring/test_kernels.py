@@ -2,6 +2,7 @@
 
 import pytest
 
+from bakeoff.judging.intervals import covered
 from bakeoff.measuring.worker import kernels
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.records.device import CPU
@@ -28,7 +29,7 @@ def test_only_the_longest_kernels_are_kept() -> None:
     [([], 0.0), ([(1, 3), (2, 5)], 4.0), ([(4, 5), (0, 1)], 2.0), ([(0, 9), (1, 2), (3, 4)], 9.0)],
 )
 def test_time_is_covered_once(spans: list[tuple[float, float]], expected: float) -> None:
-    assert kernels.covered(spans) == expected
+    assert covered(spans) == expected
 
 
 def test_nothing_traced_is_nothing_known() -> None:

@@ -4,9 +4,10 @@ A trace slows the host down, but not what runs on the GPU. So only times on the 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bakeoff.backends.base import Compiled
+from bakeoff.judging.intervals import covered
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Kernel, KernelTimes
@@ -51,12 +52,3 @@ def summed(events: Sequence[Traced], calls: int) -> KernelTimes | None:
         longest=[Kernel(name=name, share=times_us[name] / total_us) for name in longest],
         calls=calls,
     )
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one of these spans lasted. Kernels on several streams overlap."""
-    total, reached = 0.0, float("-inf")
-    for begun, ended in sorted(spans):
-        total += max(0.0, ended - max(begun, reached))
-        reached = max(reached, ended)
-    return total
