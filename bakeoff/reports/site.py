@@ -13,7 +13,7 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.text import again, one_line
 from bakeoff.reports import doubt_sentences, headline, machine, sentences
 from bakeoff.reports.history import moment
-from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.markdown import table_of
 from bakeoff.reports.page import Index, site_to_page, to_page
 from bakeoff.reports.tables import Column, Surface
 
@@ -122,22 +122,17 @@ def _pages_in(out: Path) -> dict[str, Path]:
 
 def to_index(runs: Sequence[PublishedRun]) -> str:
     """Return the page that lists the answers of all runs, which can be searched and sorted without a network."""
-    rows = [IndexRow(contest, run) for run in runs for contest in run.judgement.contests]
-    return site_to_page(Index(rows, COLUMNS), runs, _history(runs), CONTEST, SURE)
+    return site_to_page(Index(_rows(runs), COLUMNS), runs, _history(runs), CONTEST, SURE)
+
+
+def _rows(runs: Sequence[PublishedRun]) -> list[IndexRow]:
+    return [IndexRow(contest, run) for run in runs for contest in run.judgement.contests]
 
 
 def to_card(judgements: Sequence[Judgement]) -> str:
-    """Return a section for the model card: what is fastest where, and how that was measured."""
-    rows = [
-        [
-            escape(contest.title),
-            escape(machine.devices(judgement.report)),
-            *map(escape, (headline.candidates(contest), headline.value(contest), headline.speedup(contest))),
-            escape(headline.certainty(contest)),
-        ]
-        for judgement in judgements
-        for contest in judgement.contests
-    ]
+    """Return a section for the model card: what is best where, and how that was measured."""
+    rows = _rows([PublishedRun(judgement, "") for judgement in judgements])
+    *columns, _ = COLUMNS  # a text tells the days
     days = sorted({judgement.report.created_at[:10] for judgement in judgements})
     commands = dict.fromkeys(
         f"`{one_line(command)}`" for judgement in judgements for command in again(judgement.report.command)
@@ -146,8 +141,8 @@ def to_card(judgements: Sequence[Judgement]) -> str:
         "\n\n".join(
             [
                 "## Inference speed",
-                table(["what", "machine", "fastest", "measured", "speed-up", "how sure"], rows, "lllrrl"),
-                "Unless it says otherwise, what is fastest passed a check against the model in float64. Builds were "
+                table_of(columns, rows),
+                "Unless it says otherwise, the best passed a check against the model in float64. Builds were "
                 f"measured in turns with Bakeoff, {' to '.join(dict.fromkeys([days[0], days[-1]]))}.",
                 "To measure it again:\n\n" + "\n".join(f"- {command}" for command in commands),
             ]

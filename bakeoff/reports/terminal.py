@@ -460,19 +460,25 @@ def print_table_over_sizes(table_over_sizes: TableOverSizes[Any], console: Conso
     console.print(Text(one_line(table_over_sizes.title), style="bold"), soft_wrap=True)
     console.print(Text(f"{table_over_sizes.finding}. {table_over_sizes.note}"), highlight=False)
     columns = shown_in(Surface.TERMINAL, table_over_sizes.columns, table_over_sizes.rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    for column in columns:
-        table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")
-    for row in table_over_sizes.rows:
-        cells = ((column.text_of(row), column.interval_of(row)) for column in columns)
-        table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
-    console.print(table)
+    console.print(_values(columns, table_over_sizes.rows))
     for row in table_over_sizes.rows:
         for column in columns:
             if note := column.note_of(row):
                 subject = f"{columns[0].text_of(row)}, {column.heading} {column.text_of(row)}"
                 print_wrapped(console, "~ ", subject, note)
     console.print()
+
+
+def _values(columns: Sequence[Column[T]], rows: Sequence[T]) -> Table:
+    """Return a table of values, with their intervals below them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for column in columns:
+        justify, overflow = ("left", "fold") if column.is_text else ("right", "ellipsis")
+        table.add_column(Text(heading_of(column)), justify=justify, overflow=overflow, no_wrap=not column.is_text)  # type: ignore[arg-type]
+    for row in rows:
+        cells = ((column.text_of(row), column.interval_of(row)) for column in columns)
+        table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
+    return table
 
 
 FAILURES_SHOWN = 12
@@ -483,7 +489,7 @@ def print_suite(suite: Suite, console: Console) -> None:
     """Print the table of backends, what its numbers are, and what failed."""
     console.print(Text(suite_report.title(suite), style="bold"), soft_wrap=True)
     console.print(Text(f"{suite_report.finding(suite)}."), highlight=False)
-    console.print(_suite_table(suite))
+    console.print(_values(shown_in(Surface.TERMINAL, suite_report.columns_of(suite), suite.rows), suite.rows))
     for note in suite_report.notes(suite):
         print_wrapped(console, "- ", note)
     for failures in suite.failures[:FAILURES_SHOWN]:
@@ -491,14 +497,3 @@ def print_suite(suite: Suite, console: Console) -> None:
     if further := suite.failures[FAILURES_SHOWN:]:
         print_wrapped(console, "x ", f"and {counted(len(further), 'more reason')}, which the report has")
     console.print()
-
-
-def _suite_table(suite: Suite) -> Table:
-    columns = shown_in(Surface.TERMINAL, suite_report.columns_of(suite), suite.rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    for column in columns:
-        justify, overflow = ("left", "fold") if column.is_text else ("right", "ellipsis")
-        table.add_column(Text(heading_of(column)), justify=justify, overflow=overflow, no_wrap=not column.is_text)  # type: ignore[arg-type]
-    for row in suite.rows:
-        table.add_row(*(column.text_of(row) for column in columns))
-    return table
