@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 
 from pydantic import Field
 from rich import box
@@ -13,6 +12,7 @@ import bakeoff
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.measuring.controller.environment import git_state
+from bakeoff.measuring.versions import versions_of
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.package import checkout
 from bakeoff.records.schema import Frozen
@@ -115,10 +115,7 @@ def backends_table(listed: Iterable[ListedBackend]) -> Table:
 
 def installed(library: str) -> str | None:
     """Return the version of a package in the environment that runs Bakeoff, or None."""
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
+    return versions_of([library]).get(library)
 
 
 def _best_modes(backend: Backend) -> list[str]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bakeoff.records.errors import BakeoffError, UsageError, first_line
+from bakeoff.records.errors import BakeoffError, UsageError, chain_of, first_line
 from bakeoff.records.package import import_statement
 
 Facts = dict[str, Any]
@@ -63,19 +63,9 @@ def naming_torchvision(model: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, RuntimeError) as error:
-        if (cause := _of_torchvision(error)) is None:
+        if (cause := next((each for each in chain_of(error) if "torchvision::" in str(each)), None)) is None:
             raise
         raise torchvision_of_another_torch(model, cause) from error
-
-
-def _of_torchvision(error: BaseException) -> BaseException | None:
-    """Return the error of torchvision among the causes of this one."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if "torchvision::" in str(cause):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
 
 
 def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError:

@@ -9,7 +9,7 @@ BakeoffError            an error that is shown as one line, never as a traceback
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 FILES_LACK = (errno.EMFILE, errno.ENFILE)
 """The errors of a process, or of a machine, that may not open any more files."""
@@ -38,6 +38,14 @@ class NotServed(BakeoffError):
 def first_line(error: object) -> str:
     """Return the first line of the message that is not empty, or else the name of the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and each one that it came from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def os_reason(error: OSError) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from bakeoff.measuring.nvml import handle, nvml
 from bakeoff.records.device import Device
-from bakeoff.records.schema import DRIVERS_ACCOUNT
+from bakeoff.records.schema import DRIVERS_ACCOUNT, Memory
 
 
 def peak_resident_bytes() -> int | None:
@@ -48,6 +48,15 @@ class DeviceMemory:
             if library is not None and self.index is not None:
                 used = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
                 self._used_before = max(0, used - own_bytes)
+
+    def peaks(self, artifact_bytes: int | None = None) -> Memory:
+        """Return the most memory that this process has taken so far, of the host and of the device."""
+        return Memory(
+            peak_resident_bytes=peak_resident_bytes(),
+            peak_device_bytes=self.peak_bytes,
+            device_bytes_source=self.source or None,
+            artifact_bytes=artifact_bytes,
+        )
 
     def sample(self) -> None:
         with nvml() as library:

@@ -70,7 +70,7 @@ from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
+from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 
 Outputs = tuple["torch.Tensor", ...]
@@ -184,11 +184,7 @@ def compute(
             computed.kept_at,
         ).save(path, job.known if shared and exact is shared.outputs else None)
     device_memory.sample()
-    size = Memory(
-        peak_resident_bytes=memory.peak_resident_bytes(),
-        peak_device_bytes=device_memory.peak_bytes,
-        device_bytes_source=device_memory.source or None,
-    )
+    size = device_memory.peaks()
     is_alike = traits.begins_alike and not known.probes
     if file and is_alike and not (shared or kept) and computed.computed_in == "float64" and not computed.in_float32:
         kept_reference.keep(job.reference, file, size)

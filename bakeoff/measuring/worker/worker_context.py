@@ -53,7 +53,7 @@ from bakeoff.measuring.worker.understanding import AlikeCalls, copied
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.artifacts import folder_bytes
-from bakeoff.records.errors import FILES_LACK, BakeoffError, Unavailable, Unsupported, first_line, os_reason
+from bakeoff.records.errors import FILES_LACK, BakeoffError, Unavailable, Unsupported, chain_of, first_line, os_reason
 from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
@@ -209,12 +209,7 @@ class WorkerContext:
 
     def memory(self) -> Memory:
         # the caches of a worker that built ahead of time are gone with it
-        return Memory(
-            peak_resident_bytes=memory.peak_resident_bytes(),
-            peak_device_bytes=self.device_memory.peak_bytes,
-            device_bytes_source=self.device_memory.source or None,
-            artifact_bytes=folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache"),
-        )
+        return self.device_memory.peaks(folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache"))
 
 
 def tensors_not_taken(backend: Backend, model: LoadedModel) -> str:
@@ -302,14 +297,6 @@ def first_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and each one that it came from."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def unset_variable(error: BaseException) -> str:
