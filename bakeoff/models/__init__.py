@@ -86,7 +86,8 @@ def find(name: str) -> Family:
     if target := plug_ins(ENTRY_POINTS).get(name):
         return _of_distribution(name, target)
     if name.endswith(".py"):
-        _code_of(f"{name}:{option_for(name).rpartition(':')[2]}")  # says it where the file has none
+        if Path(name).is_file():
+            _code_of(f"{name}:{option_for(name).rpartition(':')[2]}")  # says it where the file has none
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
         from bakeoff.models.user import UserModel, can_import
