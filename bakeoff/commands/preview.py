@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import computed_field
 
 from bakeoff.commands.environments import with_interpreters
-from bakeoff.commands.run import on_this_machine
+from bakeoff.commands.run import on_this_machine, with_full_names
 from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.launcher import Launcher
@@ -44,6 +44,7 @@ class Preview(Frozen):
     cannot_run: dict[str, str]  # why, by label
     budget_s: float | None = None
     places: tuple[str, ...] = ()  # of a pool
+    keeps_other_builds: bool = False  # the cache has builds of other contests, perhaps of these models by other names
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -59,6 +60,8 @@ class Preview(Frozen):
             more = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
             more += f"; less if builds in the cache still fit: {', '.join(contest.cached)}" if contest.cached else ""
             yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)}{more})"
+        if self.keeps_other_builds:
+            yield "builds that the cache has of a model by another name are not looked for, and serve too if they fit"
         if self.cannot_run:
             yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.cannot_run.items())}"
         if any(contest.evaluated_by for contest in self.contests):
@@ -77,6 +80,7 @@ def preview(request: Request) -> Preview:
     """
     request = with_interpreters(request)
     plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
+    request = with_full_names(request, prepare=False)
     with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
         contests = plan(request)
@@ -116,6 +120,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         cannot_run={label: told for label, by_reason in refusals.items() if (told := _told_once(by_reason))},
         budget_s=request.budget.seconds if request.budget else None,
         places=request.devices if is_pool(request.devices) else (),
+        keeps_other_builds=not served.keys() <= {contest.title for contest in planned},
     )
 
 

@@ -61,7 +61,7 @@ def run(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
     )  # a wrong name is found before any process starts
     with _reserved(folder):
-        request = with_models_ready(request)
+        request = with_full_names(request, prepare=True)
         if request.cluster:
             return _run_on_cluster(request, folder, command, progress)
         return _run_here(request, folder, command, progress, budget_ends_s)
@@ -240,15 +240,16 @@ def places_here(request: Request) -> list[Place]:
     return places_of(request.devices, cores, physical_cores(cores))
 
 
-def with_models_ready(request: Request) -> Request:
-    """Return the request with the full name of each model, and have each model fetch what workers will load.
+def with_full_names(request: Request, prepare: bool) -> Request:
+    """Return the request with the full name of each model. With `prepare`, each fetches what workers will load.
 
     The full name of a model from a hub has the commit. So all cells, and a resumed run, measure the same weights.
     """
 
     def full_name(model: str) -> str:
         family = models.find(model)
-        family.prepare()
+        if prepare:
+            family.prepare()
         return family.name
 
     def named(names: Sequence[str]) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from bakeoff.commands.preview import Preview, preview_of
+from bakeoff import models
+from bakeoff.commands.preview import Preview, preview, preview_of
 from bakeoff.commands.run import _reserved_for_starts_s
 from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
+from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
@@ -50,7 +52,28 @@ def test_cells_are_named_that_may_start_from_a_build_in_the_cache() -> None:
     assert warm.contests[0].cached == ("eager",)
     assert "s; less if builds in the cache still fit: eager)" in next(warm.lines())
     fresh = preview_of(request.model_copy(update={"fresh": True}), [contest], absences)
-    assert "cache" not in "".join(fresh.lines())
+    assert not warm.keeps_other_builds and "cache" not in "".join(fresh.lines())
+    renamed = plan(request.model_copy(update={"models": ("conv",)}))
+    untold = preview_of(request, renamed, absences)
+    assert untold.contests[0].cached == () and "of a model by another name are not looked for" in "".join(
+        untold.lines()
+    )
+
+
+def test_a_model_of_a_hub_has_the_name_with_its_commit_by_which_its_builds_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = models.find
+
+    def of_hub(name: str) -> Family:
+        family = find(name.partition("@")[0].removeprefix("hub:"))
+        family.name = "hub:mlp@0123abc"
+        monkeypatch.setattr(family, "prepare", lambda: pytest.fail("a dry run fetches no weights"))
+        return family
+
+    monkeypatch.setattr(models, "find", of_hub)
+    told = preview(Request(models=("hub:mlp",), backends=("null",), devices=("cpu",)))
+    assert told.contests[0].title.startswith("hub:mlp@0123abc (")
 
 
 def test_what_cannot_run_is_told_with_every_reason_and_where_it_does() -> None:
