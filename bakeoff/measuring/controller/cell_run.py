@@ -406,11 +406,13 @@ class CellRun:
         return BuildFolder(self._setup.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
-        if self._live is not None:
+        """Stop its process, unless cells are measured one after the other."""
+        if self._live is not None and self._setup.interleaved:
             self._live.worker.pause()
 
     def resume(self) -> None:
-        if self._live is not None:
+        """Let its process go on, after it was stopped."""
+        if self._live is not None and self._setup.interleaved:
             self._live.worker.resume()
 
     def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:

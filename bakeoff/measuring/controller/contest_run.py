@@ -315,9 +315,9 @@ class ContestRun:
     def _visit(self, epoch: Epoch, alive: list[CellRun], cell_run: CellRun, step: Callable[[], None]) -> None:
         """Take a step of a cell that was stopped. It is taken out of those `alive` if it ends."""
         try:
-            self._resume(cell_run)
+            cell_run.resume()
             step()
-            self._pause(cell_run)
+            cell_run.pause()
         except CellEnded as ended:
             alive.remove(cell_run)
             if self._conclude_or_retry(cell_run, ended, alive):
@@ -390,7 +390,7 @@ class ContestRun:
             if going[0][1].only_checks:
                 self._go_on_ahead()
             for cell_run, last in going:
-                self._resume(cell_run)
+                cell_run.resume()
                 cell_run.begin_finish(last)
             others = [cell_run for cell_run, _ in going]
             for cell_run, last in going:
@@ -517,14 +517,6 @@ class ContestRun:
             if self._epoch is not None:
                 self._epoch.waiting += wanted
         cell_run.clear(keeps_build=record.status is Status.OK)
-
-    def _pause(self, cell_run: CellRun) -> None:
-        if self._run.interleaved:
-            cell_run.pause()
-
-    def _resume(self, cell_run: CellRun) -> None:
-        if self._run.interleaved:
-            cell_run.resume()
 
 
 def _bursts_of(group: int, cells: Sequence[CellRun]) -> list[list[Burst]]:

@@ -35,3 +35,4 @@ class ContestSetup:
     folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
     machine: Machine = field(default_factory=Machine)
     metrics: MetricsSetup | None = None  # None: nothing is evaluated
+    interleaved: bool = True  # all cells are alive together, and stopped while another one is measured

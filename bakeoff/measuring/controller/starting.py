@@ -318,8 +318,7 @@ class GroupStart:
             if self._end_if_late(cell_run, self._alive(besides=cell_run)):
                 self._starting.remove(starting)  # what was built before it has taken the time
                 continue
-            if self._run.interleaved:
-                cell_run.resume()  # one that was launched ahead is stopped
+            cell_run.resume()  # one that was launched ahead is stopped
             if cell_run.builds_alone:
                 self._hold_ahead()
             if self._try(starting, cell_run.begin_build):
@@ -351,7 +350,7 @@ class GroupStart:
             starting.loading_s = self._machine.now_s() - starting.launched_s
         elif starting.stage is Stage.BUILDING:
             starting.stage = Stage.BUILT
-            self._pause(starting.cell_run)
+            starting.cell_run.pause()
         else:
             self._end_warm_up(starting)
 
@@ -368,14 +367,13 @@ class GroupStart:
             return
         starting = built[0]
         starting.warm_up_begun_s = self._machine.now_s()
-        if self._run.interleaved:
-            starting.cell_run.resume()
+        starting.cell_run.resume()
         if self._try(starting, starting.cell_run.begin_warm_up):
             starting.stage = Stage.WARMING_UP
 
     def _end_warm_up(self, starting: Starting) -> None:
         cell_run = starting.cell_run
-        self._pause(cell_run)
+        cell_run.pause()
         self._starting.remove(starting)
         self._group.append(cell_run)
         warm_up_s = self._machine.now_s() - starting.warm_up_begun_s
@@ -401,7 +399,3 @@ class GroupStart:
                 self._epoch.is_full = True
             return False
         return True
-
-    def _pause(self, cell_run: CellRun) -> None:
-        if self._run.interleaved:
-            cell_run.pause()

@@ -11,19 +11,21 @@ import tempfile
 import time
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
 from bakeoff import backends, models
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime
+from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, program, reference
+from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.global_settings import few_threads
-from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
+from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
@@ -116,9 +118,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
         case messages.FindOpenAxes():
             messages.send(connection, open_axes.find(job.cell, assignment.cwd))
         case messages.ExportProgram():
-            precision.apply(job.cell.precision)
-            fast_path.apply(backends.create(job.cell.backend), job.cell)
-            program.export(job.cell, assignment.cwd, job.program)
+            export_program(job, assignment.cwd)
             messages.send(connection, messages.Packaged())
         case messages.MeasureCeilings():
             precision.apply(job.precision)
@@ -170,6 +170,19 @@ def measure_packaged(worker: WorkerContext) -> None:
     worker.await_turn()
     with worker.running(), worker.backend.load(sets[0], worker.context(sets)) as compiled:
         serve(worker, compiled, sets)
+
+
+def export_program(job: messages.ExportProgram, cwd: Path) -> None:
+    """Write a cell's model as a program of torch.export, with its weights, that torch loads without the model's source.
+
+    It takes and returns flat tensors, on the cell's device and in its precision.
+    """
+    precision.apply(job.cell.precision)
+    fast_path.apply(backends.create(job.cell.backend), job.cell)
+    module, sets = move_to_device(load(job.cell, cwd), job.cell)
+    with torch.no_grad():
+        program = torch.export.export(FlatModule(module, sets[0]), sets[0].tensors())
+    torch.export.save(program, job.program)
 
 
 def probe(lists_versions: bool) -> messages.TorchFacts:
