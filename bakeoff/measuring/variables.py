@@ -1,6 +1,7 @@
 """Which of a user's environment variables reach a worker. No other library is imported here."""
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Mapping
 
 from bakeoff.records.errors import UsageError
@@ -21,7 +22,12 @@ OF_LIBRARIES = frozenset({
 OF_LIBRARIES_PREFIXES = (
     "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
 )
-"""What libraries may read of a user's variables. It decides whether a build can be used again."""
+"""What libraries may read of a user's variables."""
+
+OF_SHELLS = frozenset({"PATH", "USER", "LOGNAME", "LANG", "LANGUAGE", "TERM", "SHELL", "VIRTUAL_ENV"})
+"""What differs between two terminals of one machine. No build depends on it, but on which tools `PATH` finds."""
+
+BUILD_TOOLS = ("cc", "gcc", "g++", "c++", "clang", "clang++", "ld", "nvcc", "ptxas")
 
 WITHHELD = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY", "TMPDIR", "TEMP", "TMP", "RANK", "WORLD_SIZE",
@@ -54,6 +60,14 @@ def is_withheld(name: str) -> bool:
 def variables_of_libraries(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `given` that libraries in a worker read, without the user's own."""
     return {name: value for name, value in given.items() if _is_known(name)}
+
+
+def variables_of_builds(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what decides of the variables of `given` whether a build can be used again, with paths of found tools."""
+    kept = {name: value for name, value in variables_of_libraries(given).items() if name not in OF_SHELLS}
+    kept = {name: value for name, value in kept.items() if not name.startswith("LC_")}
+    tools = {tool: shutil.which(tool, path=given.get("PATH")) for tool in BUILD_TOOLS}
+    return kept | {f"PATH:{tool}": path for tool, path in tools.items() if path}
 
 
 def own_digests(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:

@@ -369,6 +369,20 @@ def test_a_key_is_of_the_model_the_cell_and_the_machine_and_of_no_name(monkeypat
     assert len({key, *others}) == 5
 
 
+def test_another_terminal_has_the_same_key_and_another_compiler_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of(PLANNED, "f", 2)
+    for name in ("TERM", "SHELL", "LANG", "LC_ALL", "VIRTUAL_ENV"):
+        monkeypatch.setenv(name, "another")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert key_of(PLANNED, "f", 2) == key
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    assert key_of(PLANNED, "f", 2) != key
+
+
 def built(cache: BuildCache, fingerprint: str, size_bytes: int = 10) -> Path:
     folder = cache.claim(PLANNED, fingerprint, 2)
     assert folder is not None

@@ -25,7 +25,7 @@ from typing import IO
 from bakeoff import backends
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_folder import built_as
-from bakeoff.measuring.variables import variables_of_libraries
+from bakeoff.measuring.variables import variables_of_builds
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.atomic_file import locked, write_atomically
 from bakeoff.records.device import Device
@@ -275,7 +275,7 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
         "weights_at": dict(planned.weights_at),
         "threads": threads,
         "backend": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
-        "variables": dict(sorted(variables_of_libraries(os.environ).items())),
+        "variables": dict(sorted(variables_of_builds(os.environ).items())),
     }
     return _digest(facts)
 
