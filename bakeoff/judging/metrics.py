@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from bakeoff.judging.intervals import binomial_tail, student_quantile
+from bakeoff.judging.intervals import binomial_tail, ends, student_quantile
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import ORIGINAL, Interval, Record
 
@@ -88,8 +88,7 @@ class Margin:
 
     def outcome(self, is_met: Callable[[float], bool]) -> Literal["met", "missed", "open"]:
         """Return whether it is surely met, surely missed, or neither. A plain number is taken as it is."""
-        ends = (self.ci95.low, self.ci95.high) if self.ci95 else (self.value, self.value)
-        answers = {is_met(end) for end in ends}
+        answers = {is_met(end) for end in ends(self.value, self.ci95)}
         return "open" if len(answers) > 1 else "met" if answers == {True} else "missed"
 
     def further_samples(self, is_met: Callable[[float], bool]) -> int | None:

@@ -134,18 +134,18 @@ def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
     rows = [_row(label, sizes) for label in labels]
     ranked = sorted((row for row in rows if row.mean_ms is not None), key=lambda row: row.mean_ms or math.inf)
     leads = {row.label: _ratio(ranked[0], row, sizes) for row in ranked[1:]}
-    tied = [label for label, _ in itertools.takewhile(lambda each: not _is_behind(*each, ranked, sizes), leads.items())]
+    tied = [label for label, _ in itertools.takewhile(lambda each: not _is_behind(*each, ranked), leads.items())]
     open_labels = [
         label
         for label, lead in leads.items()
-        if not is_decided(lead) and relation(lead) is not Relation.FASTER and not _is_behind(label, lead, ranked, sizes)
+        if not is_decided(lead) and relation(lead) is not Relation.FASTER and not _is_behind(label, lead, ranked)
     ]
     by_label = {row.label: row for row in ranked}
     over = by_label.get(baseline or "")
 
     def is_behind(fast: str, slow: str) -> bool:
         lead = _ratio(by_label[fast], by_label[slow], sizes)
-        return is_apart(lead) or _is_behind(slow, lead, ranked, sizes)
+        return is_apart(lead) or _is_behind(slow, lead, ranked)
 
     ranks = ranks_of(list(by_label), is_behind)
     placed = [
@@ -219,7 +219,7 @@ def _ratio(fast: MixRow, slow: MixRow, sizes: Sequence[MixSize]) -> Ratio:
     )
 
 
-def _is_behind(label: str, lead: Ratio, ranked: Sequence[MixRow], sizes: Sequence[MixSize]) -> bool:
+def _is_behind(label: str, lead: Ratio, ranked: Sequence[MixRow]) -> bool:
     """Return True if the best one is called faster, or if the cell was surely beaten and left early at every size."""
     row = next(row for row in ranked if row.label == label)
     left = all(cell and cell.record.left for cell in row.cells)

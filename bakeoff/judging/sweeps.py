@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.intervals import ends
 from bakeoff.records.schema import Cell, Ratio
 
 COMPILED = "inductor"
@@ -27,9 +28,7 @@ def latency(row: CellJudgement) -> Value | None:
     latency = row.record.latency
     if latency is None or row.record.status.is_failure:
         return None
-    interval = latency.median_ci95_ms
-    reached = (interval.low, interval.high) if interval else (latency.median_ms, latency.median_ms)
-    return Value(latency.median_ms, reached)
+    return Value(latency.median_ms, ends(latency.median_ms, latency.median_ci95_ms))
 
 
 def speedup(row: CellJudgement) -> Value | None:
@@ -43,9 +42,7 @@ def over_own_build(row: CellJudgement) -> Value | None:
 
 
 def _value_of(ratio: Ratio | None) -> Value | None:
-    if ratio is None:
-        return None
-    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
+    return Value(ratio.value, ends(ratio.value, ratio.ci95)) if ratio else None
 
 
 @dataclass(frozen=True)

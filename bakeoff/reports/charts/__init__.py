@@ -3,6 +3,7 @@
 `paint` and `clean_svg` import matplotlib, only when something is painted: importing the writer must not.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,24 +103,20 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     palette = Palette(cell.record for contest in contests for cell in contest.cells)
     subjects = findings.subjects(contests)
     swept = {id(contest) for sweep in sweeps for contest in sweep.contests}
-    charts: dict[str, list[Chart]] = {}
+    charts: defaultdict[str, list[Chart]] = defaultdict(list)
     for place, contest in enumerate(contests):
         left_out = _ON_PAGES | (_IN_SWEEPS if id(contest) in swept else set())
         for chart in of_contest(contest, palette, _report_of(contest, judgement)):
             if chart.name not in left_out:
-                charts.setdefault(chart.name, []).append(replace(chart, subject=subjects[place]))
+                charts[chart.name].append(replace(chart, subject=subjects[place]))
     for suite in judgement.suites:
         for chart in of_suite(suite, palette, _report_of(suite.contests[0], judgement)):
-            charts.setdefault(chart.name, []).append(chart)
+            charts[chart.name].append(chart)
     for sweep in sweeps:
         for chart in of_sweep(sweep, palette, _report_of(sweep.contests[0], judgement)):
-            charts.setdefault(chart.name, []).append(chart)
-    for name, drawn in {
-        "sweep-seq": compiled_attention(contests),
-        "sweep-size": compiled_language_models(contests),
-    }.items():
-        if drawn:
-            charts[name] = [_of_report(chart, judgement.report) for chart in drawn]
+            charts[chart.name].append(chart)
+    for chart in (*compiled_attention(contests), *compiled_language_models(contests)):
+        charts[chart.name].append(_of_report(chart, judgement.report))
     headlines = findings.headlines(contests, sweeps)
     titles = {name: findings.so_far(text, *judgement.reports) for name, text in headlines.items()}
     return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange
+from bakeoff.judging.intervals import ends
 from bakeoff.records.text import one_line
 from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Chart, Dots, Mark, Text, vertical_line
 from bakeoff.reports.charts.palette import Palette
@@ -26,7 +27,7 @@ def of_change(cells: Sequence[CellChange], title: str, palette: Palette) -> Char
         caption="Change of latency in %, above 0 the new run takes longer",
         x=Axis("change of latency (%)", low - 0.04 * (high - low), high),
         y=None,
-        marks=(vertical_line(0.0, 0.0, len(cells)), *(_mark(place, cell, palette) for place, cell in enumerate(cells))),
+        marks=(vertical_line(0.0, len(cells)), *(_mark(place, cell, palette) for place, cell in enumerate(cells))),
         rows=tuple(one_line(cell.cell.label, NAME_CHARACTERS) for cell in cells),
     )
 
@@ -45,6 +46,5 @@ def _mark(place: int, cell: CellChange, palette: Palette) -> Mark:
 
 def _percents(change: Change) -> tuple[float, float, float]:
     """Return the low end, the value and the high end."""
-    ci95 = change.ci95
-    low, high = (ci95.low, ci95.high) if ci95 else (change.value, change.value)
+    low, high = ends(change.value, change.ci95)
     return 100 * (low - 1), 100 * (change.value - 1), 100 * (high - 1)

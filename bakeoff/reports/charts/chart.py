@@ -172,8 +172,13 @@ def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 
     return Axis(title, low - (high - low) * keep / (1 - keep), high)
 
 
-def vertical_line(x: float, low: float, high: float) -> Mark:
-    return Mark((Line((x, x), (low, high), colour="soft", width=0.9),))
+def vertical_line(x: float, rows: int) -> Mark:
+    return Mark((Line((x, x), (0.0, rows), colour="soft", width=0.9),))
+
+
+def level(y: float, x: Axis, colour: str = "soft") -> Line:
+    """Return a dashed line at one height, over the whole axis."""
+    return Line((x.low, x.high), (y, y), colour=colour, width=0.9, is_dashed=True)
 
 
 def name(cell: CellJudgement) -> str:

@@ -4,7 +4,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.load import LoadedCell, RatePoint
 from bakeoff.records.text import one_line
 from bakeoff.reports import load, number_format
-from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Text, axis_around
+from bakeoff.reports.charts.chart import Chart, Dots, Mark, Text, axis_around, level
 from bakeoff.reports.charts.palette import Palette
 
 
@@ -20,16 +20,15 @@ def load_chart(contest: ContestJudgement, palette: Palette) -> Chart | None:
     y = axis_around("latency (ms)", [*latencies, *limit_ms], is_log=True)
     marks = [mark for cell in judged.cells for mark in _marks_of(cell, palette)]
     if judged.objective:
-        drawn = Line((x.low, x.high), (limit_ms[0], limit_ms[0]), colour="bad", width=0.9, is_dashed=True)
-        text = f"{judged.objective.percentile} < {limit_ms[0]:g} ms"
-        marks.append(Mark((drawn, Text(x.low, limit_ms[0], text, colour="bad", up_pt=5.0)), text))
+        limit, text = limit_ms[0], f"{judged.objective.percentile} < {limit_ms[0]:g} ms"
+        marks.append(Mark((level(limit, x, "bad"), Text(x.low, limit, text, colour="bad", up_pt=5.0)), text))
     return Chart(
         name="load",
         subject=contest.title,
         finding=load.verdict(judged).removesuffix("."),
         caption="p99 (filled) and p50 (hollow) of each window of load; settings that were not chosen are small",
         x=x,
-        y=Axis(y.title, y.low, y.high, is_log=True),
+        y=y,
         marks=tuple(marks),
         legend=tuple((one_line(cell.label, 36), palette(cell.label)) for cell in judged.cells if cell.points),
     )

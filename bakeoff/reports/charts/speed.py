@@ -2,6 +2,7 @@
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import relation
+from bakeoff.judging.intervals import ends
 from bakeoff.judging.ranking import CALLED
 from bakeoff.records.schema import Ratio
 from bakeoff.records.text import counted
@@ -54,7 +55,7 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
         return None
     baseline = contest.baseline
     ratios = [cell.speedup for cell in contest.shown]
-    values = [1.0, *(value for ratio in ratios if ratio for value in (ratio.value, *ends(ratio)))]
+    values = [1.0, *(value for ratio in ratios if ratio for value in (ratio.value, *ends(ratio.value, ratio.ci95)))]
     low, high = min(values), max(values)
     is_log = high > LOG_FROM_RATIO * low > 0
     left = low / 1.15 if is_log else max(0.0, low - 0.08 * (high - low) - 0.02)
@@ -70,14 +71,9 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
         "faster nor slower",
         x=Axis(f"speed-up over {baseline} (x), 95 % interval", left, high, is_log),
         y=None,
-        marks=(vertical_line(1.0, 0.0, len(contest.shown)), *marks),
+        marks=(vertical_line(1.0, len(contest.shown)), *marks),
         rows=tuple(map(name, contest.shown)),
     )
-
-
-def ends(ratio: Ratio) -> tuple[float, float]:
-    """Return the ends of the interval, or the value twice if there is none."""
-    return (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
 
 
 def interval(low: float, high: float, y: float) -> Line:
@@ -103,7 +99,7 @@ def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> 
 
 def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> Mark:
     text, y = f"{number_format.ratio(ratio.value)}x", place + BAR_Y
-    low, high = ends(ratio)
+    low, high = ends(ratio.value, ratio.ci95)
     whisker: list[Shape] = [interval(low, high, y)] if low < high else []
     is_called = cell.is_baseline or relation(ratio) in CALLED
     shapes = (*whisker, Dots((ratio.value,), (y,), is_called), Text(max(high, ratio.value), y, text))

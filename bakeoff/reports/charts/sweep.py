@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.intervals import ends
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.sweeps import COMPILED, Quantity, Sweep, Value, latency, over_own_build, speedup
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
-from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
-from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO, ends
+from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO
 from bakeoff.reports.findings import sweep_speedup
 from bakeoff.reports.sentences import sweep_finding, sweep_title
 
@@ -45,8 +46,7 @@ def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
     chart = _lines(sweep, palette, over_own_build, "sweep-dynamic", finding, title, LOG_FROM_RATIO, list(dynamic))
     if chart is None:
         return None
-    line = Mark((Line((chart.x.low, chart.x.high), (1.0, 1.0), colour="soft", width=0.9, is_dashed=True),))
-    return replace(chart, marks=(line, *chart.marks))
+    return replace(chart, marks=(Mark((level(1.0, chart.x),)), *chart.marks))
 
 
 def _lines(
@@ -198,7 +198,7 @@ def _worth(
             numbers.setdefault(title, {})[x] = text
     shown = {title: lines for title, lines in panels.items() if len(numbers[title]) > 1}
     ratios = [ratio for lines in shown.values() for points in lines.values() for _, ratio in points if ratio]
-    highest = max([1.0, *(end for ratio in ratios for end in ends(ratio))])
+    highest = max([1.0, *(end for ratio in ratios for end in ends(ratio.value, ratio.ci95))])
     names = sorted({name for lines in shown.values() for name in lines}, key=lambda text: int(text.rpartition(" ")[2]))
     looks = ramp(names)
     return [
@@ -239,10 +239,10 @@ def _worth_chart(
     highest: float,
 ) -> Chart:
     x = _size_axis(axis, numbers)
-    marks = [Mark((Line((x.low, x.high), (1.0, 1.0), colour="soft", width=0.9, is_dashed=True),))]
+    marks = [Mark((level(1.0, x),))]
     for row, (name, points) in enumerate(lines.items()):
         known = sorted((at, ratio) for at, ratio in points if ratio)
-        shapes: list[Shape] = [Line((at, at), ends(ratio), width=0.9) for at, ratio in known]
+        shapes: list[Shape] = [Line((at, at), ends(ratio.value, ratio.ci95), width=0.9) for at, ratio in known]
         xs, ys = tuple(at for at, _ in known), tuple(ratio.value for _, ratio in known)
         shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if known else []
         lost = tuple(sorted(at for at, ratio in points if ratio is None))
