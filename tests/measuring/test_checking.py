@@ -381,6 +381,32 @@ def test_an_answer_that_is_lost_to_rounding_is_shown_against_float64(references:
     assert not checked(CANCELLATION, path, off_by_a_million).passed
 
 
+SEEDED = "seeded_draw.py:factory"
+
+
+def without_the_seed(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Draw as a trace does, which leaves out the seeding."""
+    return lambda x: cast("Any", module).linear(x) + torch.randn_like(x)
+
+
+def with_another_seed(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    def forward(x: torch.Tensor) -> Any:
+        torch.manual_seed(1)
+        return without_the_seed(module, Inputs((x,)))(x)
+
+    return forward
+
+
+def test_where_float64_draws_other_numbers_eager_is_the_reference(references: Callable[[str], Path]) -> None:
+    path = references(SEEDED)
+    known = accuracy.Reference.load(path)
+    assert (known.computed_in, known.traits.depends_on_rounding, known.traits.is_random) == ("fp32", "", False)
+    assert known.why_narrower.endswith("off what float64 gives, and not by rounding")
+    assert checked(SEEDED, path, as_it_is).passed
+    for build in (without_the_seed, with_another_seed):
+        assert not checked(SEEDED, path, build).passed
+
+
 @pytest.mark.parametrize("case", ["not_finite.py:factory", "not_finite.py:empty"])
 def test_a_model_whose_answers_cannot_be_compared_is_no_builds_fault(
     case: str, references: Callable[[str], Path]

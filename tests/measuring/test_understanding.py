@@ -22,8 +22,9 @@ from bakeoff.measuring.worker.understanding import (
     call,
     decided_by_rounding,
     decisions_of,
+    far_from_float64,
+    is_explained_by_rounding,
     leaves_more_behind,
-    lost_to_rounding,
     understand,
 )
 from bakeoff.measuring.worker.value_reads import ReadingWatch, noting_frozen_choices
@@ -441,8 +442,26 @@ def test_masks_of_other_values_are_tried(given: torch.Tensor) -> None:
 )
 def test_an_answer_that_depends_on_rounding_is_told(eager: torch.Tensor, exact: torch.Tensor, told: str) -> None:
     answers = [(eager,)], [(exact,)], Precision.FP32
-    found = decided_by_rounding(*answers) or lost_to_rounding(*answers)
+    found = decided_by_rounding(*answers) or far_from_float64(*answers)
     assert told in found and bool(found) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("precision", "moved_by", "is_explained"),
+    [
+        (Precision.FP32, (1e-7, 0.05), True),
+        (Precision.FP32, (1e-7, 1e-7), False),
+        (Precision.BF16, (1e-7, 0.05), True),
+        (Precision.BF16, (1e-7, 1e-7), False),
+    ],
+)
+def test_rounding_explains_an_error_if_noise_moves_the_answer_about_as_far(
+    precision: Precision, moved_by: tuple[float, ...], is_explained: bool
+) -> None:
+    eager, exact = torch.ones(3), torch.ones(3).double() * 2
+    noisy = [[(eager * (1 + by),)] for by in moved_by]
+    assert far_from_float64([(eager,)], [(exact,)], precision)
+    assert is_explained_by_rounding([(eager,)], [(exact,)], noisy, precision) == is_explained
 
 
 @pytest.mark.parametrize(
@@ -456,7 +475,7 @@ def test_a_coarse_precision_is_allowed_its_own_rounding(
     precision: Precision, ours: torch.Tensor, exact: torch.Tensor
 ) -> None:
     answers = [(ours,)], [(exact,)], precision
-    assert decided_by_rounding(*answers) == lost_to_rounding(*answers) == ""
+    assert decided_by_rounding(*answers) == far_from_float64(*answers) == ""
 
 
 # --- global settings

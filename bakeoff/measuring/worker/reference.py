@@ -59,8 +59,9 @@ from bakeoff.measuring.worker.understanding import (
     copied,
     decided_by_rounding,
     decisions_of,
+    far_from_float64,
+    is_explained_by_rounding,
     leaves_more_behind,
-    lost_to_rounding,
     named_inputs,
     understand,
 )
@@ -152,9 +153,14 @@ def compute(
                 computed = Exact(
                     None, cell.precision, why_narrower=f"what the model decides depends on rounding: {decided}"
                 )
-            lost = "" if decided else lost_to_rounding(*answers)
+            far_off = "" if decided else far_from_float64(*answers)
             may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
-            noisy = outputs_with_noise(known) if lost or may_flip else ()
+            noisy = outputs_with_noise(known) if far_off or may_flip else ()
+            if far_off and not is_explained_by_rounding(*answers[:2], noisy, cell.precision):
+                computed = Exact(None, cell.precision, why_narrower=f"{far_off}, and not by rounding")
+            elif not cell.precision.is_16_bit:  # which rounds as coarsely itself
+                lost = far_off
+            noisy = noisy if lost or may_flip else ()
             traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
         exact = computed.outputs
         if exact is None:
