@@ -65,7 +65,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
         _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None,
                  lambda record: " (from the cache)" if record.built_at else ""),
-        _between("peak memory", "MiB", number_format.mebibytes, lambda record: number_format.peak_memory(record)[0]),
+        _between("peak memory", "MiB", number_format.mebibytes, lambda record: record.peak_bytes),
         _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
         Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
                is_text=True, details=BESIDE),

@@ -9,7 +9,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.sweeps import COMPILED
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.text import one_line
-from bakeoff.reports import number_format, suite_report
+from bakeoff.reports import suite_report
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.number_format import MEBIBYTE
 from bakeoff.reports.tables import Raw, fields_of
@@ -183,7 +183,8 @@ def dynamo_rows(judgement: Judgement) -> list[Row]:
 def _dynamo_row(contest: ContestJudgement, cell: CellJudgement) -> Row:
     measured, record, latencies_ms = cell.cell, cell.record, contest.fit.latency_ms
     baseline = next((other.record for other in contest.cells if other.label == contest.baseline), None)
-    eager_gb, ours_gb = (_peak_gb(each) for each in (baseline, record))
+    peaks = [each.peak_bytes if each else None for each in (baseline, record)]
+    eager_gb, ours_gb = (peak / GIGABYTE if peak is not None else None for peak in peaks)
     row: Row = {
         "dev": measured.device.kind,
         "name": one_line(measured.model),
@@ -210,8 +211,3 @@ def _dynamo_row(contest: ContestJudgement, cell: CellJudgement) -> Row:
         "eager_peak_mem": eager_gb,
         "dynamo_peak_mem": ours_gb,
     }
-
-
-def _peak_gb(record: Record | None) -> float | None:
-    peak_bytes = number_format.peak_memory(record)[0] if record else None
-    return None if peak_bytes is None else peak_bytes / GIGABYTE
