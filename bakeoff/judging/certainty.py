@@ -37,6 +37,7 @@ from bakeoff.records.doubts import (
     InputsNotWritten,
     NarrowReference,
     OtherWidths,
+    ProcessLost,
     Unchecked,
     WarmUpNoise,
 )
@@ -118,6 +119,8 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             | DecidedByRounding(computed_in="float64")
         ):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
+        case OfRecords(doubt=ProcessLost(rounds=rounds)):  # whose outputs were not checked after them
+            return rounds > 0 and bool(set(doubt.labels) & {cell.cell.label for cell in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():
             return doubt.is_counted
         case GpuShared():

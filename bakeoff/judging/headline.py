@@ -8,7 +8,7 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
 from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
 from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
-from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, Unchecked
+from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, ProcessLost, Unchecked
 from bakeoff.records.schema import Ratio
 
 
@@ -106,9 +106,9 @@ def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
     for each in contest.doubts:
         if isinstance(each, ModelChanges):
             return each
-        is_of_kind = isinstance(each, RequirementOpen) or (
-            isinstance(each, OfRecords) and isinstance(each.doubt, kinds)
-        )
+        about = each.doubt if isinstance(each, OfRecords) else None
+        is_unchecked = isinstance(about, ProcessLost) and about.rounds > 0
+        is_of_kind = isinstance(each, RequirementOpen) or isinstance(about, kinds) or is_unchecked
         if is_of_kind and label in cells_of(each):
             return each
     return None

@@ -48,10 +48,11 @@ class WarmUpNoise(Frozen):
 
 
 class ProcessLost(Frozen):
-    """A further process of the cell could not be measured."""
+    """A process of the cell could not be measured to its end."""
 
     kind: Literal["process lost"] = "process lost"
     reason: str
+    rounds: int = 0  # of it that count: its outputs were right before them, and were not checked again after them
 
 
 class BuiltAnew(Frozen):

@@ -263,6 +263,9 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 "latencies still moved by more than 2 % at the end of the warm-up, but neither up nor down: this is "
                 "noise"
             )
+        case record_doubts.ProcessLost() if doubt.rounds:
+            measured = f"What {counted(doubt.rounds, 'round')} measured until then counts"
+            return f"{doubt.reason}. {measured}, but the outputs were not checked again"
         case record_doubts.ProcessLost():
             return f"a further process was {doubt.reason}: its numbers are those of the processes before"
         case record_doubts.BuiltAnew():
@@ -298,6 +301,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return "it is judged by its calibration data"
         case contest_doubts.OfRecords(doubt=record_doubts.Unchecked()):
             return "its outputs could not be compared"
+        case contest_doubts.OfRecords(doubt=record_doubts.ProcessLost()):
+            return "its outputs were not checked after its rounds"
         case contest_doubts.OfRecords(doubt=record_doubts.FrozenChoices()):
             return "a choice of the model is frozen in it"
         case contest_doubts.OfRecords(doubt=record_doubts.InputsNotWritten()):

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
+from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import ThroughputContradicted, TwoSpeeds, cells_of
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
 from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
-from bakeoff.records.doubts import InputsNotWritten, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.doubts import InputsNotWritten, ProcessLost, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Extent, Memory, Placement, Record, Status, WarmUp
 from bakeoff.records.traits import NO_TRAITS
+from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
@@ -193,11 +195,40 @@ def test_a_cell_that_nobody_may_choose_has_several_blocks_of_throughput_only_if_
     assert slowest is not None and (slowest.calls_per_s > 50) == is_required, "its latency contradicts the first one"
 
 
-def test_a_cell_that_dies_when_it_is_measured_further_ends_so_and_the_others_go_on(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, "further"): SEGFAULT})}
-    records = run_contest(tmp_path, scripts, plan_of(3)).records
-    assert {label: record.status for label, record in records.items()} == {"eager": Status.OK, "null": Status.CRASH}
-    assert records["null"].died_in == "finish"
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize(
+    ("stage", "ending", "rounds", "reason"),
+    [
+        ("burst 9", HANG, 9, "not done within 30 s, in measure: raise --time-limit"),
+        ("further", HANG, 12, "not done within 30 s, in throughput: raise --time-limit"),
+        ("further", SEGFAULT, 12, "died of signal 11 (SIGSEGV) in throughput"),
+        ("further", Status.ERROR, 12, "scripted in throughput"),
+        ("finish", HANG, 12, "not done within 30 s, in last check: raise --time-limit"),
+        ("finish", SEGFAULT, 12, "died of signal 11 (SIGSEGV) in last check"),
+    ],
+)
+def test_a_process_that_is_lost_when_it_has_rounds_is_ranked_by_these_and_is_no_sure_winner(
+    tmp_path: Path, process: int, stage: str, ending: Ending, rounds: int, reason: str
+) -> None:
+    scripts = {"eager": Script(level_ms=2.0, calls_per_s={0: 50.0}), "null": Script(endings={(process, stage): ending})}
+    scripts["null"].calls_per_s = {0: 50.0}  # so that later processes measure throughput, too
+    records = run_contest(tmp_path, scripts, plan_of(3), time_limit_s=30.0).records
+    assert {record.status for record in records.values()} == {Status.OK}
+    lost = records["null"]
+    assert [each.calls for each in lost.processes] == [12] * process + [rounds]
+    assert lost.latency is not None and lost.latency.processes == process + 1 and lost.placement is None
+    assert lost.accuracy is not None and (lost.accuracy.rmse_after is None) is (process == 0)
+    assert lost.doubts == [ProcessLost(reason=reason, rounds=rounds)]
+    contest = judge_contest(list(records.values()))
+    assert (contest.winner, contest.certainty) == ("null", Certainty.DOUBTED)
+    assert certainty(contest) == "but its outputs were not checked after its rounds"
+
+
+def test_a_process_that_is_lost_after_a_wrong_answer_is_incorrect_and_keeps_its_numbers(tmp_path: Path) -> None:
+    wrong = Script(answers={(0, "start"): WRONG}, endings={(0, "finish"): HANG})
+    records = run_contest(tmp_path, {"eager": Script(), "null": wrong}, time_limit_s=30.0).records
+    assert (records["null"].status, records["null"].reason) == (Status.INCORRECT, "rmse is 7")
+    assert records["null"].latency is not None
 
 
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])

@@ -416,6 +416,11 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             "a further process was not done within 600 s: its numbers are those of the processes before",
         ),
         (
+            ProcessLost(reason="died of signal 9 (SIGKILL) in last check", rounds=12),
+            "died of signal 9 (SIGKILL) in last check. What 12 rounds measured until then counts, but the outputs were "
+            "not checked again",
+        ),
+        (
             BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
             "a build that an earlier run kept failed (died of signal 11 (SIGSEGV) in measure): its numbers are those "
             "of a new build",
@@ -473,6 +478,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "it does not write into its inputs as the model does",
         "the answer depends on rounding",
         "the model keeps more from call to call",
+        "its outputs were not checked after its rounds",
     ]
 
 

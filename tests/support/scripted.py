@@ -247,7 +247,7 @@ class ScriptedWorker:
                 throughput=self._throughput(command.throughput_blocks) if command.throughput_blocks else None,
                 energy=ENERGY if command.with_energy else None,
             )
-            self._say("further", PhaseBegun(name="finish"), measured)
+            self._say("further", PhaseBegun(name="throughput"), measured)
         elif isinstance(command, Finish):
             self._on_step("finishes")
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
@@ -257,7 +257,7 @@ class ScriptedWorker:
                 memory=Memory(),
                 recompilations=self._script.recompilations,
             )
-            self._say("finish", PhaseBegun(name="finish"), finished)
+            self._say("finish", PhaseBegun(name="last check"), finished)
             if command.with_metrics:
                 self._say("evaluate", PhaseBegun(name="evaluate"), METRICS)
             if command.with_trace:

@@ -112,26 +112,25 @@ class GrowingRecord:
             record = record.model_copy(update={"kernel_times": kernel_times})
         self.known = self._summarised(record)
 
-    def add_lost(self, live: LiveProcess, reason: str) -> None:
-        """Add a further process that was lost. What was measured before stays valid, unless it answered wrongly."""
-        assert self.known is not None, "a process of the cell has ended well"
-        doubts = [*self.known.doubts, ProcessLost(reason=reason)]
-        wrong = self._failed_check(self.known, live.ready.accuracy) if live.ready else {}
-        self.known = self.known.model_copy(update={"doubts": doubts, **wrong})
+    def with_lost(self, live: LiveProcess, reason: str) -> Record | None:
+        """Return the record with a process that was lost, or None where nothing has been measured.
+
+        Its rounds count, and what was measured before stays valid, unless it answered wrongly.
+        """
+        record = self.with_live(live)
+        if record is None:
+            return None
+        if live.ready and not live.bursts:
+            record = record.model_copy(update=self._failed_check(record, live.ready.accuracy))
+        lost = ProcessLost(reason=reason, rounds=len(live.bursts))
+        return record.model_copy(update={"doubts": [*record.doubts, lost]})
 
     def with_live(self, live: LiveProcess | None) -> Record | None:
         """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
         known = self.known
         if live is None or live.ready is None or not live.bursts:
             return known
-        checked = live.ready.accuracy
-        if known is None:
-            failure = None if checked.passed else wrong_outputs(checked)
-            status = Status.INCORRECT if failure else Status.OK
-            doubts = self._first_doubts(live.ready)
-            return self._summarised(self.ended(live, status, failure, doubts=doubts, **_measured_further(live)))
-        changed = {"processes": [*known.processes, live.summary()], "bursts": [*known.bursts, *live.bursts]}
-        return self._summarised(known.model_copy(update=changed | self._failed_check(known, checked)))
+        return self._summarised(self._further(known, live) if known else self._first(live))
 
     def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
@@ -155,35 +154,41 @@ class GrowingRecord:
             **{**known, **fields},
         )
 
-    def _first(self, live: LiveProcess, finished: Finished, made: FirstBuild | None) -> Record:
-        """Return the record after the first process, which tells most of what is known of the cell."""
+    def _first(self, live: LiveProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
+        """Return the record after the first process, which tells most of what is known of the cell.
+
+        Without `finished`, its outputs were checked before its rounds only.
+        """
         ready = live.warm
-        before, after = ready.accuracy, finished.accuracy_after
-        placement = placement_of_both(finished.placement, live.first_build)
+        before, after = ready.accuracy, finished.accuracy_after if finished else None
+        placement = placement_of_both(finished.placement, live.first_build) if finished else ready.placement
         status, failure = Status.INCORRECT, None
         if not before.passed:
             failure = wrong_outputs(before)
-        elif not after.passed:
+        elif after and not after.passed:
             failure = wrong_outputs(after, "right at first, wrong after measuring")
         elif self._planned.strict:
             status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
-        is_only_inexact = before.is_only_inexact and (after.passed or after.is_only_inexact)
+        if after:
+            is_only_inexact = before.is_only_inexact and (after.passed or after.is_only_inexact)
+            before = before.model_copy(update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact})
         return self.ended(
             live,
             status if failure else Status.OK,
             failure,
-            accuracy=before.model_copy(update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact}),
+            accuracy=before,
             doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
-            memory=with_peaks_of(finished.memory, made),
+            memory=with_peaks_of(finished.memory if finished else ready.memory, made),
             placement=placement,
             **_measured_further(live),
             around=live.around,
             recompiled=ready.recompiled,
         )
 
-    def _further(self, known: Record, live: LiveProcess, finished: Finished) -> Record:
+    def _further(self, known: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
         new = [doubt for doubt in doubts_of_finished(finished) if doubt not in known.doubts]
+        checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
         return known.model_copy(
             update={
                 "processes": [*known.processes, live.summary()],
@@ -192,7 +197,7 @@ class GrowingRecord:
                 "energy": live.further.energy or known.energy,
                 "around": [*known.around, *live.around],
                 "doubts": [*known.doubts, *new],
-                **self._failed_check(known, live.warm.accuracy, finished.accuracy_after),
+                **self._failed_check(known, *checks),
             }
         )
 
@@ -330,9 +335,9 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     return [*doubts, doubt] if (doubt := doubt_of(ready.warm_up)) else doubts
 
 
-def doubts_of_finished(finished: Finished) -> list[Recompiled]:
-    """Return what there is to doubt of a cell after its bursts."""
-    return [Recompiled(count=finished.recompilations)] if finished.recompilations else []
+def doubts_of_finished(finished: Finished | None) -> list[Recompiled]:
+    """Return what there is to doubt of a cell after its bursts, as far as its process has told."""
+    return [Recompiled(count=finished.recompilations)] if finished and finished.recompilations else []
 
 
 def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:

@@ -74,11 +74,15 @@ Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, FurtherMeasured, Finishe
 
 
 class CellEnded(Exception):
-    """A cell came to its end early, with this record."""
+    """A cell came to its end early, with this record.
 
-    def __init__(self, record: Record) -> None:
+    If its rounds count all the same, and it is not tried again, its record is `by_rounds`.
+    """
+
+    def __init__(self, record: Record, by_rounds: Record | None = None) -> None:
         super().__init__(record.reason)
         self.record = record
+        self.by_rounds = by_rounds
 
 
 @dataclass
@@ -486,6 +490,7 @@ class CellRun:
 
     def measure_further(self, wanted: MeasureFurther) -> None:
         live = self._alive()
+        live.has_all_bursts = True
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
 
@@ -502,7 +507,9 @@ class CellRun:
 
     def begin_finish(self, last: Finish) -> None:
         """Have the process take its last step, and do not wait for it."""
-        self._alive().worker.send(last)
+        live = self._alive()
+        live.has_all_bursts = True
+        live.worker.send(last)
 
     def finish(self, last: Finish, evaluate_ends_s: float = math.inf) -> None:
         """Wait until the process has taken its last step, and let it go.
@@ -587,8 +594,21 @@ class CellRun:
     def _as_it_stands(self, record: Record) -> Record:
         return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": self.load})
 
-    def _ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> CellEnded:
-        return CellEnded(self._growing.ended(live, status, failure, load=self.load, **fields))
+    def _ended(
+        self, live: LiveProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any
+    ) -> CellEnded:
+        """Return the end of a cell whose process failed.
+
+        Its rounds count if the process failed in a later step, or if `rounds_count` says so.
+        """
+        record = self._growing.ended(live, status, failure, load=self.load, **fields)
+        in_later_step = live.has_all_bursts and status.is_failure and not record.failed_on_full_disk
+        if failure is None or not (rounds_count or in_later_step):
+            return CellEnded(record)
+        where = f" in {live.phase}"
+        reason = failure.sentence if where in failure.sentence else f"{failure.sentence}{where}"
+        by_rounds = self._growing.with_lost(live, reason)
+        return CellEnded(record, self._as_it_stands(by_rounds) if by_rounds else None)
 
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
@@ -718,11 +738,8 @@ class CellRun:
         else:
             kind = "time limit"
             text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
-        if not self.was_measured:
-            return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), died_in=live.phase)
-        self._forget_live()
-        self._growing.add_lost(live, text)
-        return CellEnded(self.record())
+        rounds_count = self.was_measured or kind == "time limit"
+        return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
     def _receive(self, worker: Worker, deadline_s: float) -> Event:
         """Return the next event. Elapsed times on the screen move on meanwhile."""

@@ -473,12 +473,13 @@ class ContestRun:
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.
 
-        Otherwise conclude it with the record that it ended with, or have it built anew if its build was kept.
+        Otherwise conclude it by its rounds, if they count, or with the record that it ended with, or have it built anew
+        if its build was kept.
         """
         if self._is_built_anew(cell_run, ended.record):
             return False
         if ended.record.status is not Status.OOM or not others:
-            self._conclude(cell_run, ended.record)
+            self._conclude(cell_run, ended.by_rounds or ended.record)
             return False
         self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
         for each in self._cells:

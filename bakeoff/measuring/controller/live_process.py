@@ -30,6 +30,7 @@ class LiveProcess:
     phases: list[Phase] = field(default_factory=list)
     ready: Ready | None = None
     bursts: list[Burst] = field(default_factory=list)
+    has_all_bursts: bool = False  # its rounds are over
     further: FurtherMeasured = field(default_factory=FurtherMeasured)
     waited_s: float = 0.0
 

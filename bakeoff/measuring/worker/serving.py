@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.measuring import messages
@@ -95,10 +96,9 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
                 messages.send(connection, server.take(command))
             else:
                 server.close()
-                with phases.announced("finish"):
-                    usual_ms = statistics.median(medians_ms) if medians_ms else None
-                    measured = _measured(command, worker, compiled, sets, core, usual_ms)
-                    device_memory.sample()
+                usual_ms = statistics.median(medians_ms) if medians_ms else None
+                measured = _measured(command, worker, compiled, sets, core, usual_ms)
+                device_memory.sample()
                 own = own or (worker.memory(), placement())
                 messages.send(connection, measured)
             compilations += compiled.compilations() - already  # they disturbed no burst
@@ -114,7 +114,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
     last = command if isinstance(command, Finish) else Finish()
-    with phases.announced("finish"):
+    with phases.announced("last check"):
         server.close()
         recompilations = compiled.compilations() - compilations
         if own is None:
@@ -140,15 +140,23 @@ def _measured(
     usual_ms: float | None,
 ) -> FurtherMeasured:
     """Measure what is asked for. The bursts have begun on `core`, and calls took `usual_ms` in them."""
-    clock, blocks = worker.clock, order.throughput_blocks
+    clock, blocks, announced = worker.clock, order.throughput_blocks, worker.phases.announced
     counter = energy.counter_for(worker.cell.device) if order.with_energy else None
-    return FurtherMeasured(
-        device_time=sampling.device_time(compiled, sets, clock) if order.with_device_time else None,
-        stages=sampling.stages(compiled, sets, clock) if order.with_device_time else [],
-        throughput=sampling.throughput(compiled, sets, clock, core, usual_ms, blocks) if blocks else None,
-        energy=energy.measure(compiled, sets, clock, counter) if counter else None,
-        around=worker.around.measure(clock) if worker.around and order.with_around else [],
-    )
+    taken: dict[str, Any] = {}
+    if order.with_device_time:
+        with announced("device time"):
+            taken["device_time"] = sampling.device_time(compiled, sets, clock)
+            taken["stages"] = sampling.stages(compiled, sets, clock)
+    if blocks:
+        with announced("throughput"):
+            taken["throughput"] = sampling.throughput(compiled, sets, clock, core, usual_ms, blocks)
+    if counter:
+        with announced("energy"):
+            taken["energy"] = energy.measure(compiled, sets, clock, counter)
+    if worker.around and order.with_around:
+        with announced("before and after the model"):
+            taken["around"] = worker.around.measure(clock)
+    return FurtherMeasured(**taken)
 
 
 class Stream(Wrapped):
