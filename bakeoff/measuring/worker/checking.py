@@ -9,6 +9,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - Inputs with which the model decides otherwise are compared as well.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
 - Inputs that the model writes into are compared after a call. A build that does not write into them is told as such.
+
+Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows.
 """
 
 import contextlib
@@ -37,6 +39,7 @@ LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
 UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
+VARIES = "this build answers the same inputs differently from call to call, and the model answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
 LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
 OTHERS_COMPARED = "the outputs that do not vary were compared"
@@ -91,13 +94,28 @@ class Checker:
         if not right.passed and self._worker.frozen_choices:
             frozen = FROZEN.format(places_of(self._worker.frozen_choices))
             return right.model_copy(update={"rule": f"{frozen} ({right.rule})"})
-        if right.passed or not traits.state:
+        if not traits.state:
+            return right if self._first else self._repeated(right, answers)
+        if right.passed:
             return right
         for path in self._files.all_after():
             if (later := self._compared(answers, accuracy.Reference.load(path))).passed:
                 self._worker.calls.give_up_restoring()
                 return later
         return right.model_copy(update={"rule": self._why_state_is_wrong(answers, right.rule)})
+
+    def _repeated(self, right: Accuracy, answers: Sequence[accuracy.Outputs]) -> Accuracy:
+        """Call the build with the first inputs again, and compare the answer with its first one."""
+        if self._training_outputs:
+            return right
+        again = self._answers([self._sets[0]])
+        if are_alike(answers[0], again[0]):
+            return right
+        own, others = accuracy.with_answer(self.reference, answers[0]), self.reference.outputs[1:]
+        if own is None or (found := self._compared(again, own, of_other_inputs=others)).passed:
+            return right
+        varies = f"{VARIES} ({found.rule})" if right.passed else f"{VARIES} ({right.rule})"
+        return (found if right.passed else right).model_copy(update={"rule": varies, "is_only_inexact": False})
 
     def _why_state_is_wrong(self, answers: Sequence[accuracy.Outputs], rule: str) -> str:
         forgets = FORGETS.format(", ".join(self._traits.state))
