@@ -21,8 +21,8 @@ class Artifacts:
         nothing was built. Raises ArtifactTooLarge where it is. The folder appears whole or not at all.
         """
         kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
-        for earlier in (kept, partial):
-            shutil.rmtree(earlier, ignore_errors=True)
+        self.remove(cell_id)
+        shutil.rmtree(partial, ignore_errors=True)
         size_bytes = folder_bytes(built)
         if not size_bytes:
             return ""
@@ -31,6 +31,10 @@ class Artifacts:
         shutil.copytree(built, partial, ignore=shutil.ignore_patterns(".*"), copy_function=_link)
         partial.rename(kept)
         return f"{FOLDER}/{cell_id}"
+
+    def remove(self, cell_id: str) -> None:
+        """Remove what was kept of a cell, if there is anything."""
+        shutil.rmtree(self._run / FOLDER / cell_id, ignore_errors=True)
 
 
 class ArtifactTooLarge(Exception):

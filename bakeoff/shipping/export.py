@@ -93,7 +93,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
     report = report_at(path)
     run = path if path.is_dir() else path.parent
     record = choose(report, name)
-    runtime = _runtime_of(record)
+    runtime = _runtime_of(record, run)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     if format is Format.TRITON:
         triton_server.require(record, runtime, captures)
@@ -151,7 +151,7 @@ _WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str],
 }
 
 
-def _runtime_of(record: Record) -> Runtime:
+def _runtime_of(record: Record, run: Path) -> Runtime:
     """Return what loads the record's artefact. Raises UsageError, with a remedy, where no script covers that."""
     cell = record.cell
     backend = backends.create(cell.backend)
@@ -177,6 +177,8 @@ def _runtime_of(record: Record) -> Runtime:
         reason = f"only the ONNX of a quantised model is exported; {kept}"
     elif runtime.exports_anew and cell.environment:
         reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
+    elif not runtime.exports_anew and not record.artifact and record.is_in_part:
+        reason = f"its artefact was not kept when the run ended. The rest of it keeps it: bakeoff resume {run}"
     elif not runtime.exports_anew and not record.artifact:
         reason = (
             "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit, "

@@ -1065,6 +1065,34 @@ def test_what_cells_have_built_is_kept_of_the_fastest_first_up_to_the_limit(tmp_
     assert any("over --artifact-limit were not kept: null (0.06 MB)" in note for note in run.notes)
 
 
+def test_an_interrupted_run_keeps_what_its_cells_have_built_and_then_that_of_the_fastest(tmp_path: Path) -> None:
+    """When it goes on, what was kept for lack of anything faster leaves room again."""
+    scripts = {
+        "eager": Script(),
+        "null": Script(level_ms=2.0, built_bytes=60_000),
+        "null/wrong": Script(built_bytes=10_000, answers={(0, "start"): WRONG}),
+    }
+    before = run_contest(tmp_path, scripts, plan_of(3), interrupted_at=(1, "eager"), artifact_limit=100_000)
+    kept = before.records["null"].artifact
+    assert not before.complete and not before.records["null/wrong"].artifact
+    assert [path.stat().st_size for path in (before.store.root / kept).iterdir()] == [60_000]
+    scripts["eager"].built_bytes = 60_000  # it is the fastest
+    after = run_contest(tmp_path, scripts, plan_of(3), artifact_limit=100_000)
+    assert after.complete and {label for label, record in after.records.items() if record.artifact} == {"eager"}
+    assert not (after.store.root / kept).exists()
+
+
+def test_an_interruption_in_a_first_round_keeps_what_was_built(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(built_bytes=10, endings={(0, "burst 3"): INTERRUPT})}
+    run = run_contest(tmp_path, scripts)
+    assert len(run.records["null"].bursts) == 3 and run.records["null"].artifact
+
+
+def test_a_cell_that_ends_early_with_its_rounds_keeps_what_it_has_built(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null": Script(built_bytes=10, endings={(1, "finish"): HANG})}, plan_of(2))
+    assert (run.store.root / run.records["null"].artifact / "model").exists()
+
+
 def test_nothing_wrong_is_kept(tmp_path: Path) -> None:
     wrong = Script(built_bytes=10, answers={(0, "start"): WRONG})
     run = run_contest(tmp_path, {"eager": Script(built_bytes=10), "null": wrong})

@@ -231,6 +231,7 @@ def test_an_unknown_label_is_refused_with_a_near_one() -> None:
     [
         ("eager", {}, "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"),
         ("onnx", {"artifact": ""}, "its artefact was not kept: measure it again without --no-artifacts, or with"),
+        ("onnx", {"artifact": "", "is_in_part": True}, "not kept when the run ended. .*: bakeoff resume run"),
         ("tensorrt", {}, "no script loads what tensorrt builds, .*; what it built is in artifacts/x"),
         ("onnx/openvino-ep", {}, "the script sets up the CPU's and CUDA's providers only"),
         ("onnx/gone", {}, "this version does not have its mode"),

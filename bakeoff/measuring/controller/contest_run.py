@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -93,7 +94,10 @@ class ContestRun:
         """
         try:
             self._run_epochs()
-        except BaseException:  # Ctrl-C, SIGTERM, or a fault of this process
+        except KeyboardInterrupt:  # Ctrl-C, or SIGTERM
+            self._keep_so_far(with_artifacts=True)
+            raise
+        except BaseException:  # a fault of this process
             self._keep_so_far()
             raise
         self._conclude_all()
@@ -116,20 +120,29 @@ class ContestRun:
         return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
 
     def _conclude_all(self) -> None:
-        """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
+        """Save the records of cells that came to a good end, and keep their artefacts."""
         self._await_ends()
-        records = {cell_run: cell_run.record() for cell_run in self._cells}
-        too_large = []
-        for cell_run in sorted(records, key=lambda each: each.median_ms):
+        for cell_run, record in self._with_artifacts({each: each.record() for each in self._cells}).items():
+            self._save(cell_run, record)
+
+    def _with_artifacts(self, records: Mapping[CellRun, Record]) -> dict[CellRun, Record]:
+        """Keep the artefacts of cells that came to a good end, the fastest first. Return all records, with these."""
+        if self._run.artifacts is None:
+            return dict(records)
+        for record in records.values():
+            self._run.artifacts.remove(record.cell.id)  # of an interrupted run
+        kept, too_large = dict(records), []
+        right = [each for each, record in records.items() if record.status is Status.OK]
+        for cell_run in sorted(right, key=lambda each: each.median_ms):
             record = records[cell_run]
             try:
-                name = self._run.artifacts.keep(record.cell.id, cell_run.artifact) if self._run.artifacts else ""
+                name = self._run.artifacts.keep(record.cell.id, cell_run.artifact)
+                kept[cell_run] = record.model_copy(update={"artifact": name})
             except ArtifactTooLarge as error:
-                name = ""
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
-            self._conclude(cell_run, record.model_copy(update={"artifact": name}))
         if too_large:
             self._note(f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}")
+        return kept
 
     def _keep(self) -> None:
         self._run.store.keep(
@@ -142,17 +155,23 @@ class ContestRun:
             )
         )
 
-    def _keep_so_far(self) -> None:
+    def _keep_so_far(self, with_artifacts: bool = False) -> None:
         """Write what the cells would end as if the run ended now.
 
         What an interrupted run has measured stays until this one has numbers of as many cells.
         """
         begun_s = self._machine.now_s()
-        records = [record for each in self._cells if (record := each.so_far() or _built_only(each))]
-        if records and sum(bool(record.bursts) for record in records) + self._ended >= self._had_numbers:
-            self._run.store.keep_so_far(self._contest_id, [self._run.at_place(record) for record in records])
+        records = {each: record for each in self._cells if (record := each.so_far() or _built_only(each))}
+        if records and sum(bool(record.bursts) for record in records.values()) + self._ended >= self._had_numbers:
+            self._write_so_far(records)
+            if with_artifacts:
+                with contextlib.suppress(OSError):  # a full disk takes no numbers, and export tells to resume
+                    self._write_so_far(self._with_artifacts(records))
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
+
+    def _write_so_far(self, records: Mapping[CellRun, Record]) -> None:
+        self._run.store.keep_so_far(self._contest_id, [self._run.at_place(record) for record in records.values()])
 
     def _keep_so_far_if_due(self) -> None:
         if self._machine.now_s() >= self._next_so_far_s:
@@ -507,6 +526,10 @@ class ContestRun:
         self._run.store.note(text)
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
+        """Save the record of a cell that ends before the others, with its artefact if it came to a good end."""
+        self._save(cell_run, self._with_artifacts({cell_run: record})[cell_run])
+
+    def _save(self, cell_run: CellRun, record: Record) -> None:
         label = cell_run.cell.label
         self._ended += 1
         self._time_plan.dropped(self._contest_id, label)
