@@ -16,10 +16,19 @@ from bakeoff.judging.doubts import ThroughputContradicted, TwoSpeeds, cells_of
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
 from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
-from bakeoff.records.doubts import InputsNotWritten, ProcessLost, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.doubts import (
+    DecidedByRounding,
+    InputsNotWritten,
+    ProcessLost,
+    Recompiled,
+    RecordDoubt,
+    Unchecked,
+    WarmUpNoise,
+    WarmUpTrend,
+)
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Extent, Memory, Placement, Record, Status, WarmUp
-from bakeoff.records.traits import NO_TRAITS
+from bakeoff.records.schema import Accuracy, Extent, Memory, Placement, Record, Status, WarmUp
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
@@ -310,12 +319,9 @@ def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, 
     assert wrong_outputs(check, "wrong in its process 2").sort == wrong_outputs(check, "wrong in its process 3").sort
 
 
-@pytest.mark.parametrize("settings", [{"threads": 2}, {"threads": 2, "memory_format": "channels_last"}])
-def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_that_reason(
-    settings: dict[str, JsonValue],
-) -> None:
-    ready = Ready(
-        accuracy=accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}),
+def ready_with(check: Accuracy, settings: dict[str, JsonValue]) -> Ready:
+    return Ready(
+        accuracy=check,
         settle=None,
         warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
         placement=None,
@@ -326,5 +332,20 @@ def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_tha
         caveat="",
         reference_type="float64",
     )
+
+
+@pytest.mark.parametrize("settings", [{"threads": 2}, {"threads": 2, "memory_format": "channels_last"}])
+def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_that_reason(
+    settings: dict[str, JsonValue],
+) -> None:
+    ready = ready_with(accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}), settings)
     doubts = doubts_of_ready(ready, NO_TRAITS)
     assert doubts == [InputsNotWritten(names=("input 0",), are_converted="memory_format" in settings)]
+
+
+@pytest.mark.parametrize("unchecked", ["", "zeros would pass"])
+def test_an_answer_that_depends_on_rounding_is_told_once(unchecked: str) -> None:
+    ready = ready_with(accuracy().model_copy(update={"unchecked": unchecked}), {})
+    doubts = doubts_of_ready(ready, ModelTraits(depends_on_rounding="it is far off"))
+    by_rounding = DecidedByRounding(how="it is far off", computed_in="float64")
+    assert doubts == ([Unchecked(why=unchecked)] if unchecked else [by_rounding])

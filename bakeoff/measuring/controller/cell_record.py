@@ -319,7 +319,7 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
         doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
     if traits.grows:
         doubts.append(Growing(names=traits.grows))
-    if traits.depends_on_rounding:
+    if traits.depends_on_rounding and not ready.accuracy.unchecked:
         doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)
     if is_narrower or ready.reference_in_float32:

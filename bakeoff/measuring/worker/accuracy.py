@@ -291,7 +291,10 @@ def check(
     shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
     judged = [each for each in shown if each.is_wrong or not each.is_unheld]
     passed = not not_finite and not wrong
-    unchecked = "" if any(each.values for each in errors) or not passed else _why_nothing(reference)
+    is_compared = any(each.values for each in errors) or not passed
+    unchecked = _why_nothing(reference)
+    if is_compared:
+        unchecked = _why_anything(judged) if passed and not training_outputs else ""
     if unchecked:
         rule = f"not compared: {unchecked}"
     elif passed:
@@ -305,11 +308,11 @@ def check(
         where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
         rule = f"{worst.reason}; {where}"
     return Accuracy(
-        rmse=math.nan if unchecked else _worst([each.errors.rmse for each in shown]),
-        relative_rmse=math.nan if unchecked else max(each.relative_rmse for each in judged),
-        max_abs_error=math.nan if unchecked else max(each.errors.max_abs_error for each in shown),
+        rmse=_worst([each.errors.rmse for each in shown]) if is_compared else math.nan,
+        relative_rmse=max(each.relative_rmse for each in judged) if is_compared else math.nan,
+        max_abs_error=max(each.errors.max_abs_error for each in shown) if is_compared else math.nan,
         eager_rmse=_worst([each.eager_rmse for each in shown]),
-        eager_relative_rmse=None if unchecked else max(each.eager_relative_rmse for each in judged),
+        eager_relative_rmse=max(each.eager_relative_rmse for each in judged) if is_compared else None,
         allclose=allclose,
         rtol=shown[0].rtol,
         atol=max(each.tolerance for each in shown),
@@ -327,6 +330,16 @@ def check(
 def _why_nothing(reference: Reference) -> str:
     has_elements = any(tensor.numel() for outputs in reference.outputs for tensor in outputs)
     return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
+
+
+def _why_anything(checked: Sequence[_CheckedOutput]) -> str:
+    """Say of which output anything would pass, or return nothing. An unrelated answer, or zeros, have an error of 1."""
+    lost = [each for each in checked if not each.is_close and each.eager_relative_rmse >= 1]
+    if not lost:
+        return ""
+    worst = max(lost, key=lambda each: each.eager_relative_rmse)
+    error = f"{worst.eager_relative_rmse:.2g} off what float64 gives"
+    return f"the answer depends on rounding, and eager's own {worst.errors.label} is {error}"
 
 
 class EagerErrors(NamedTuple):
