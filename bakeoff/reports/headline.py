@@ -6,7 +6,7 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import NotEvaluated
-from bakeoff.judging.headline import Headline, Question, headline_of, open_requirement
+from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import counted, first, listed, one_line
@@ -82,10 +82,14 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
     """
     match asked.certainty:
         case Certainty.NOTHING:
-            if contest.ranked:
-                return (
-                    f"nothing could be ranked {'under load' if asked.question is Question.LOAD else 'in both graphs'}"
+            if contest.ranked and asked.question is Question.LOAD:
+                is_early = (
+                    contest.is_so_far and contest.load and not any(each.load.turns for each in contest.load.cells)
                 )
+                nothing = "nothing under load yet" if is_early else "nothing could be ranked under load"
+                return f"{nothing}; at single calls {_at_single_calls(contest)}" if contest.is_so_far else nothing
+            if contest.ranked:
+                return "nothing could be ranked in both graphs"
             failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
             return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)})"
         case Certainty.ALONE:
@@ -103,6 +107,13 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
             return f"sure winner ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
         case Certainty.SURE:
             return "sure winner"
+
+
+def _at_single_calls(contest: ContestJudgement) -> str:
+    """Return `onnx or eager, 0.82 ms, undecided`, where that is not what was asked."""
+    asked = of_single_calls(contest)
+    value = spell(contest, asked.question, asked.value) if asked.value else NONE
+    return f"{listed(first(asked.candidates), 'or')}, {value}, {how_sure(contest, asked)}"
 
 
 def is_unsure(contest: ContestJudgement) -> bool:

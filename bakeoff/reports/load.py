@@ -144,7 +144,8 @@ def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
     if cell.soaks and cell.value is None:
         lowest = min(soak.rate for soak in cell.soaks)
         return f"it does not hold the objective for long, even at {_value(load, lowest)}"
-    return cell.load.reason or "no turn has a value"
+    no_turn = "no turn yet" if load.is_so_far else "it had no turn"
+    return cell.load.reason or ("no turn has a value" if cell.load.turns else no_turn)
 
 
 def carried(load: LoadJudgement, value: float) -> str:

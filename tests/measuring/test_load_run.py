@@ -15,6 +15,8 @@ import pytest
 from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.doubts import Stop
 from bakeoff.judging.load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
 from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
@@ -28,8 +30,10 @@ from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.store import ContestSoFar
 from bakeoff.records.text import spell_rate
+from bakeoff.reports import headline
+from bakeoff.reports import load as load_sentences
 from tests.support import scripted
-from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
+from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
 SERVER = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=6.0)
@@ -546,7 +550,7 @@ def test_a_run_that_is_interrupted_in_a_search_keeps_its_first_looks(
     monkeypatch.setattr(CellUnderLoad, "_try", interrupted)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=SERVER)
     loads = [record.load for record in run.records.values() if record.load]
-    assert [(len(load.tried), load.settings, load.turns) for load in loads] == [(1, None, [])]
+    assert [(len(load.tried), load.settings, load.turns) for load in loads] == [(0, None, []), (1, None, [])]
     judged = judge_load(list(run.records.values()))
     assert judged is not None and not judged.ranked
 
@@ -566,6 +570,22 @@ def test_what_is_known_under_load_is_on_disk_while_the_run_goes_on(
     run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
     assert on_disk[0] == (2, 0), "both searches are there, as SIGKILL would leave them"
     assert on_disk[-1][1] >= len(on_disk) - 2
+
+
+@pytest.mark.parametrize("stage", ["burst 3", "load 0", "load 3"])
+@pytest.mark.parametrize("label", ["eager", "null"])
+def test_a_run_that_is_interrupted_before_any_turn_says_what_single_calls_show_as_such(
+    tmp_path: Path, stage: str, label: str
+) -> None:
+    scripts = {"eager": Script(level_ms=2.0), "null": Script()}
+    scripts[label].endings = {(0, stage): INTERRUPT}
+    records = list(run_contest(tmp_path, scripts, load=SERVER).records.values())
+    contest = judge_contest(records, stop=Stop.INTERRUPTED)
+    line = headline.line(contest)
+    assert line.startswith("nothing under load yet; at single calls null") and line.endswith(", so far")
+    assert contest.load is not None and {cell.label for cell in contest.load.cells} == {"eager", "null"}
+    told = load_sentences.verdict(contest.load)
+    assert told.startswith("under load nothing could be ranked (") and told.count("no turn yet") == 2
 
 
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:

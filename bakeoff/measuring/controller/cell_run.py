@@ -592,7 +592,9 @@ class CellRun:
         return None if record is None else self._as_it_stands(record)
 
     def _as_it_stands(self, record: Record) -> Record:
-        return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": self.load})
+        plan = self._setup.load if record.status is Status.OK else None
+        load = self.load or (plan.load([]) if plan else None)  # of a cell that had no turn yet
+        return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": load})
 
     def _ended(
         self, live: LiveProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any

@@ -9,6 +9,7 @@ from bakeoff.measuring.controller.build_folder import BuildFolder
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.messages import Evaluation
+from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.store import Store
@@ -35,4 +36,5 @@ class ContestSetup:
     folders: Mapping[str, BuildFolder] = field(default_factory=dict)  # of builds that are kept or shared, by cell's id
     machine: Machine = field(default_factory=Machine)
     metrics: MetricsSetup | None = None  # None: nothing is evaluated
+    load: LoadPlan | None = None
     interleaved: bool = True  # all cells are alive together, and stopped while another one is measured

@@ -70,6 +70,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         folders,
         run.machine,
         _metrics(run, contest.id, sensible),
+        run.load,
         run.interleaved,
     )
     kept = run.store.unfinished(contest.id)
