@@ -224,7 +224,9 @@ def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) 
 def _note_resumption(store: Store) -> None:
     """Note when a run goes on that lacks something."""
     if not is_complete(store):
-        store.note(f"resumed at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: what was missing was measured from then on")
+        anew = ", and processes that were unfinished were measured anew" if store.has_unfinished_processes() else ""
+        resumed = f"resumed at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        store.note(f"{resumed}: what was missing was measured from then on{anew}")
 
 
 def _note_pool(request: Request, differing: Sequence[str], store: Store, progress: Progress) -> None:

@@ -202,6 +202,15 @@ class Store:
         write_atomically(path, ContestSoFar(records=list(records)).model_dump_json())
         self._save_elapsed()
 
+    def has_unfinished_processes(self) -> bool:
+        """Return True if processes have numbers that a resumed run replaces, as not all cells had ended theirs."""
+        ended = {each.record.cell.id: len(each.record.processes) for one in self.all_unfinished() for each in one.cells}
+        return any(
+            len(record.processes) > ended.get(record.cell.id, 0) and not self.has(record.cell.id)
+            for path in self.root.glob("so_far/*.json")
+            for record in ContestSoFar.model_validate_json(path.read_bytes()).records
+        )
+
     def cells_with_numbers(self, contest_id: str) -> int:
         """Return how many cells have numbers in what `keep_so_far` has written last."""
         kept = _read(self._so_far(contest_id), ContestSoFar)

@@ -843,6 +843,24 @@ def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: 
         assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
 
 
+@pytest.mark.parametrize(
+    ("script", "interrupted_at", "are_replaced"),
+    [({}, (1, "eager"), False), ({(0, "burst 3"): INTERRUPT}, None, True), ({(1, "burst 3"): INTERRUPT}, None, True)],
+)
+def test_a_resumed_run_knows_whether_it_replaces_numbers_of_unfinished_processes(
+    tmp_path: Path, script: dict[tuple[int, str], Ending], interrupted_at: tuple[int, str] | None, are_replaced: bool
+) -> None:
+    scripts = {"eager": Script(), "null": Script(endings=script)}
+    before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=interrupted_at)
+    assert before.store.has_unfinished_processes() is are_replaced
+    shown = [burst for record in before.records.values() for burst in record.bursts]
+    scripts["null"].endings = {}
+    after = run_contest(tmp_path, scripts, plan_of(2))
+    assert after.complete and not after.store.has_unfinished_processes()
+    kept = [burst for record in after.records.values() for burst in record.bursts]
+    assert all(burst in kept for burst in shown) is not are_replaced
+
+
 def test_an_interrupted_cell_that_had_nothing_to_build_was_ready_to_be_measured(tmp_path: Path) -> None:
     scripts = {"eager": Script(seconds_per_start=0.01), "null": Script()}
     run = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))

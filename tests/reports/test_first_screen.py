@@ -52,7 +52,8 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     contest = judged(undecided, complete=False).contests[0]
     (doubt,) = doubt_sentences.doubts_with(Effect.WINNER, contest)
     assert doubt == (
-        "the run was interrupted before it was decided how eager compares with onnx. `resume` measures on"
+        "the run was interrupted before it was decided how eager compares with onnx. `resume` measures on, and "
+        "unfinished processes anew"
     ), "with as many processes as were asked for"
     command = "bakeoff --model conv --json --junit=j.xml --summary s.md --out results/x"
     whole = first_screen(judged(undecided, command=command), "run")

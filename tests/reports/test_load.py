@@ -63,7 +63,8 @@ def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> N
     assert said.startswith("Under load onnx and eager are not told apart yet, as one process of each does not decide: ")
     said = load.sentences(judge(report(made, complete=False)).contests[0])[0]
     assert said.startswith(
-        "Under load onnx and eager are not told apart yet (the run was interrupted. `resume` measures on)"
+        "Under load onnx and eager are not told apart yet (the run was interrupted. `resume` measures on, "
+        "and unfinished processes anew)"
     )
 
 

@@ -96,8 +96,8 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
 @pytest.mark.parametrize(
     ("is_complete", "asked", "processes", "told"),
     [
-        (False, {}, 3, "`resume` measures on"),
-        (False, {"budget": "60 s"}, 3, "`resume` measures on"),
+        (False, {}, 3, "`resume` measures on, and unfinished processes anew"),
+        (False, {"budget": "60 s"}, 3, "`resume` measures on, and unfinished processes anew"),
         (True, {"budget": "60 s"}, 3, "Raise --budget, or use a quieter machine"),
         (True, {"budget": "60 s", "processes": 2}, 2, "Raise --processes over 2, or use a quieter machine"),
         (True, {}, 20, "Raise --processes over 20, or use a quieter machine"),
