@@ -38,6 +38,7 @@ from bakeoff.records.doubts import (
     NarrowReference,
     OtherWidths,
     ProcessLost,
+    Recalled,
     Unchecked,
     WarmUpNoise,
 )
@@ -116,6 +117,7 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             | FrozenChoices()
             | InputsNotWritten()
             | Growing()
+            | Recalled()
             | DecidedByRounding(computed_in="float64")
         ):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})

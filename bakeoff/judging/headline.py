@@ -8,7 +8,7 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
 from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
 from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
-from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, ProcessLost, Unchecked
+from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, ProcessLost, Recalled, Unchecked
 from bakeoff.records.schema import Ratio
 
 
@@ -102,7 +102,7 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
 
 def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
     """Return a doubt that keeps a build from being a sure winner, whatever was asked."""
-    kinds = (Unchecked, FrozenChoices, InputsNotWritten, Growing)
+    kinds = (Unchecked, FrozenChoices, InputsNotWritten, Growing, Recalled)
     for each in contest.doubts:
         if isinstance(each, ModelChanges):
             return each

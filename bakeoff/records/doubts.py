@@ -108,6 +108,14 @@ class DecidedByRounding(Frozen):
     computed_in: str
 
 
+class Recalled(Frozen):
+    """The model keeps what it has answered, so that inputs that come again are not computed again."""
+
+    kind: Literal["recalled"] = "recalled"
+    operators: int  # of a call with new values
+    again: int  # of the next call with the same ones
+
+
 class Growing(Frozen):
     """The model keeps more from call to call, so that each call may take longer than the one before."""
 
@@ -123,6 +131,7 @@ RecordDoubt = Annotated[
     | InputsNotWritten
     | DecidedByRounding
     | Growing
+    | Recalled
     | NarrowReference
     | OtherWidths
     | Recompiled

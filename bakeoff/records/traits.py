@@ -28,6 +28,13 @@ class Setting(Frozen):
     after: str
 
 
+class Recall(Frozen):
+    """How much less a call does for inputs that the model has seen: it keeps answers, or parts of them."""
+
+    operators: int  # of a call with new values
+    again: int  # of the next call with the same ones
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -41,6 +48,7 @@ class ModelTraits(Frozen):
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
+    recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs

@@ -222,6 +222,12 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 f"the model keeps more from call to call ({listed(first(doubt.names))} grows): its memory grows, and "
                 "calls may take longer the more there were before"
             )
+        case record_doubts.Recalled():
+            return (
+                "the model keeps answers, or parts of them: inputs that it has seen take "
+                f"{doubt.again:,} of the {counted(doubt.operators, 'operator')} that new ones take. Here the same few "
+                "inputs come again, so its latency may be that of a lookup. Measure the model without its cache"
+            )
         case record_doubts.DecidedByRounding(computed_in="float64"):
             return (
                 f"the answer depends on rounding ({doubt.how}): what is at most four times as far off as eager "
@@ -309,6 +315,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return "it does not write into its inputs as the model does"
         case contest_doubts.OfRecords(doubt=record_doubts.Growing()):
             return "the model keeps more from call to call"
+        case contest_doubts.OfRecords(doubt=record_doubts.Recalled()):
+            return "the model keeps its answers to these inputs"
         case contest_doubts.OfRecords(doubt=record_doubts.DecidedByRounding()):
             return "the answer depends on rounding"
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")

@@ -6,7 +6,7 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, RoughLatency, cells_of
 from bakeoff.judging.headline import headline_of
-from bakeoff.records.doubts import InputsNotWritten
+from bakeoff.records.doubts import InputsNotWritten, Recalled, RecordDoubt
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
 
@@ -49,13 +49,15 @@ def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     assert kinds(contest, Effect.NONE) == [NotRanked]
 
 
+@pytest.mark.parametrize("doubt", [InputsNotWritten(names=("input 0",)), Recalled(operators=7, again=0)])
 @pytest.mark.parametrize(
-    ("unwritten", "certainty"), [("onnx", Certainty.DOUBTED), ("eager", Certainty.SURE), ("", Certainty.SURE)]
+    ("label", "certainty"), [("onnx", Certainty.DOUBTED), ("eager", Certainty.SURE), ("", Certainty.SURE)]
 )
-def test_a_winner_that_does_not_write_into_its_inputs_is_doubted(unwritten: str, certainty: Certainty) -> None:
-    doubts = [InputsNotWritten(names=("input 0",))]
+def test_a_winner_that_does_not_write_into_its_inputs_or_looks_answers_up_is_doubted(
+    label: str, certainty: Certainty, doubt: RecordDoubt
+) -> None:
     records = [
-        record.model_copy(update={"doubts": doubts if record.cell.label == unwritten else []})
+        record.model_copy(update={"doubts": [doubt] if record.cell.label == label else []})
         for record in (lived(1.0, "onnx"), lived(2.0, "eager"))
     ]
     headline = headline_of(judge_contest(records))

@@ -20,6 +20,7 @@ from bakeoff.records.doubts import (
     DecidedByRounding,
     InputsNotWritten,
     ProcessLost,
+    Recalled,
     Recompiled,
     RecordDoubt,
     Unchecked,
@@ -28,7 +29,7 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Accuracy, Extent, Memory, Placement, Record, Status, WarmUp
-from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.records.traits import NO_TRAITS, ModelTraits, Recall
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
@@ -349,3 +350,8 @@ def test_an_answer_that_depends_on_rounding_is_told_once(unchecked: str) -> None
     doubts = doubts_of_ready(ready, ModelTraits(depends_on_rounding="it is far off"))
     by_rounding = DecidedByRounding(how="it is far off", computed_in="float64")
     assert doubts == ([Unchecked(why=unchecked)] if unchecked else [by_rounding])
+
+
+def test_that_a_model_keeps_answers_is_a_doubt_of_each_cell() -> None:
+    doubts = doubts_of_ready(ready_with(accuracy(), {}), ModelTraits(recall=Recall(operators=7, again=1)))
+    assert doubts == [Recalled(operators=7, again=1)]

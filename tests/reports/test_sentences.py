@@ -45,6 +45,7 @@ from bakeoff.records.doubts import (
     NarrowReference,
     OtherWidths,
     ProcessLost,
+    Recalled,
     Recompiled,
     RecordDoubt,
     WarmUpNoise,
@@ -393,6 +394,12 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             "already, and calls write into the copies",
         ),
         (
+            Recalled(operators=1, again=0),
+            "the model keeps answers, or parts of them: inputs that it has seen take 0 of the 1 operator that new ones "
+            "take. Here the same few inputs come again, so its latency may be that of a lookup. Measure the model "
+            "without its cache",
+        ),
+        (
             OtherWidths(outputs=("output[1] as int32 in place of int64",)),
             "returns output[1] as int32 in place of int64, with the right values: cast it where your code needs the "
             "type",
@@ -478,6 +485,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "it does not write into its inputs as the model does",
         "the answer depends on rounding",
         "the model keeps more from call to call",
+        "the model keeps its answers to these inputs",
         "its outputs were not checked after its rounds",
     ]
 

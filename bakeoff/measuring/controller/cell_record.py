@@ -26,6 +26,7 @@ from bakeoff.records.doubts import (
     NarrowReference,
     OtherWidths,
     ProcessLost,
+    Recalled,
     Recompiled,
     RecordDoubt,
     Unchecked,
@@ -319,6 +320,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
         doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
     if traits.grows:
         doubts.append(Growing(names=traits.grows))
+    if traits.recall:
+        doubts.append(Recalled(operators=traits.recall.operators, again=traits.recall.again))
     if traits.depends_on_rounding and not ready.accuracy.unchecked:
         doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)

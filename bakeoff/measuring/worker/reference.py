@@ -48,6 +48,7 @@ from bakeoff.measuring.worker.loading import (
     type_in,
 )
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
+from bakeoff.measuring.worker.recall import recall_of
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.rounding_noise import RoundingNoise
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
@@ -378,6 +379,8 @@ def as_it_is(
             held = watch.kept(tensor for each in given for tensor in each.tensors())
             if held and traits == NO_TRAITS and leaves_more_behind(module, sets[0], calls):
                 traits = traits.model_copy(update={"grows": (OUTSIDE,)})
+            if not traits.state:
+                traits = traits.model_copy(update={"recall": recall_of(module, sets[0], calls)})
             deciding = decisions_of(watch, module, sets, calls)
             if not traits.state:
                 known.probes = deciding.probes

@@ -382,7 +382,7 @@ def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
         (_as_it_was, partial(_as_mask, lambda mask: 1 - _half(mask))),
     )
     for of_real, of_whole in changes:
-        yield inputs.map(partial(_changed, of_real, of_whole))
+        yield inputs.map(partial(changed_tensor, of_real, of_whole))
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -413,7 +413,7 @@ def _with_one_peak(real: torch.Tensor) -> torch.Tensor:
     return flat.view(real.shape)
 
 
-def _changed(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.Tensor:
+def changed_tensor(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor with other values in the same memory layout. Some kinds of tensors stay as they are."""
     if tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_complex():
         return tensor
