@@ -81,12 +81,14 @@ def spell_rate(value: float) -> str:
 def again(commands: str) -> list[str]:
     """Return the commands of a run, one on each line, as they can be typed again: none overwrites what the run wrote.
 
-    The folder and the files of its output are left out, and `--json`, which is for programs.
+    Options of its output are left out: its folder, its files, `--json` and `--quiet`.
     """
     lines = [line for line in visible(commands).splitlines() if line.strip()]
     for option in ("--out", "--junit", "--summary"):
         lines = [with_option(line, option) for line in lines]
-    return [_with_words(line, lambda words: [word for word in words if word != "--json"]) for line in lines]
+    return [
+        _with_words(line, lambda words: [word for word in words if word not in ("--json", "--quiet")]) for line in lines
+    ]
 
 
 def with_option(command: str, option: str, value: str = "") -> str:

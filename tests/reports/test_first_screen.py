@@ -55,7 +55,7 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
         "the run was interrupted before it was decided how eager compares with onnx. `resume` measures on, and "
         "unfinished processes anew"
     ), "with as many processes as were asked for"
-    command = "bakeoff --model conv --json --junit=j.xml --summary s.md --out results/x"
+    command = "bakeoff --model conv --json --quiet --junit=j.xml --summary s.md --out results/x"
     whole = first_screen(judged(undecided, command=command), "run")
     assert "could change the winner" in whole.whether_to_ship
     assert whole.commands == {
