@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bakeoff.measuring import isolation
-from bakeoff.measuring.worker.worker_context import explain, last_frame_below, last_frame_of_program
+from bakeoff.measuring.worker.worker_context import IN_INFERENCE_MODE, explain, last_frame_below, last_frame_of_program
 from bakeoff.records.errors import Unsupported, os_reason
 from bakeoff.records.failure import DISK_FULL
 from bakeoff.records.schema import Status
@@ -65,6 +65,26 @@ def test_a_variable_that_is_not_set_is_told_with_what_to_do(monkeypatch: pytest.
     withheld = "Bakeoff passes TORCH_WEIGHTS_OF_MINE on to no process, because it may change what is measured"
     assert reason("TORCH_WEIGHTS_OF_MINE").endswith(f"{withheld}: use another name")
     assert "environment variable" not in explain(KeyError("MY_MODEL_DIR"))[1].text
+
+
+def saved_for_backward(x: torch.Tensor) -> object:
+    with torch.inference_mode(False), torch.enable_grad():
+        return torch.ones(3, requires_grad=True) * x
+
+
+def version_of(x: torch.Tensor) -> object:
+    return x._version
+
+
+@pytest.mark.parametrize("lacking", [version_of, saved_for_backward])
+def test_what_inference_mode_lacks_is_told_with_a_way_that_works(lacking: Callable[[torch.Tensor], object]) -> None:
+    with torch.inference_mode():
+        given = torch.ones(3)
+        with pytest.raises(RuntimeError) as raised:
+            lacking(given)
+        assert explain(raised.value)[1].text.endswith(f": {IN_INFERENCE_MODE}")
+        with torch.inference_mode(False):
+            lacking(given.clone())
 
 
 def test_the_place_of_a_variable_that_is_not_set_is_the_users_line(

@@ -278,6 +278,8 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         failure = failure.on_full_disk
     elif name := unset_variable(error):
         failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
+    elif any("nference tensor" in str(each) for each in chain_of(error)):
+        failure = failure.model_copy(update={"text": f"{failure.text}: {IN_INFERENCE_MODE}"})
     elif isinstance(cause := first_cause(error), OSError) and cause.errno in FILES_LACK:
         failure = failure.model_copy(update={"text": f"{failure.text}: {os_reason(cause)}"})
     return status, failure
@@ -307,6 +309,11 @@ def unset_variable(error: BaseException) -> str:
             return str(cause.args[0])
     return ""
 
+
+IN_INFERENCE_MODE = (
+    "models are called in torch.inference_mode, where this does not work. Compute it from a clone of the tensor within "
+    "torch.inference_mode(False)"
+)
 
 _READS_ENVIRON = type(os.environ).__getitem__.__code__
 
