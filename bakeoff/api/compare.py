@@ -84,9 +84,10 @@ def compare(
 ) -> Result:
     """Compare backends on a model, and return the verdict with everything that it rests on.
 
-    Every keyword is an option of `bakeoff run`, with the same meaning and default. Where that takes a list, a text with
-    commas or a list of texts is given here. The run has processes of its own. The model and this process stay as they
-    are: the device, mode, gradients and hooks of the model, global settings and random states.
+    Keywords are the options of `bakeoff run`, with the same meaning and default. Only `progress` is not, and `--quiet`,
+    `--json`, `--dry-run`, `--junit` and `--summary` are for the command line alone. Where an option takes a list, a
+    text with commas or a list of texts is given here. The run has processes of its own. The model and this process stay
+    as they are: the device, mode, gradients and hooks of the model, global settings and random states.
 
     Ctrl-C, and the stop button of a notebook, end the run and return the result so far (`Result.complete`).
 
@@ -158,6 +159,8 @@ def compare(
     given = dict(locals())
     if unknown:
         name = next(iter(unknown))
+        if instead := COMMAND_LINE_ONLY.get(name):
+            raise TypeError(f"compare() has no keyword '{name}', an option of the command line only: {instead}")
         nearest = difflib.get_close_matches(name, keywords(), n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(keywords())}"
         raise TypeError(f"compare() got an unexpected keyword argument '{name}': {hint}")
@@ -185,6 +188,16 @@ def compare(
         asked.check()
     with _travelling(model, inputs, function) as travelling:
         return asked.run(travelling).result
+
+
+COMMAND_LINE_ONLY = {
+    "quiet": "progress=False shows nothing while the run goes on",
+    "json": "`answer` and `to_dict()` of the result have what it prints",
+    "dry_run": "`bakeoff run --dry-run` says what would be measured",
+    "junit": "`bakeoff report RUN --junit FILE` writes it",
+    "summary": "`bakeoff report RUN --summary FILE` writes it",
+}
+"""The options of `bakeoff run` that `compare` does not have, and what there is in their place."""
 
 
 def keywords() -> list[str]:

@@ -35,14 +35,11 @@ from bakeoff.reports.json_answer import answer_of
 from tests.conftest import CommandLine
 from tests.support.checkout import ROOT
 
-OF_THE_TERMINAL = {"quiet", "json", "dry_run", "junit", "summary"}
-"""Options of `bakeoff run` that say what it prints, or where."""
-
 
 def test_keywords_are_the_options_of_a_run() -> None:
     run = typer.main.get_command(cli.app).commands["run"]  # type: ignore[attr-defined]
     flags = {flag.removeprefix("--").replace("-", "_") for each in run.params for flag in each.opts}
-    assert set(api.keywords()) == (flags - OF_THE_TERMINAL - {"model", "models", "inputs"}) | {"progress"}
+    assert set(api.keywords()) == (flags - api.COMMAND_LINE_ONLY.keys() - {"model", "models", "inputs"}) | {"progress"}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +64,12 @@ def test_values_mean_what_they_mean_on_the_command_line(keyword: str, value: Any
 def test_unknown_keyword_names_the_nearest_one() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'backend': did you mean 'backends'"):
         bakeoff.compare("mlp", backend="eager")  # type: ignore[arg-type]
+
+
+def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
+    for name in api.COMMAND_LINE_ONLY:
+        with pytest.raises(TypeError, match=f"no keyword '{name}', an option of the command line only: "):
+            bakeoff.compare("mlp", **{name: True})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
