@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,12 +83,35 @@ def _reserved(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _begun(request: Request, contests: Sequence[Contest], folder: Path | None, command: str) -> Store:
+def _begun(
+    request: Request, contests: Sequence[Contest], folder: Path | None, command: str, progress: Progress
+) -> Store:
     """Begin a run in `folder` that is to measure these contests."""
     planned = [each for contest in contests for each in contest.cells]
     ahead = [not_reached(each, INTERRUPTED_BEFORE) for each in planned]
     ids = [each.cell.id for each in planned]
-    return Store.create(folder or _default_folder(request), request, ids, command, ahead)
+    store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
+    for note in _named_twice(request):
+        store.note(note)
+        progress.note(note)
+    return store
+
+
+def _named_twice(request: Request) -> list[str]:
+    """Say what one list of the request names more than once."""
+    given: dict[str, Counter[str]] = {
+        "--devices": Counter(request.devices),
+        "--precision": Counter(map(str, request.precision)),
+    }
+    for part in request.parts():
+        given["--model"] = given.get("--model", Counter()) | Counter(part.models)
+        given["--backends"] = given.get("--backends", Counter()) | Counter(part.backends)
+    return [
+        f"{option} names {name} more than once: it is measured once"
+        for option, counts in given.items()
+        for name, count in counts.items()
+        if count > 1
+    ]
 
 
 def _run_here(
@@ -101,13 +125,13 @@ def _run_here(
             contests = with_open_axes(plan(request), launchers)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             if not is_pool(request.devices):
-                store = _begun(request, contests, folder, command)
+                store = _begun(request, contests, folder, command, progress)
                 store.save_environment(captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
         if is_pool(request.devices):
             with Pool(places_here(request), request, contests) as pool:
                 captured, differing = pool.begin()
-                store = _begun(request, contests, folder, command)
+                store = _begun(request, contests, folder, command, progress)
                 store.save_environment(captured)
                 _note_pool(request, differing, store, progress)
                 pool.measure(store, progress, measured_by_s)
@@ -193,7 +217,7 @@ def _run_on_cluster(request: Request, folder: Path | None, command: str, progres
     with Cluster(request.cluster) as cluster:
         request = cluster.request_for(request)
         contests = _with_open_axes(request)
-        store = _begun(request, contests, folder, command)
+        store = _begun(request, contests, folder, command, progress)
         cluster.measure(request, contests, store, progress)
     return report_of(store), store
 

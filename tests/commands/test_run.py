@@ -457,6 +457,17 @@ def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeyp
     assert sorted(record.status for record in report.records) == [Status.ERROR, Status.NOT_REACHED]
 
 
+def test_what_is_named_twice_is_measured_once_and_a_note_says_so(tmp_path: Path) -> None:
+    watching = Silent()
+    report = measure(tmp_path / "run", "null", "null", precision=["fp32", "fp32"], progress=watching)
+    assert [record.cell.label for record in report.records] == ["null"]
+    for told in (report.notes, watching.notes):
+        assert [note for note in told if "more than once" in note] == [
+            "--precision names fp32 more than once: it is measured once",
+            "--backends names null more than once: it is measured once",
+        ]
+
+
 def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     report = measure(folder, "eager", "null", "null/error")
