@@ -28,6 +28,15 @@ class Setting(Frozen):
     after: str
 
 
+class NotFinite(Frozen):
+    """An output that has values that are not finite, for the model's own inputs."""
+
+    output: str  # such as `output[0]`
+    nan: int
+    infinite: int
+    values: int  # that are compared
+
+
 class Recall(Frozen):
     """How much less a call does for inputs that the model has seen: it keeps answers, or parts of them."""
 
@@ -48,6 +57,7 @@ class ModelTraits(Frozen):
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
+    not_finite: tuple[NotFinite, ...] = ()
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes

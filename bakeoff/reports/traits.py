@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits
 from bakeoff.records.text import counted, first, listed
-from bakeoff.records.traits import Decision
+from bakeoff.records.traits import Decision, NotFinite
 
 SHOWN_DECISIONS = 3
 
@@ -59,6 +59,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
+    if traits.not_finite:
+        places = listed([_of_not_finite(each) for each in traits.not_finite])
+        yield (
+            f"answers its own inputs with values that are not finite: {places}. A build is right if it gives the same "
+            "ones at the same places"
+        )
     if traits.settings:
         changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
         threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
@@ -68,6 +74,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         )
     if traits.unexamined:
         yield f"could not be examined wholly: {traits.unexamined}"
+
+
+def _of_not_finite(output: NotFinite) -> str:
+    kinds = [(output.nan, "NaN"), (output.infinite, "infinite")]
+    counts = listed([f"{count:,} {kind}" for count, kind in kinds if count])
+    return f"{output.output} has {counts} among {counted(output.values, 'value')}"
 
 
 def _of_decision(decision: Decision) -> str:

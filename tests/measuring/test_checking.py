@@ -471,6 +471,15 @@ def test_a_model_whose_answers_cannot_be_compared_is_no_builds_fault(
     assert found.passed and found.unchecked.startswith("the model's own answers have no")
 
 
+def test_values_that_are_not_finite_are_counted_in_each_output_of_the_models_own_inputs(
+    references: Callable[[str], Path],
+) -> None:
+    assert accuracy.traits_in(references("not_finite.py:empty")).not_finite == ()
+    assert accuracy.traits_in(references(SEEDED)).not_finite == ()
+    (told,) = accuracy.traits_in(references("not_finite.py:factory")).not_finite
+    assert (told.output, told.infinite) == ("output", 0) and told.nan == told.values > 0
+
+
 CAST = "came with weights in {}: each cell casts them to its own precision"
 
 

@@ -53,7 +53,8 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
-from bakeoff.reports import doubt_sentences, headline, sentences
+from bakeoff.records.traits import ModelTraits, NotFinite
+from bakeoff.reports import doubt_sentences, headline, sentences, traits
 from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report, roofline
 
 
@@ -487,6 +488,16 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "the model keeps more from call to call",
         "the model keeps its answers to these inputs",
         "its outputs were not checked after its rounds",
+    ]
+
+
+def test_values_that_are_not_finite_are_told_with_their_counts() -> None:
+    both = NotFinite(output="output[0]", nan=1200, infinite=1, values=2048)
+    found = ModelTraits(not_finite=(both, NotFinite(output="output[1]", nan=0, infinite=3, values=4)))
+    assert list(traits.sentences(found)) == [
+        "answers its own inputs with values that are not finite: output[0] has 1,200 NaN and 1 infinite among 2,048 "
+        "values and output[1] has 3 infinite among 4 values. A build is right if it gives the same ones at the same "
+        "places"
     ]
 
 

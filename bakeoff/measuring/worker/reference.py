@@ -64,6 +64,7 @@ from bakeoff.measuring.worker.understanding import (
     is_explained_by_rounding,
     leaves_more_behind,
     named_inputs,
+    not_finite_in,
     understand,
 )
 from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights_beside, weights_named_in
@@ -386,6 +387,7 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            traits = traits.model_copy(update={"not_finite": not_finite_in(eager[0])})
             sample = replace(sample, sizes_vary=sizes_depend_on_values(sets, eager))
             if files is not None and traits.draws_independently:
                 save_draws(module, sets[0], calls, files.draws)

@@ -25,7 +25,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.errors import first_line
 from bakeoff.records.precision import Precision
 from bakeoff.records.text import counted
-from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.records.traits import Decision, ModelTraits, NotFinite
 
 Outputs = tuple[torch.Tensor, ...]
 
@@ -356,6 +356,18 @@ def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
 
 def _are_finite(outputs: Outputs) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
+
+
+def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
+    """Return which outputs have values that are NaN or infinite, and how many."""
+    found = []
+    for label, tensor in zip(labels(outputs), outputs, strict=True):
+        if tensor.is_floating_point() or tensor.is_complex():
+            values = tensor.float() if tensor.element_size() == 1 else tensor
+            nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+            if nan or infinite:
+                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=values.numel()))
+    return tuple(found)
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
