@@ -440,6 +440,16 @@ def test_unless_asked_for_only_the_winner_and_the_runner_up_are_soaked(tmp_path:
     assert all(record.load.turns and NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
 
 
+@pytest.mark.parametrize(("limit_ms", "is_below"), [(5e-7, True), (2e-6, False)])
+def test_an_objective_below_the_floor_of_a_call_is_told_before_anything_is_built(
+    tmp_path: Path, limit_ms: float, is_below: bool
+) -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=limit_ms))
+    run = run_contest(tmp_path, {"eager": Script()}, load=plan, interrupted_at=(0, "eager"))
+    told = "p99 < 5e-07 ms is below the floor of a call, 1e-06 ms: hardly any build can hold it"
+    assert (told in run.said) is is_below and any(told in note for note in run.notes) is is_below
+
+
 def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:
     plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=30.0)

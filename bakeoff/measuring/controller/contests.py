@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff import models
+from bakeoff.judging import roofline
 from bakeoff.judging.intervals import special_functions
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
@@ -17,7 +18,7 @@ from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import USUAL_CEILINGS_S, Step, likely_to_run
-from bakeoff.records.schema import Memory, Record, Status
+from bakeoff.records.schema import Cell, Memory, Record, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
 
@@ -59,6 +60,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     special_functions()  # imported now at the latest, and not between two rounds
     cells_come_first = run.time_plan.is_short(run.machine.now_s())
     _measure_ceilings(run, sensible, limit_s, may_measure=not cells_come_first)
+    _tell_of_objective_below_floor(run, sensible[0].cell)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
@@ -99,6 +101,20 @@ def _measure_ceilings(run: RunContext, cells: Sequence[PlannedCell], limit_s: fl
     needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
     for cell in {products_of(planned.cell): planned.cell for planned in cells}.values():
         groundwork.measure_ceilings(cell, *needed, may_measure)
+
+
+def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
+    """Say at once that no build can be expected to hold the objective under load, as a call alone takes longer."""
+    work, ceilings = run.store.facts(cell.reference_id, Work), run.store.ceilings(cell.device, products_of(cell))
+    objective = run.load.objective if run.load else None
+    if not (work and ceilings and objective):
+        return
+    floor_ms = roofline.of(work, ceilings, None).floor_ms
+    if objective.limit_ms < floor_ms:
+        asked = f"{objective.percentile} < {objective.limit_ms:g} ms"
+        told = f"{asked} is below the floor of a call, {floor_ms:.3g} ms: hardly any build can hold it"
+        run.progress.note(told)
+        run.store.note(f"{cell.contest_id}: {told}")
 
 
 def _measure_ceilings_last(run: RunContext, cells: Sequence[PlannedCell]) -> None:
