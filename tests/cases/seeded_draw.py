@@ -8,14 +8,19 @@ from torch import nn
 
 
 class SeededDraw(nn.Module):
-    def __init__(self):
+    def __init__(self, share=1.0):
         super().__init__()
+        self.share = share
         self.linear = nn.Linear(64, 64)
 
     def forward(self, x):
         torch.manual_seed(0)
-        return self.linear(x) + torch.randn_like(x)
+        return self.linear(x) + self.share * torch.randn_like(x)
 
 
 def factory(batch: int = 8):
     return SeededDraw(), torch.randn(batch, 64)
+
+
+def dithered(batch: int = 8):
+    return SeededDraw(1e-3), torch.randn(batch, 64)

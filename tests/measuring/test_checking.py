@@ -387,27 +387,30 @@ def test_an_answer_that_is_lost_to_rounding_is_shown_against_float64(references:
 SEEDED = "seeded_draw.py:factory"
 
 
-def without_the_seed(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-    """Draw as a trace does, which leaves out the seeding."""
-    return lambda x: cast("Any", module).linear(x) + torch.randn_like(x)
+def drawing(seed: int | None) -> Build:
+    """Draw with another seed in each call, or with none as a trace does, which leaves out the seeding."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if seed is not None:
+                torch.manual_seed(seed)
+            model = cast("Any", module)
+            return cast("torch.Tensor", model.linear(x) + model.share * torch.randn_like(x))
+
+        return forward
+
+    return build
 
 
-def with_another_seed(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-    def forward(x: torch.Tensor) -> Any:
-        torch.manual_seed(1)
-        return without_the_seed(module, Inputs((x,)))(x)
-
-    return forward
-
-
-def test_where_float64_draws_other_numbers_eager_is_the_reference(references: Callable[[str], Path]) -> None:
-    path = references(SEEDED)
+@pytest.mark.parametrize("case", [SEEDED, "seeded_draw.py:dithered"])
+def test_where_float64_draws_other_numbers_eager_is_the_reference(case: str, references: Callable[[str], Path]) -> None:
+    path = references(case)
     known = accuracy.Reference.load(path)
     assert (known.computed_in, known.traits.depends_on_rounding, known.traits.is_random) == ("fp32", "", False)
     assert known.why_narrower.endswith("off what float64 gives, and not by rounding")
-    assert checked(SEEDED, path, as_it_is).passed
-    assert checked(SEEDED, path, with_another_seed).rule.startswith("output: rmse")
-    assert checked(SEEDED, path, without_the_seed).rule.startswith(f"{VARIES} (output: rmse")
+    assert checked(case, path, as_it_is).passed
+    assert checked(case, path, drawing(seed=1)).rule.startswith("output: rmse")
+    assert checked(case, path, drawing(seed=None)).rule.startswith(f"{VARIES} (output: rmse")
 
 
 CHANNELS_LAST = "channels_last.py:factory"

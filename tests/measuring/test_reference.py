@@ -14,7 +14,14 @@ from torch import nn
 
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
-from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Outputs, OutputsIn
+from bakeoff.measuring.worker.reference import (
+    MAX_COMPARED_ELEMENTS,
+    Known,
+    Outputs,
+    OutputsIn,
+    outputs_with_noise,
+    run_eager,
+)
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.user import with_own_inputs
@@ -355,6 +362,16 @@ def test_whole_numbers_on_an_edge_may_differ_as_rounding_moves_them(flipped: int
     real = torch.zeros(4), torch.ones(4)
     found = reference.yardsticks([(noisy, real[0])], [(exact, real[1])], rounding_decides=True, only_whole=True)
     assert found.rmse == (pytest.approx(share**0.5), 0.0)
+
+
+def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
+    known = Known(cell_of("fp32"), folder, folder)
+    eager = run_eager(*loading.move_to_device(known.load(), known.cell))[0]
+    usual, strong = (
+        [float((run[0][0] - eager[0]).norm()) for run in outputs_with_noise(known, roundings)] for roundings in (1, 16)
+    )
+    assert len(usual) == len(strong) == 2
+    assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.rounding_noise import RoundingNoise
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.understanding import (
+    MAX_ROUNDING,
     OUTSIDE,
     AlikeCalls,
     answers_like_first,
@@ -158,10 +159,10 @@ def compute(
             far_off = "" if decided else far_from_float64(*answers)
             may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
             noisy = outputs_with_noise(known) if far_off or may_flip else ()
-            if far_off and not is_explained_by_rounding(*answers[:2], noisy, cell.precision):
+            if far_off and not is_explained(known, *answers, noisy):
                 computed = Exact(None, cell.precision, why_narrower=f"{far_off}, and not by rounding")
-            elif not cell.precision.is_16_bit:  # which rounds as coarsely itself
-                lost = far_off
+            elif far_off and not cell.precision.is_16_bit:  # which rounds as coarsely itself
+                lost = far_from_float64(*answers, MAX_ROUNDING)
             noisy = noisy if lost or may_flip else ()
             traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
         exact = computed.outputs
@@ -514,13 +515,32 @@ RUNS_WITH_NOISE = 2
 """So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
 
 
-def outputs_with_noise(known: Known) -> tuple[tuple[Outputs, ...], ...]:
-    """Return eager's outputs of some runs in which every operator's result is moved by up to one rounding."""
+STRONG_NOISE = 16
+"""So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
+
+
+def is_explained(
+    known: Known,
+    eager: Sequence[Outputs],
+    exact: Sequence[Outputs],
+    precision: Precision,
+    noisy: Sequence[Sequence[Outputs]],
+) -> bool:
+    """Return True if rounding explains how far eager is from float64, by runs with noise, and by those with more."""
+    if is_explained_by_rounding(eager, exact, noisy, precision):
+        return True
+    return not precision.is_16_bit and is_explained_by_rounding(
+        eager, exact, outputs_with_noise(known, STRONG_NOISE), precision
+    )
+
+
+def outputs_with_noise(known: Known, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
+    """Return eager's outputs of some runs in which every operator's result is moved by up to so many roundings."""
     runs = []
     for seed in range(RUNS_WITH_NOISE):
         model = known.load()
         module, sets = move_to_device(model, known.cell)
-        with RoundingNoise(seed):
+        with RoundingNoise(seed, roundings):
             runs.append(run_eager(module, sets, traits=known.traits))
     return tuple(runs)
 

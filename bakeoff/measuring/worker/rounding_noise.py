@@ -2,6 +2,7 @@
 
 Where an answer is lost to rounding, as in a difference of two large sums, eager may be right by luck. Then its error
 says little about that of another order of the same sums. Runs with noise show how far rounding can move the answer.
+Stronger noise also finds choices that are close to another one, which a few runs with that of one rounding may miss.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
 class RoundingNoise(TorchDispatchMode):
     """Inside this block, new floating-point results are rounded at random. Views and in-place results stay."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, roundings: float = 1) -> None:
         super().__init__()
         keep_compiler_out(RoundingNoise)
-        self._seed = seed
+        self._seed, self._roundings = seed, roundings
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
@@ -40,4 +41,4 @@ class RoundingNoise(TorchDispatchMode):
             generator = torch.Generator(tensor.device).manual_seed(self._seed)
             self._generators[tensor.device] = generator
         by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
-        return torch.addcmul(tensor, tensor, by, value=torch.finfo(tensor.dtype).eps)
+        return torch.addcmul(tensor, tensor, by, value=self._roundings * torch.finfo(tensor.dtype).eps)
