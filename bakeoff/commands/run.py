@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import math
-import os
 import re
 import shlex
 import time
@@ -25,8 +24,8 @@ from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, not_rea
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.same_model import require_same_model
 from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of
-from bakeoff.measuring.variables import require_own_variables
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
@@ -177,11 +176,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """
     store = Store.open(folder)
     request = request_of(store)
-    if not request.cluster:  # whose nodes have files and variables of their own
-        require_own_variables(store.own_variables(), os.environ)
-        if changed := store.changed_files():
-            files = ", ".join(changed)
-            raise UsageError(f"{files} is not as it was when the run began: put it back, or begin a new run")
+    require_same_model(store)
     contests = plan(request)
     store.forget_left()
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported

@@ -19,6 +19,7 @@ from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import Job, ProfileCell, Profiled
 from bakeoff.measuring.probes import Answer, ask
+from bakeoff.measuring.same_model import require_same_model
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
@@ -137,9 +138,10 @@ def asked_of_worker(
 
     It may take `limit_s`, or else as long as a cell of the run.
 
-    Raises BakeoffError, with the reason, where there is no answer.
+    Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed.
     """
     cell, store = record.cell, Store(path if path.is_dir() else path.parent)
+    require_same_model(store, cell.reference_id)
     request = Request(**report.request)
     with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
         launcher = launchers.of_environment(cell.environment).first

@@ -4,8 +4,6 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
 
-from bakeoff.records.errors import UsageError
-
 READ_AT_START = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_")
 """What the C library reads when a process starts: names, or how they begin."""
 
@@ -77,19 +75,6 @@ def own_digests(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str
     """
     own = [name for name in names if not is_withheld(name) and not _is_known(name)]
     return {name: hashlib.sha256(given[name].encode()).hexdigest()[:16] if name in given else "" for name in own}
-
-
-def require_own_variables(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raise UsageError if a variable of the user's own is not as it was recorded: the model may be another one."""
-    for name, digest in own_digests(recorded, given).items():
-        if digest == recorded[name]:
-            continue
-        remedy = f"set {name} as it was" if recorded[name] else f"unset {name}"
-        now = ("has another value than" if recorded[name] else "is set and was not") if digest else "is not set and was"
-        raise UsageError(
-            f"the model's files read the environment variable {name}, which {now} when the run began: "
-            f"{remedy}, or begin a new run"
-        )
 
 
 def _is_known(name: str) -> bool:

@@ -325,10 +325,13 @@ class Store:
         if digests:
             write_atomically(self._of_contest(contest_id, "variables.json"), json.dumps(digests))
 
-    def own_variables(self) -> dict[str, str]:
-        """Return digests of the environment variables that the models' files read, as far as a reference told them."""
-        files = sorted((self.root / "reference").glob("*.variables.json"))
-        return {name: digest for file in files for name, digest in json.loads(file.read_text()).items()}
+    def own_variables(self, contest_id: str | None = None) -> dict[str, str]:
+        """Return digests of the environment variables that the models' files read, as far as a reference told them.
+
+        With `contest_id` they are those of its model alone.
+        """
+        kept = self._kept_digests("variables.json", contest_id)
+        return {name: digest for each in kept for name, digest in each.items()}
 
     def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
         """Keep digests of the user's files that the contest's model comes from, if it comes from any."""
@@ -337,10 +340,16 @@ class Store:
                 self._of_contest(contest_id, "files.json"), json.dumps({str(each): _digest(each) for each in files})
             )
 
-    def changed_files(self) -> list[str]:
-        """Return the user's files that are not as they were when a contest of theirs began."""
-        kept = [json.loads(file.read_text()) for file in sorted((self.root / "reference").glob("*.files.json"))]
+    def changed_files(self, contest_id: str | None = None) -> list[str]:
+        """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
+        kept = self._kept_digests("files.json", contest_id)
         return sorted({path for each in kept for path, digest in each.items() if _digest(Path(path)) != digest})
+
+    def _kept_digests(self, what: str, contest_id: str | None) -> list[dict[str, str]]:
+        """Return digests by name that were kept for the model of each contest, or for that of one alone."""
+        every = sorted((self.root / "reference").glob(f"*.{what}"))
+        one = contest_id and self._of_contest(contest_id, what)
+        return [json.loads(file.read_text()) for file in every if not one or file == one]
 
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)

@@ -26,6 +26,7 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring import probes
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import ExportProgram, Packaged
+from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
@@ -196,6 +197,7 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
         if (kept_program := _program_of(record, run)).exists():
             shutil.copyfile(kept_program, folder / program)
             return program
+        require_same_model(Store(run), record.cell.reference_id)
         with Launchers("spawn") as launchers:
             try:
                 _export_program(record, folder / program, launchers)

@@ -34,6 +34,7 @@ from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
+from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.starts import Start, StartedCell, Starts
@@ -270,6 +271,7 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
         if record.cell.environment:
             raise UsageError(f"it ran in the environment {record.cell.environment}, and starts are those of this one")
         if record.cell.backend == BASELINE:
+            require_same_model(Store(path if path.is_dir() else path.parent), record.cell.reference_id)
             script = folder / "script.py"
             folder.mkdir()
             source = reproduce.script_for(report, record)

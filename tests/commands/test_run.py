@@ -14,16 +14,23 @@ import pytest
 import torch
 from scripted_backends import Null
 
+from bakeoff import backends
 from bakeoff.commands import run as runs
+from bakeoff.explaining.blaming import blame_cell
+from bakeoff.explaining.profiles import profile_run
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
+from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring import session
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.planning.plan import Contest
+from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
+from bakeoff.shipping import export
+from bakeoff.shipping.starts import measure_run
 from tests.support import measuring
 from tests.support.measuring import Silent, by_label
 
@@ -421,7 +428,8 @@ def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_o
     kept = [*folder.glob("reference/*.json"), folder / "environment.json"]
     assert not any('"48613"' in file.read_text() for file in kept), "a value may be a secret"
 
-    for cell in (folder / "cells").glob("*.json"):
+    ended = {cell: cell.read_text() for cell in (folder / "cells").glob("*.json")}
+    for cell in ended:
         cell.unlink()
     for name, value, told in (
         ("MY_WIDTH", "128", "MY_WIDTH, which has another value than when the run began: set MY_WIDTH as it was"),
@@ -440,7 +448,21 @@ def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_o
     torch.save(torch.ones(4), weights)
     with pytest.raises(UsageError, match=r"weights\.pt is not as it was when the run began: put it back"):
         runs.resume(folder, Silent())
+    for cell, text in ended.items():
+        cell.write_text(text)
+    monkeypatch.setattr(export, "_runtime_of", lambda *_: backends.create("inductor").runtime(CPU))
+    for load_again in (
+        lambda: profile_run(folder, "eager", None, print),
+        lambda: blame_cell(folder, "eager", print),
+        lambda: export.export(folder, "eager", tmp_path / "export"),
+    ):
+        with pytest.raises(UsageError, match=r"weights\.pt is not as it was when the run began: put it back"):
+            load_again()
+    [started] = measure_run(folder, ["eager"], LEAST_STARTS, False, print).cells
+    assert not started.starts and "weights.pt is not as it was when the run began" in started.reason
     torch.save(torch.zeros(4), weights)
+    for cell in ended:
+        cell.unlink()
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]
 
