@@ -482,7 +482,7 @@ def reproduce_cell(
 
     report = report_at(path)
     record = script_parts.find_record(report, cell)
-    script = reproduce.script_for(report, record)
+    script = reproduce.script_for(report, record, path if path.is_dir() else path.parent)
     if out:
         reproduce.write(script, out)
     if as_json:

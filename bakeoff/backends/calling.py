@@ -68,6 +68,18 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     return tensors
 
 
+def graph_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
+    """Return the same, and as tensors the numbers that an exported graph computes from its inputs."""
+    if isinstance(outputs, torch.Tensor):
+        return (outputs,)
+    tensors = tuple(
+        leaf if isinstance(leaf, torch.Tensor) else _tensor_of(leaf)
+        for _, leaf in _leaves(outputs)
+        if isinstance(leaf, (torch.Tensor, *TRACED_NUMBERS))
+    )
+    return tensors or flatten_outputs(outputs)
+
+
 def returned_by_call(outputs: object) -> Returned:
     """Return everything in `outputs` that can be compared. Raise TypeError if there is neither tensor nor number."""
     tensors, numbers, constants = {}, [], {}
@@ -269,15 +281,7 @@ class FlatModule(torch.nn.Module):
             for is_tensor, constant in zip(self._is_tensor, self._constants, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        outputs = self.module(*args, **kwargs)
-        if isinstance(outputs, torch.Tensor):
-            return (outputs,)
-        tensors = tuple(
-            leaf if isinstance(leaf, torch.Tensor) else _tensor_of(leaf)
-            for _, leaf in _leaves(outputs)
-            if isinstance(leaf, (torch.Tensor, *TRACED_NUMBERS))
-        )
-        tensors = tensors or flatten_outputs(outputs)
+        tensors = graph_outputs(self.module(*args, **kwargs))
         return tuple(tensors[place] for place in self._kept) if self._kept else tensors
 
 

@@ -10,11 +10,9 @@ import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from bakeoff import backends
 from bakeoff.backends.standalone import Runtime, Threads
@@ -34,12 +32,9 @@ from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import cpp_program, script_models, script_parts, triton_server
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT
-from bakeoff.shipping.sample_facts import Sample
+from bakeoff.shipping.sample_facts import Sample, list_source, sample_file, sample_of
 
 WIDTH = 120
-
-ACCEPTED_TIMES = 2
-"""Outputs that only a metric accepts may be off by this many times the RMSE of the run: the sample is a part of it."""
 
 
 class Format(StrEnum):
@@ -100,13 +95,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         triton_server.require(record, runtime, captures)
     elif format is Format.CPP:
         cpp_program.require(record, runtime, captures)
-    sample_file = Store(run).sample(record.cell.reference_id)
-    try:
-        sample = Sample.read(sample_file)
-    except (OSError, KeyError, ValueError, ValidationError):
-        raise UsageError(f"{sample_file} is not there or cannot be read: export needs the folder of the run") from None
-    if record.accuracy is not None and not record.accuracy.passed:  # a metric accepted it
-        sample = sample.allowing(ACCEPTED_TIMES * record.accuracy.rmse)
+    sample = sample_of(record, run)
     require_sizes(record, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: there is something already; name another folder")
@@ -115,7 +104,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         folder = Path(temporary) / "export"
         folder.mkdir()
         artifact = _bring(record, runtime, run, folder)
-        shutil.copyfile(sample_file, folder / "sample.npz")
+        shutil.copyfile(sample_file(record, run), folder / "sample.npz")
         start = _WRITERS[format](report, record, runtime, sample, folder, artifact)
         if out.exists():
             out.rmdir()
@@ -313,21 +302,14 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
             "structured": False,
             "flat": True,
             "inputs": len(sample.inputs),
-            "buffers": _list("outputs", buffers),
+            "buffers": list_source("outputs", buffers, WIDTH),
             "outputs_are_bound": part.binds_outputs or settings["graph"],
             "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
-            "allowed_errors": _list(
-                "allowed_errors", [repr(float(f"{output.allowed:.3g}")) for output in sample.outputs]
-            ),
+            "allowed_errors": sample.allowed_errors(WIDTH),
+            "answers": "outputs",
             "compares_all": sample.compares_all and not has_words,
         },
     )
-
-
-def _list(name: str, elements: Sequence[str]) -> str:
-    """Return the source of a list, on one line if that is not too long."""
-    line = f"{name} = [{', '.join(elements)}]"
-    return line if len(line) <= WIDTH else "\n".join([f"{name} = [", *(f"    {element}," for element in elements), "]"])
 
 
 def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:

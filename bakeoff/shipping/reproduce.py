@@ -8,23 +8,27 @@ import ast
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from bakeoff import backends, models
 from bakeoff.models.base import ends_of_stream
+from bakeoff.records import call_form
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import INFERENCE, Record, Report
+from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_models, script_parts
+from bakeoff.shipping.sample_facts import Sample, sample_file, sample_of
 
 WIDTH = 120
 
 
-def script_for(report: Report, record: Record) -> str:
+def script_for(report: Report, record: Record, run: Path | None = None) -> str:
     """Return a Python script that builds and measures the record's cell and prints its median beside the record's.
 
-    Paths of models become absolute, relative to the current folder. Raises UsageError for a cell that no script covers,
-    and for a model that is not found from here.
+    With the folder of the run, the script checks its outputs first, with the contest's sample that lies there.
+    Paths become absolute, relative to the current folder. Raises UsageError for a cell that no script covers, and for a
+    model that is not found from here.
     """
     cell = record.cell
     _check_covered(record)
@@ -46,6 +50,14 @@ def script_for(report: Report, record: Record) -> str:
     uses_tree = backend.flat or device_and_type or settings["graph"]
     if (model.structured and uses_tree) or settings["channels_last"]:
         imports.append(script_models.PYTREE)
+    checked = _checks(record, run)
+    flattens = model.structured and (backend.flat or bool(checked))
+    if flattens:
+        imports += script_models.FLATTENING_IMPORTS
+    if checked:
+        imports += ["import numpy", "import os"]
+    are_bound = backend.binds_outputs or settings["graph"]
+    one_tensor = not (model.structured or backend.takes_list or backend.binds_outputs)
     return script_parts.render(
         "script.py.jinja",
         {
@@ -63,6 +75,10 @@ def script_for(report: Report, record: Record) -> str:
             "seed": cell.seed,
             **model.facts,
             "flat": backend.flat,
+            "flattening_source": script_models.flattening_source() if flattens else "",
+            "answers": "flatten_outputs(outputs)" if model.structured else "[outputs]" if one_tensor else "outputs",
+            "outputs_are_bound": are_bound,
+            **checked,
         },
     )
 
@@ -135,6 +151,37 @@ def _check_covered(record: Record) -> None:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:
         raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
+
+
+def _checks(record: Record, run: Path | None) -> dict[str, Any]:
+    """Return what a script needs to check its outputs: nothing where the run has no sample that they must equal."""
+    if run is None or record.status is not Status.OK:
+        return {}
+    try:
+        sample = sample_of(record, run)
+    except UsageError:
+        return {}
+    if not _has_tensors_only(sample):
+        return {}  # numbers become outputs of a graph, and nested tensors several of the sample
+    return {
+        "sample_file": str(sample_file(record, run).resolve()),
+        "allowed_errors": sample.allowed_errors(WIDTH),
+        "compares_all": sample.compares_all,
+        "found": "output.double().cpu().numpy()",
+    }
+
+
+def _has_tensors_only(sample: Sample) -> bool:
+    form = sample.call.get("answer")
+    if not isinstance(form, dict) or "unknown" in form:
+        return False
+    leaves, inner = [], [form]
+    while inner:
+        each = inner.pop()
+        leaves.append(each)
+        inner += call_form.parts(each)
+    numbers = [each for each in leaves if isinstance(each.get("value"), bool | int | float)]
+    return not numbers and sum(call_form.TENSOR in each for each in leaves) == len(sample.outputs)
 
 
 def _heading(report: Report, record: Record) -> list[str]:

@@ -62,7 +62,7 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
                 "factory": family.function,
                 "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
                 "max_calls": MAX_CALLS,
-                "input_sets_source": _source("input_sets.py"),
+                "input_sets_source": _source_of("models/input_sets.py"),
             }
             importing = "import importlib" if family.module else "import importlib.util"
             return ModelPart("user", (importing, *USER_IMPORTS), structured=True, facts=facts)
@@ -99,10 +99,10 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
             if dimensions != family.resolve({}):
                 raise _uncovered(family, "there is one for the sizes that it was exported with")
             moving = ("from torch.export.passes import move_to_device_pass",) if cell.device.is_cuda else ()
-            facts = {"path": str(family.path.resolve()), "input_sets_source": _source("input_sets.py")}
+            facts = {"path": str(family.path.resolve()), "input_sets_source": _source_of("models/input_sets.py")}
             return ModelPart("pt2", ("from typing import Any", PYTREE, *moving), structured=True, facts=facts)
     if family.name == "transformer":
-        facts = {"layers_source": _source("encoder.py")}
+        facts = {"layers_source": _source_of("models/encoder.py")}
         return ModelPart("transformer", TRANSFORMER_IMPORTS, structured=False, facts=facts)
     return ModelPart(family.name, ("from torch import nn",), structured=False, facts={})
 
@@ -130,8 +130,42 @@ def _uncovered(family: Family, reason: str) -> UsageError:
     return UsageError(f"no script for {family.name}: {reason}")
 
 
-def _source(file: str) -> str:
-    """Return what the file of bakeoff/models defines, without its docstring and imports. The file is not run."""
-    text = Path(models.__file__).with_name(file).read_text(encoding="utf-8")
-    defining = (node for node in ast.parse(text).body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
-    return "\n".join(text.splitlines()[next(defining).lineno - 1 :])
+FLATTENING = {
+    "records/call_form.py": ("field_names", "attributes"),
+    "backends/calling.py": (
+        *("flatten_outputs", "graph_outputs", "NUMBERS", "TRACED_NUMBERS", "CONSTANTS", "LEAVES", "NOT_OPENED"),
+        *("_TRACED_TYPES", "_tensor_of", "_leaves", "_collect", "_from_numpy"),
+    ),
+}
+"""What the run takes answers apart with, by its file. A script does it with the same lines."""
+
+FLATTENING_IMPORTS = (
+    *("import dataclasses", "import sys", "from enum import Enum", "from typing import Any"),
+    *(
+        "from collections.abc import Iterator, Mapping, Sequence",
+        "from types import FunctionType, MethodType, ModuleType",
+    ),
+)
+
+
+def flattening_source() -> str:
+    return "\n\n\n".join(_source_of(file, names) for file, names in FLATTENING.items())
+
+
+def _source_of(file: str, names: Sequence[str] = ()) -> str:
+    """Return what a file of ours defines, or only these names of it, without its imports. The file is not run."""
+    text = Path(models.__file__).parents[1].joinpath(file).read_text(encoding="utf-8")
+    body = ast.parse(text).body
+    lines = text.splitlines()
+    if not names:
+        defining = (node for node in body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
+        return "\n".join(lines[next(defining).lineno - 1 :])
+    parts = {name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in body for name in _defined_by(node)}
+    return "\n\n\n".join(parts[name] for name in names)
+
+
+def _defined_by(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+            return [name]
+    return []

@@ -140,9 +140,14 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
 
 
 def import_lines(lines: Iterable[str], standard: bool) -> str:
-    """Return the imports of the standard library, or the others, with `import` before `from`."""
-    chosen = {line for line in lines if (line.split()[1].partition(".")[0] in sys.stdlib_module_names) == standard}
-    return "\n".join(sorted(chosen, key=lambda line: (line.startswith("from "), line)))
+    """Return the imports of the standard library, or the others, with `import` before `from`, each module once."""
+    chosen: dict[str, set[str]] = {}
+    for line in lines:
+        start, _, names = line.partition(" import ")
+        if (line.split()[1].partition(".")[0] in sys.stdlib_module_names) == standard:
+            chosen.setdefault(start, set()).update(names.split(", ") if names else ())
+    merged = [f"{start} import {', '.join(sorted(names))}" if names else start for start, names in chosen.items()]
+    return "\n".join(sorted(merged, key=lambda line: (line.startswith("from "), line)))
 
 
 def render(template: str, facts: Mapping[str, Any]) -> str:

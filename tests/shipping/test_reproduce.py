@@ -18,14 +18,16 @@ import torch
 
 from bakeoff import backends, models
 from bakeoff.backends.aotinductor import LINKED, linker_options
-from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.calling import flatten_outputs, returned_by_call
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
+from bakeoff.measuring.worker.sample import Sample as WholeSample
 from bakeoff.records import report_file
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
 from bakeoff.shipping import reproduce, script_parts
 from tests.conftest import CommandLine
@@ -56,6 +58,8 @@ SMALL = {
     "transformer": {"seq": 4, "dim": 8, "ffn": 16, "heads": 2},
 }
 TWO_HEADS = f"{ROOT}/examples/two_heads.py:factory"
+DATACLASS = f"{ROOT}/tests/cases/dataclass_output.py:factory"
+"""It returns a class that torch's pytree does not know."""
 AGREEMENT = 1.25
 """A gross error is a factor of 1.5 and more; docs/method.md has the true agreement, measured on a quiet machine."""
 ATTEMPTS = 4
@@ -140,6 +144,7 @@ QUICK = {
     **{f"of {model}": cell_of(model, "eager", seed=3) for model in models.DEFAULT},
     **{label: cell_of("conv" if "channels" in label else "mlp", label, seed=7) for label in ON_CPU},
     **{f"{label}, own model": cell_of(TWO_HEADS, label) for label in ("eager", "torchscript", "openvino")},
+    **{f"{label}, plain dataclass": cell_of(DATACLASS, label) for label in ("torchscript", "onnx", "openvino")},
     **{f"{label}, bf16": cell_of("mlp", label, precision="bf16") for label in ("eager", "openvino")},
 }
 
@@ -304,6 +309,41 @@ def test_a_library_that_a_package_had_to_be_linked_with_is_named_and_only_then()
     assert "inductor_configs" not in script_of(cell)
 
 
+def keep_sample(cell: Cell, run: Path) -> Path:
+    """Write what a run keeps of the cell's contest, and return the file."""
+    loaded = load(cell)
+    first = loaded.inputs[0]
+    with torch.inference_mode():
+        answer = returned_by_call(loaded.module(*first.args, **first.kwargs))
+    file = Store(run).sample(cell.reference_id)
+    file.parent.mkdir(parents=True)
+    WholeSample.of(loaded.module, first, answer).save(file, answer, [0.0] * len(answer), cell.precision)
+    return file
+
+
+@pytest.mark.parametrize("model", ["mlp", DATACLASS])
+@pytest.mark.parametrize("label", ["eager", "torchscript"])
+def test_a_script_refuses_outputs_that_are_not_those_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, label: str
+) -> None:
+    cell = cell_of(model, label)
+    record = record_of(cell)
+    sample = keep_sample(cell, tmp_path / "run")
+    script = reproduce.script_for(report_on(record), record, tmp_path / "run")
+    (tmp_path / "right.py").write_text(script)
+    assert script.index("    check()\n") < script.index('print(f"median latency')
+    check = runpy.run_path(str(tmp_path / "right.py"))["check"]
+    check()
+    said = capsys.readouterr().out
+    assert said.count("is right") == len(flatten_outputs(run_eager(*move_to_device(load(cell), cell))[0]))
+    (tmp_path / "wrong.py").write_text(script.replace("torch.manual_seed(0)", "torch.manual_seed(1)"))
+    with pytest.raises(SystemExit, match="output 0 is wrong"):
+        runpy.run_path(str(tmp_path / "wrong.py"))["check"]()
+    sample.unlink()
+    check()
+    assert capsys.readouterr().out.startswith("not checked")
+
+
 # --- what it takes
 
 
@@ -319,10 +359,10 @@ def test_a_script_measures_the_latency_of_the_report(
         report = measure(tmp_path / str(attempt), label, min_time_s=0.5)
         record = by_label(report)[label]
         assert record.latency is not None
-        (tmp_path / "script.py").write_text(reproduce.script_for(report, record))
+        (tmp_path / "script.py").write_text(reproduce.script_for(report, record, tmp_path / str(attempt)))
         said = run_python(tmp_path, "script.py")
-        found = re.fullmatch(r"median latency (\S+) ms; in the report (\S+) ms\n", said)
-        assert found
+        found = re.search(r"^median latency (\S+) ms; in the report (\S+) ms$", said, re.MULTILINE)
+        assert found and "output 0 is right" in said
         ratios.append(float(found[1]) / record.latency.median_ms)
         if 1 / AGREEMENT < ratios[-1] < AGREEMENT:
             return
