@@ -151,6 +151,7 @@ def asked_of_worker(
             "sampling": sampling_of(request),
             "shared_folder": launcher.temporary / "shared",
             "surgical": request.surgical,
+            "weights": "" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
         }
         return ask(
             launcher,

@@ -76,6 +76,7 @@ class CellJob(Message):
     inputs: Path | None = None  # the input sets to measure, if the build is made with others
     weights_at: dict[str, int] = Field(default_factory=dict)  # the model has its weights at these sizes, if any
     evaluation: Evaluation | None = None
+    weights: str = ""  # digest of those that the model must have, if it is known
 
 
 class MeasureCell(CellJob):
@@ -143,6 +144,8 @@ class ExportProgram(Message):
 
     cell: Cell
     program: Path  # the file to write
+    weights: str = ""  # as in `CellJob`
+    sample: Path | None = None  # the contest's, whose outputs the program must give
 
 
 class MeasureCeilings(Message):
@@ -398,6 +401,7 @@ class ReferenceComputed(Message):
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
     memory: Memory | None = None  # the peak of the process that computed the outputs in float64
+    weights: str = ""  # digest of the model's, unless they are those at another size
     fingerprint: str = ""  # of the model, where builds and references are kept
     is_changed: bool = False  # the model, since an earlier run with the same fingerprint or since the interruption
     named_variables: tuple[str, ...] = ()  # environment variables that the user's files read

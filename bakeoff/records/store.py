@@ -320,6 +320,16 @@ class Store:
         path = self._of_contest(contest_id, "fingerprint")
         return path.read_text() if path.exists() else ""
 
+    def save_weights(self, contest_id: str, digest: str) -> None:
+        """Keep a digest of the weights that the contest's model has, if it is known."""
+        if digest:
+            write_atomically(self._of_contest(contest_id, "weights"), digest)
+
+    def weights(self, contest_id: str) -> str:
+        """Return a digest of the weights that the contest's model had, or nothing if it is not known."""
+        path = self._of_contest(contest_id, "weights")
+        return path.read_text() if path.exists() else ""
+
     def save_own_variables(self, contest_id: str, digests: Mapping[str, str]) -> None:
         """Keep digests of the environment variables that the files of the contest's model read, if they read any."""
         if digests:

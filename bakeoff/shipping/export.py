@@ -189,7 +189,7 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
         require_same_model(Store(run), record.cell.reference_id)
         with Launchers("spawn") as launchers:
             try:
-                _export_program(record, folder / program, launchers)
+                _export_program(record, run, folder / program, launchers)
             except BakeoffError as error:
                 raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
         return program
@@ -221,15 +221,25 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
                 kept.add(program)
                 program.parent.mkdir(exist_ok=True)
                 with Launchers("spawn") as launchers, contextlib.suppress(BakeoffError):
-                    _export_program(cell.record, program, launchers)
+                    _export_program(cell.record, run, program, launchers)
 
 
 def _program_of(record: Record, run: Path) -> Path:
     return run / "programs" / f"{record.cell.reference_id}.pt2"
 
 
-def _export_program(record: Record, program: Path, launchers: Launchers) -> None:
-    probes.ask(launchers.first, ExportProgram(cell=record.cell, program=program.resolve()), Packaged)
+def _export_program(record: Record, run: Path, program: Path, launchers: Launchers) -> None:
+    """Export the model, if it still has the weights and gives the outputs that the run has kept."""
+    store, reference_id = Store(run), record.cell.reference_id
+    sample = store.sample(reference_id)
+    repeats = record.traits is None or record.traits.begins_alike
+    job = ExportProgram(
+        cell=record.cell,
+        program=program.resolve(),
+        weights=store.weights(reference_id),
+        sample=sample.resolve() if repeats and sample.exists() else None,
+    )
+    probes.ask(launchers.first, job, Packaged, "exporting the model")
 
 
 def description(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> dict[str, object]:

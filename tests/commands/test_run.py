@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from scripted_backends import Null
 
 from bakeoff import backends
@@ -26,7 +27,7 @@ from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.planning.plan import Contest
 from bakeoff.records.device import CPU
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import export
@@ -208,7 +209,7 @@ def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
     (lost,) = (folder / "cells").glob("*null.double.json")
     lost.unlink()
     kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
-    assert len(kept) == 6  # ceilings, fingerprint, reference, sample, traits, work
+    assert len(kept) == 7  # ceilings, fingerprint, reference, sample, traits, weights, work
     watching = Watching(folder)
     report, _ = runs.resume(folder, watching)
     assert watching.ended_labels == ["null/double"]
@@ -465,6 +466,45 @@ def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_o
         cell.unlink()
     resumed, _ = runs.resume(folder, Silent())
     assert [record.status for record in resumed.records] == [Status.OK]
+
+
+READ_BY_NATIVE_CODE = """import pathlib
+import torch
+from safetensors.torch import load_file
+def factory():
+    linear = torch.nn.Linear(4, 4)
+    linear.load_state_dict(load_file(pathlib.Path(__file__).parents[1] / "weights" / "net.safetensors"))
+    return linear, torch.arange(8.0).view(2, 4)
+"""
+
+
+def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_weights(scale: float) -> None:
+        weights = {"weight": torch.full((4, 4), scale), "bias": torch.ones(4)}
+        save_file(weights, tmp_path / "weights" / "net.safetensors")
+
+    for name in ("code", "weights"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "far.py").write_text(READ_BY_NATIVE_CODE)
+    write_weights(1.0)
+    folder = tmp_path / "run"
+    measure(folder, "eager", models=[f"{tmp_path / 'code' / 'far.py'}:factory"], set={})
+    write_weights(1.5)
+    assert not Store.open(folder).changed_files()
+    with pytest.raises(BakeoffError, match="the model has other weights than those that were measured"):
+        profile_run(folder, "eager", None, print)
+    monkeypatch.setattr(export, "_runtime_of", lambda *_: backends.create("inductor").runtime(CPU))
+    with pytest.raises(UsageError, match="the model has other weights than those that were measured"):
+        export.export(folder, "eager", tmp_path / "export")
+    for kept in folder.glob("reference/*.weights"):
+        kept.unlink()
+    with pytest.raises(UsageError, match=r"the model does not compute what was measured: the RMSE of output 0 is"):
+        export.export(folder, "eager", tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+    write_weights(1.0)
+    export.export(folder, "eager", tmp_path / "export")
 
 
 def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from bakeoff.backends.calling import sampled
-from bakeoff.measuring.worker.sample import Sample, allowed_rmse, sizes_depend_on_values
+from bakeoff.measuring.worker.sample import Sample, allowed_rmse, require_outputs, sizes_depend_on_values
 from bakeoff.models.base import Inputs
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.shipping.sample_facts import Sample as Read
 
@@ -54,6 +55,19 @@ def test_the_places_of_a_large_output_are_kept(tmp_path: Path) -> None:
 def test_what_is_allowed_is_what_passed_the_run(eager_rmse: float, precision: Precision, allowed: float) -> None:
     exact = torch.tensor([2.0, -2.0, float("inf")])
     assert allowed_rmse(exact, eager_rmse, precision) == pytest.approx(allowed)
+
+
+def test_a_program_must_give_the_outputs_of_the_sample(tmp_path: Path) -> None:
+    given = torch.arange(100, dtype=torch.bfloat16)
+    exact = sampled(torch.complex(2 * given.float(), given.float()), 10)
+    Sample.of(torch.nn.Identity(), Inputs((given,)), (torch.complex(2 * given.float(), given.float()),)).save(
+        path := tmp_path / "s.npz", [exact.to(torch.complex128)], [0.0], Precision.FP32
+    )
+    require_outputs(path, lambda x: [torch.complex(2 * x.float(), x.float())], "cpu")
+    with pytest.raises(BakeoffError, match="does not compute what was measured: the RMSE of output 0 is"):
+        require_outputs(path, lambda x: [torch.complex(2 * x.float(), 1.01 * x.float())], "cpu")
+    with pytest.raises(BakeoffError, match="output 0 has another shape"):
+        require_outputs(path, lambda x: [x], "cpu")
 
 
 def test_sizes_depend_on_values_if_equal_shapes_have_answers_of_several() -> None:

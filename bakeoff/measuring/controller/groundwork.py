@@ -111,6 +111,7 @@ def reference(
         return path, None, None
     store.keep_facts(contest.id, event.traits)
     store.save_fingerprint(contest.id, event.fingerprint)
+    store.save_weights(contest.id, event.weights)
     store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
     store.save_own_files(contest.id, event.own_files)
     if cache and event.is_changed:

@@ -30,6 +30,7 @@ from bakeoff.measuring.worker import global_settings
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.user_code import described, described_attributes, described_variables, user_sources
 from bakeoff.models.base import Inputs
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.plug_ins import versions
 
@@ -46,14 +47,34 @@ MAX_COMPILER_BYTES = 2**20
 COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 
 
+def digest_of_weights(module: Any) -> str:
+    """Return a digest of the names and the content of a model's parameters, or of its buffers if it has none.
+
+    Beside parameters, a buffer may be memory that nobody has set, which is other in each process.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in (dict(module.named_parameters()) or dict(module.named_buffers())).items():
+        digest.update(name.encode() + content(tensor))
+    return digest.hexdigest()
+
+
+def require_weights(module: Any, digest: str) -> None:
+    """Raise BakeoffError if a model that was loaded has other weights than those of this digest, if there is one."""
+    if digest and digest_of_weights(module) != digest:
+        raise BakeoffError(
+            "the model has other weights than those that were measured: put them back, or begin a new run"
+        )
+
+
 def fingerprint(
-    module: Any, sets: Sequence[Inputs], code_without_file: str = "", data_files: Sequence[Path] = ()
+    module: Any, sets: Sequence[Inputs], code_without_file: str = "", data_files: Sequence[Path] = (), weights: str = ""
 ) -> str:
     """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex.
 
     `code_without_file` is a digest of code that lies in no file, and `data_files` were read while it was loaded.
+    `weights` is the digest of its weights, if that is known.
     """
-    digest = hashlib.sha256(code_without_file.encode())
+    digest = hashlib.sha256(f"{code_without_file} {weights or digest_of_weights(module)}".encode())
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
     code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
@@ -61,9 +82,9 @@ def fingerprint(
         digest.update(text.encode())
     for part in _scripted(module):
         digest.update(part)
-    tensors = [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]
-    for name, tensor in tensors:
-        digest.update(name.encode() + content(tensor))
+    for name, value in [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]:
+        if not isinstance(value, torch.nn.Parameter):
+            digest.update(name.encode() + content(value))
     for inputs in sets:
         leaves, spec = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
         digest.update(str(spec).encode())

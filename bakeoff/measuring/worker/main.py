@@ -24,8 +24,10 @@ from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
+from bakeoff.measuring.worker.sample import require_outputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
@@ -175,13 +177,17 @@ def measure_packaged(worker: WorkerContext) -> None:
 def export_program(job: messages.ExportProgram, cwd: Path) -> None:
     """Write a cell's model as a program of torch.export, with its weights, that torch loads without the model's source.
 
-    It takes and returns flat tensors, on the cell's device and in its precision.
+    It takes and returns flat tensors, on the cell's device and in its precision. Raises BakeoffError where the model is
+    not the one that was measured.
     """
     precision.apply(job.cell.precision)
     fast_path.apply(backends.create(job.cell.backend), job.cell)
     module, sets = move_to_device(load(job.cell, cwd), job.cell)
+    require_weights(module, job.weights)
     with torch.no_grad():
         program = torch.export.export(FlatModule(module, sets[0]), sets[0].tensors())
+        if job.sample is not None:
+            require_outputs(job.sample, program.module(), job.cell.device)
     torch.export.save(program, job.program)
 
 

@@ -32,7 +32,13 @@ from bakeoff.measuring.worker import (
 )
 from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.fingerprint import digests_of_data, fingerprint, named_variables, own_files
+from bakeoff.measuring.worker.fingerprint import (
+    digest_of_weights,
+    digests_of_data,
+    fingerprint,
+    named_variables,
+    own_files,
+)
 from bakeoff.measuring.worker.float64 import KeepFloat64
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
@@ -202,6 +208,7 @@ def compute(
         uncounted=as_is.uncounted,
         traits=traits,
         memory=stored.memory if stored and kept else size,
+        weights="" if job.weights_at else as_is.weights,
         fingerprint=as_is.fingerprint,
         is_changed=stored is not None and kept is None,
         named_variables=named_variables(),
@@ -338,6 +345,7 @@ class AsItIs:
     uncounted: str  # why there is no work
     sample: Sample | None  # if this is inference
     greedy: Greedy | None  # if this generates tokens
+    weights: str = ""  # digest of them, if it was asked for
     fingerprint: str = ""  # if it was asked for
     eager_call: EagerCall | None = None  # on a GPU
 
@@ -355,6 +363,7 @@ def as_it_is(
     model = known.load()
     before = global_settings.read()
     module, sets = move_to_device(model, cell)
+    weights = digest_of_weights(module) if wants_fingerprint else ""
     kinds, sets = sets_that_differ_most(model, cell, module, sets)
     if inputs is not None:
         save_inputs(sets, inputs)
@@ -362,7 +371,7 @@ def as_it_is(
     calibration = calibration_of(model, cell)
     model_fingerprint = ""
     if wants_fingerprint:
-        model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, known.data_files)
+        model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, known.data_files, weights)
     known.announce("call")
     sample = eager_call = None
     shown = calibration or shown_to_builds(sets, cell)
@@ -419,7 +428,7 @@ def as_it_is(
     )
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
-    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, model_fingerprint, eager_call)
+    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, weights, model_fingerprint, eager_call)
 
 
 TIMED_CALLS = 3

@@ -5,7 +5,7 @@ What is exported is checked with it. Types that NumPy lacks are kept as raw word
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from bakeoff.backends.calling import Returned, call_form, comparable, sampled_pl
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 from bakeoff.models.base import Inputs
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 
@@ -67,6 +68,31 @@ class Sample:
         with open(partial, "wb") as file:
             numpy.savez(file, facts=numpy.array(facts), **arrays)  # type: ignore[arg-type]  # these are no options
         partial.replace(path)
+
+
+def require_outputs(path: Path, program: Callable[..., Sequence[torch.Tensor]], device: str) -> None:
+    """Raise BakeoffError unless a program gives the outputs of the sample at `path`, with the errors that are allowed.
+
+    Numbers that it returns as tensors are not in the sample. Then nothing is compared, as no output has a known place.
+    """
+    with numpy.load(path) as arrays:
+        facts = json.loads(str(arrays["facts"]))
+        given = [torch.from_numpy(arrays[f"input_{number}"]) for number in range(len(facts["inputs"]))]
+        types = [getattr(torch, name) for name in facts["inputs"]]
+        found = program(*(tensor.view(dtype).to(device) for tensor, dtype in zip(given, types, strict=True)))
+        for number, output in enumerate(facts["outputs"] if len(found) == len(facts["outputs"]) else ()):
+            answer, expected = found[number].detach().cpu(), torch.from_numpy(arrays[f"output_{number}"])
+            if (places := f"places_{number}") in arrays:
+                answer = answer.reshape(-1)[torch.from_numpy(arrays[places])]
+            answer, is_known = as_pairs(answer).double(), torch.isfinite(expected)
+            if answer.shape != expected.shape:
+                raise BakeoffError(f"output {number} has another shape than when it was measured")
+            rmse = (answer - expected)[is_known].square().mean().item() ** 0.5 if is_known.any() else 0.0
+            if not rmse <= output["allowed"]:
+                raise BakeoffError(
+                    f"the model does not compute what was measured: the RMSE of output {number} is {rmse:.2g}, "
+                    f"and {output['allowed']:.2g} is allowed"
+                )
 
 
 def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:

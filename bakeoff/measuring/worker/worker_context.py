@@ -39,6 +39,7 @@ from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.global_settings import few_threads, put_in_force
 from bakeoff.measuring.worker.loading import (
     calibration_of,
@@ -132,6 +133,7 @@ class WorkerContext:
             precision.apply(self.cell.precision)
             self.threads = put_in_force(self.traits)
             module, sets = move_to_device(model, self.cell)
+            require_weights(module, self.job.weights)
             self.calibration = calibration_of(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
             rounds = self.cell.precision
