@@ -145,7 +145,7 @@ class Comparison:
     base: Report
     new: Report
     fail_above: float
-    differences: list[Difference]  # of the environments
+    differences: list[Difference]  # of the environments and the models
     controls: dict[str, Control]  # by contest, if its baseline was measured in both
     cells: list[CellChange]  # the most important ones first
     undecided_in_base: list[str]  # titles of contests of the base run that measuring left undecided
@@ -213,7 +213,11 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         raise UsageError(
             f"{base.run_id} and {new.run_id} share no cell: measure the same models, sizes, devices and backends"
         )
-    differences = environments.differences(base.environment, new.environment)
+    shared = [before[cell_id].cell for cell_id in before if cell_id in after]
+    differences = [
+        *_differences_of_models(base, new, shared),
+        *environments.differences(base.environment, new.environment),
+    ]
     fits = _Fits(base_contests, new_contests)
     baselines = _baselines(before, after)
     controls = _controls(before, after, baselines, fits, fail_above)
@@ -239,6 +243,22 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         undecided_in_base=[contest.title for contest in base_contests if _ended_undecided(contest)],
         undecided_in_new=[contest.title for contest in new_contests if _ended_undecided(contest)],
     )
+
+
+def _differences_of_models(base: Report, new: Report, shared: Iterable[Cell]) -> list[Difference]:
+    """Return the files and the weights of models that differ, as far as both runs tell of them."""
+    files = sorted(base.own_files.keys() | new.own_files.keys()) if base.own_files and new.own_files else []
+    told = [(name, base.own_files.get(name, NO_FILE), new.own_files.get(name, NO_FILE)) for name in files]
+    weights = {
+        (f"weights of {cell.model_name}", base.weights[cell.reference_id], new.weights[cell.reference_id])
+        for cell in shared
+        if cell.reference_id in base.weights and cell.reference_id in new.weights
+    }
+    by_name = {name: (name, before[:8], after[:8]) for name, before, after in sorted(weights) if before != after}
+    return [Difference(*each, Bearing.MODEL) for each in (*by_name.values(), *told) if each[1] != each[2]]
+
+
+NO_FILE = "not there"
 
 
 def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:

@@ -14,6 +14,7 @@ class Bearing(StrEnum):
     """The effect of a difference on a comparison of latencies."""
 
     MACHINE = "another machine"  # other hardware, or another share of it: not even the ratio to eager carries over
+    MODEL = "another model"  # other code or other weights
     SPEED = "bears on speed"
     NOTE = "note"
 

@@ -25,6 +25,8 @@ def report_of(store: Store) -> Report:
         command=store.command,
         request=store.request(),
         environment=captured.model_copy(update={"own_variables": store.own_variables()}),
+        own_files=store.own_files(),
+        weights=store.all_weights(),
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,

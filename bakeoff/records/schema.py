@@ -719,6 +719,10 @@ class Report(Frozen):
     command: str
     request: dict[str, JsonValue]
     environment: Environment
+    own_files: dict[str, str] = Field(default_factory=dict)
+    """Checksums of the user's files that the models come from, by their paths below the folder that holds them all."""
+    weights: dict[str, str] = Field(default_factory=dict)
+    """Digests of the models' weights, by the beginning of the ids of the cells that have these weights."""
     records: list[Record]
     verdicts: list[Verdict] = Field(default_factory=list)  # filled when a report is written
     notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions

@@ -45,6 +45,8 @@ VMSTAT = Path("/proc/vmstat")
 BUILD_FILE = "build.json"
 FOLDERS = ("cells", "logs", "reference")
 
+CHECKSUM_DIGITS = 8
+
 MOST_READ_BYTES = 2**32
 """Of a larger file, such as a data set, the time of its last change is compared. Reading it could take minutes."""
 
@@ -350,6 +352,19 @@ class Store:
                 self._of_contest(contest_id, "files.json"), json.dumps({str(each): _digest(each) for each in files})
             )
 
+    def own_files(self) -> dict[str, str]:
+        """Return checksums of the user's files that were read whole, by their paths below the folder that holds all."""
+        kept = self._kept_digests("files.json", None)
+        read = {path: digest for each in kept for path, digest in each.items() if len(digest) == CHECKSUM_DIGITS}
+        common = set.intersection(*(set(Path(path).parents) for path in read)) if read else set()
+        above = max(common, key=lambda folder: len(folder.parts), default=None)  # None: on several drives
+        return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
+
+    def all_weights(self) -> dict[str, str]:
+        """Return digests of the weights of all contests' models."""
+        files = sorted((self.root / "reference").glob("*.weights"))
+        return {file.name.removesuffix(".weights"): file.read_text() for file in files}
+
     def changed_files(self, contest_id: str | None = None) -> list[str]:
         """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
         kept = self._kept_digests("files.json", contest_id)
@@ -453,7 +468,7 @@ def _checksum(path: Path, modified_ns: int) -> str:
     with path.open("rb", buffering=0) as file:
         while read := file.readinto(piece):
             checksum = zlib.crc32(piece[:read], checksum)
-    return f"{checksum:08x}"
+    return f"{checksum:0{CHECKSUM_DIGITS}x}"
 
 
 def _kernel_kills(vmstat: Path) -> int:

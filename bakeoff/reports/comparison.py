@@ -140,7 +140,7 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     extras = {
         **numbers,
         BESIDE: _beside_latency(comparison.cells),
-        "What differs between the two environments": _environment(comparison.differences),
+        "What differs between the two environments or models": _environment(comparison.differences),
         "What was compared, and how": "\n".join(f"- {line}" for line in method(comparison, escape)),
     }
     fold = details if folds else _under_heading
@@ -237,6 +237,8 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
     is_told = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE  # in the headline
     if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
         yield "Another machine", f", and any change may come from that: {machine}."
+    if model := _listed(comparison.differences, Bearing.MODEL, outside):
+        yield "Another model", f", so that latencies and errors may differ by that: {model}."
     if speed := _listed(comparison.differences, Bearing.SPEED, outside):
         yield "Other settings or versions that bear on speed", f": {speed}."
     for contest, control in comparison.controls.items():
@@ -302,6 +304,8 @@ def _moved(comparison: Comparison, contest_id: str, control: Control, outside: O
     cause = (
         f"the model's files read {listed(differing)}, which differs" if differing else "the machine or torch changed"
     )
+    if any(each.bearing is Bearing.MODEL for each in comparison.differences):
+        cause = "the model is another one"
     return f"{control.label} itself became {direction}", (
         f", {spell_change(control.change)}, on {outside(title)}: {outside(cause)}. Latencies "
         f"count only where their ratio to {control.label} says the same.{_calibration(control)}"

@@ -38,6 +38,8 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
             "planned": sum(each.planned for each in reports),
             "command": "\n".join(each.command for each in reports if each.command),
             "request": {key: value for key, value in first.request.items() if key != "shard"},
+            "own_files": {},  # each run has folders of its own
+            "weights": {name: digest for each in reports for name, digest in each.weights.items()},
             "records": [record.model_copy(update={"artifact": ""}) for each in reports for record in each.records],
             "notes": notes,
             "elapsed_s": sum(each.elapsed_s for each in reports),

@@ -490,9 +490,11 @@ def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_ag
     (tmp_path / "code" / "far.py").write_text(READ_BY_NATIVE_CODE)
     write_weights(1.0)
     folder = tmp_path / "run"
-    measure(folder, "eager", models=[f"{tmp_path / 'code' / 'far.py'}:factory"], set={})
+    report = measure(folder, "eager", models=[f"{tmp_path / 'code' / 'far.py'}:factory"], set={})
     write_weights(1.5)
     assert not Store.open(folder).changed_files()
+    [(reference_id, digest)] = report.weights.items()
+    assert report.own_files.keys() == {"far.py"} and report.records[0].cell.reference_id == reference_id and digest
     with pytest.raises(BakeoffError, match="the model has other weights than those that were measured"):
         profile_run(folder, "eager", None, print)
     monkeypatch.setattr(export, "_runtime_of", lambda *_: backends.create("inductor").runtime(CPU))

@@ -104,6 +104,22 @@ def test_a_variable_that_the_models_files_read_is_blamed_and_not_the_machine() -
     assert "MY_DEPTH" not in text
 
 
+def test_other_files_and_other_weights_of_the_model_are_told_before_any_number() -> None:
+    known = cell("eager").reference_id
+    base = run(0, onnx=0.9).model_copy(
+        update={"own_files": {"net.py": "0a1b2c3d", "net.yaml": "11111111"}, "weights": {known: "aa" * 32}}
+    )
+    new = run(5, machine=1.08, onnx=0.9).model_copy(
+        update={"own_files": {"net.py": "ffffffff", "net.yaml": "11111111"}, "weights": {known: "bb" * 32}}
+    )
+    text = to_markdown(compare(base, new)).replace("\\", "")
+    assert "Another model" in text and "net.py 0a1b2c3d → ffffffff" in text and "aaaaaaaa → bbbbbbbb" in text
+    assert "the model is another one" in text and "net.yaml" not in text
+    assert not compare(base, base).differences
+    unknown = new.model_copy(update={"own_files": {}, "weights": {}})
+    assert not compare(base, unknown).differences, "an older run tells nothing"
+
+
 def test_a_regression_is_found_on_a_machine_that_became_slower_too() -> None:
     found = compare(run(0, onnx=0.9), run(5, machine=1.08, onnx=0.9 * 1.15))
     assert outcomes(found) == {"onnx": "slower", "eager": "cannot tell"}

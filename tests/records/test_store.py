@@ -220,3 +220,4 @@ def test_a_changed_row_of_large_weights_is_seen_and_a_huge_file_is_known_by_its_
             file.write(bytes([1]) * 2**10)
     source.write_text("two")
     assert store.changed_files() == sorted(map(str, (weights, huge, source)))
+    assert store.own_files().keys() == {weights.name, source.name}, "a time tells nothing of another machine's file"
