@@ -478,11 +478,16 @@ def reproduce_cell(
     as_json: AsJson = False,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
+    from bakeoff.measuring.same_model import require_same_model
     from bakeoff.shipping import reproduce, script_parts
 
-    report = report_at(path)
+    report, folder = report_at(path), path if path.is_dir() else path.parent
     record = script_parts.find_record(report, cell)
-    script = reproduce.script_for(report, record, path if path.is_dir() else path.parent)
+    script = reproduce.script_for(report, record, folder)
+    try:
+        require_same_model(Store(folder), record.cell.reference_id)
+    except UsageError as error:
+        say(f"the script builds another model than the run did: {error}", stderr)
     if out:
         reproduce.write(script, out)
     if as_json:

@@ -32,6 +32,7 @@ from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import export
 from bakeoff.shipping.starts import measure_run
+from tests.conftest import CommandLine
 from tests.support import measuring
 from tests.support.measuring import Silent, by_label
 
@@ -417,7 +418,7 @@ def factory(batch: int = 2):
 
 
 def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_or_its_code_are_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> None:
     (tmp_path / "wide.py").write_text(READS_VARIABLES)
     torch.save(torch.zeros(4), weights := tmp_path / "weights.pt")
@@ -460,6 +461,9 @@ def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_o
         with pytest.raises(UsageError, match=r"weights\.pt is not as it was when the run began: put it back"):
             load_again()
     [started] = measure_run(folder, ["eager"], LEAST_STARTS, False, print).cells
+    status, script, said = command_line("reproduce", folder, "eager")
+    assert (status, "wide.py" in script) == (0, True)
+    assert "the script builds another model than the run did" in said and "weights.pt" in said
     assert not started.starts and "weights.pt is not as it was when the run began" in started.reason
     torch.save(torch.zeros(4), weights)
     for cell in ended:
