@@ -6,6 +6,7 @@ It measures as the folder's `load.py` does, but through the model's own signatur
 import argparse
 import contextlib
 import gc
+import importlib
 import itertools
 import os
 import statistics
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         _set_process_up(read_description(given.folder))
+        for name in os.environ.get("IMPORT_FIRST", "").split():  # what registers its operators
+            importlib.import_module(name)
         fast = load(given.folder, device=given.device)
         say(repr(fast))
         say(f"threads: {fast.thread_safety}")

@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import cpp_program, script_models, script_parts, triton_server
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT
+from bakeoff.shipping.operators import foreign_operators
 from bakeoff.shipping.sample_facts import Sample, list_source, sample_file, sample_of
 
 WIDTH = 120
@@ -50,8 +51,13 @@ class Format(StrEnum):
             return f"To serve it: tritonserver --model-repository {shlex.quote(str(file.parents[1]))}"
         if self is Format.CPP:
             return f"To build and to measure it: see {shlex.quote(str(file.with_name('README.md')))}"
-        return f"To check and to measure it: python {shlex.quote(str(file))}"
+        foreign = json.loads(file.with_name(DESCRIPTION).read_text(encoding="utf-8"))["operators"]
+        first = f"IMPORT_FIRST=MODULE python {shlex.quote(str(file))}, with the module that registers its operators "
+        start = f"{first}{', '.join(foreign)}" if foreign else f"python {shlex.quote(str(file))}"
+        return f"To check and to measure it: {start}"
 
+
+_NAMES = {Format.TRITON: "the server", Format.CPP: "a program in C++"}
 
 COMMON_IMPORTS = ("import gc", "import os", "import statistics", "from time import perf_counter_ns", "import numpy")
 
@@ -104,6 +110,11 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
         folder = Path(temporary) / "export"
         folder.mkdir()
         artifact = _bring(record, runtime, run, folder)
+        if format is not Format.FOLDER and (foreign := foreign_operators(folder / artifact)):
+            raise UsageError(
+                f"{record.cell.id} cannot be exported: a module of Python registers its operators "
+                f"{', '.join(foreign)}, and {_NAMES[format]} imports none; the format {Format.FOLDER} does"
+            )
         shutil.copyfile(sample_file(record, run), folder / "sample.npz")
         start = _WRITERS[format](report, record, runtime, sample, folder, artifact)
         if out.exists():
@@ -125,12 +136,13 @@ def require_sizes(record: Record, sample: Sample, format: Format) -> None:
 
 def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:
     """Write what loads the artefact: a script, and what `bakeoff.load` reads. Return the script's name."""
-    write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
+    foreign = foreign_operators(folder / artifact)
+    write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact, foreign))
     versions = requirements(report, record, runtime)
     write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
-    described = description(report, record, runtime, sample, artifact)
+    described = {**description(report, record, runtime, sample, artifact), "operators": foreign}
     write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
-    write_atomically(folder / "README.md", readme(report, record, runtime, artifact))
+    write_atomically(folder / "README.md", readme(report, record, runtime, artifact, foreign))
     return "load.py"
 
 
@@ -281,8 +293,13 @@ def _thread_safety(record: Record, runtime: Runtime) -> Threads:
     return runtime.threads_of_modes.get(record.cell.mode, Threads.TURNS if captures else runtime.threads)
 
 
-def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> str:
-    """Return the script that loads the artefact, checks it on the sample, and measures it."""
+def script_for(
+    report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str, foreign: Sequence[str] = ()
+) -> str:
+    """Return the script that loads the artefact, checks it on the sample, and measures it.
+
+    Before it loads an artefact with `foreign` operators, it imports what registers them.
+    """
     part = script_parts.part_of(record)
     settings = script_parts.common_settings(report, record, part)
     uses_torch = runtime.uses_torch
@@ -291,6 +308,8 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
         imports.append(script_models.PYTREE)
     if uses_torch and not any(line.startswith("import torch.") for line in imports):  # which imports torch, too
         imports.append("import torch")
+    if foreign:
+        imports.append("import importlib")
     if part.binds_outputs or not settings["graph"]:
         imports.append("from functools import partial")
     has_words = settings["bfloat16"] and not uses_torch
@@ -306,6 +325,7 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
             **settings,
             "variables": settings["variables"] if uses_torch else {},  # nothing else reads them
             "artifact": artifact,
+            "operators": ", ".join(foreign),
             "standard_imports": script_parts.import_lines(imports, standard=True),
             "library_imports": script_parts.import_lines(imports, standard=False),
             "uses_torch": uses_torch,
@@ -338,13 +358,14 @@ def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
     return lines
 
 
-def readme(report: Report, record: Record, runtime: Runtime, artifact: str) -> str:
+def readme(report: Report, record: Record, runtime: Runtime, artifact: str, foreign: Sequence[str] = ()) -> str:
     """Return the text that says what was exported, and where its numbers come from."""
     return script_parts.render(
         "README.md.jinja",
         {
             **script_parts.common_settings(report, record, script_parts.part_of(record)),
             "artifact": artifact,
+            "operators": ", ".join(foreign),
             "portability": runtime.note,
             "thread_safety": _thread_safety(record, runtime),
             "facts": {

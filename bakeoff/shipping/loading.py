@@ -119,6 +119,11 @@ class ShippedModel:
         except ImportError as error:
             libraries = " ".join(description["libraries"])
             raise BakeoffError(f"{self.folder} needs {libraries}: pip install {libraries} ({error})") from error
+        except Exception as error:
+            if not (foreign := description.get("operators")):
+                raise
+            text = f"{self.folder} has the operators {', '.join(foreign)}: first import the module that registers them"
+            raise BakeoffError(f"{text} ({first_line(error)})") from error
         _warn_without_tf32(description, self.device)
         return loaded
 

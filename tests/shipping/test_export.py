@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bakeoff import backends
 from bakeoff.backends.aotinductor import AOTInductor
@@ -22,8 +24,9 @@ from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
-from bakeoff.shipping import export
-from bakeoff.shipping.sample_facts import Sample, SampleOutput
+from bakeoff.shipping import cpp_program, export, script_parts
+from bakeoff.shipping.operators import foreign_operators
+from bakeoff.shipping.sample_facts import Sample, SampleOutput, sample_file
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.shipping.conftest import BUILDING, SMALL
@@ -60,6 +63,78 @@ def test_an_export_gives_the_right_outputs_without_bakeoff(run: Path, tmp_path: 
     (tmp_path / "elsewhere").mkdir()
     right(loaded(script.parent, tmp_path / "elsewhere"))
     assert {"README.md", "requirements.txt", "sample.npz"} <= {path.name for path in script.parent.iterdir()}
+
+
+OPERATOR = """
+import torch
+
+@torch.library.custom_op("stranger::same", mutates_args=())
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+same.register_fake(torch.empty_like)
+"""
+
+
+class Strange(torch.nn.Module):
+    """Ends with an operator that a module registers."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ops.stranger.same(output) for output in self.inner(*tensors))
+
+
+@pytest.fixture
+def strange_run(run: Path, tmp_path: Path) -> Path:
+    """The same run, whose TorchScript has such an operator."""
+    shutil.copytree(run, tmp_path / "run")
+    record = script_parts.find_record(report_file.read(run), "torchscript")
+    artifact = tmp_path / "run" / record.artifact / "model.pt"
+    inputs = [torch.from_numpy(np.load(sample_file(record, run))["input_0"])]
+    if not hasattr(torch.ops.stranger, "same"):
+        exec(OPERATOR, {})
+    torch.jit.save(torch.jit.trace(Strange(torch.jit.load(artifact)), inputs, check_trace=False), artifact)
+    return tmp_path / "run"
+
+
+def test_what_registers_its_operators_is_named_and_imported_first(
+    strange_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, script = export.export(strange_run, "torchscript", tmp_path / "export")
+    said = export.Format.FOLDER.next_step(script)
+    assert "IMPORT_FIRST=MODULE python " in said and said.endswith("that registers its operators stranger::same")
+    assert "the operators stranger::same." in (script.parent / "README.md").read_text()
+    (script.parent / "registering.py").write_text(OPERATOR)
+    monkeypatch.setenv("IMPORT_FIRST", "registering")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    right(done)
+
+
+@pytest.mark.parametrize("format", [export.Format.TRITON, export.Format.CPP])
+def test_what_imports_no_module_has_only_torchs_operators(
+    strange_run: Path, tmp_path: Path, format: export.Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpp_program, "require", lambda *given: None)
+    with pytest.raises(UsageError, match=r"registers its operators stranger::same, and .* imports none"):
+        export.export(strange_run, "torchscript", tmp_path / "export", format)
+
+
+def test_operators_are_found_in_a_program_and_not_torchs_own(tmp_path: Path) -> None:
+    if not hasattr(torch.ops.stranger, "same"):
+        exec(OPERATOR, {})
+
+    class Chosen(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)) * (x.shape[0] + 1)
+
+    file, given = tmp_path / "program.pt2", (torch.randn(2, 3),)
+    torch.export.save(torch.export.export(Strange(torch.nn.Sequential(Chosen())), given), file)
+    assert foreign_operators(file) == ["stranger::same"]
+    torch.export.save(torch.export.export(Chosen(), given), file)
+    assert foreign_operators(file) == []
 
 
 @pytest.mark.slow
