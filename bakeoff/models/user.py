@@ -11,8 +11,10 @@ The factory is a top-level function of the file, or one that it imports from ano
 - A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. Its
   module has a name of ours, so that a file such as `queue.py` takes no library's place.
 - A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
-- The file is imported anew for each load, so that a module which it keeps is a fresh one. Torch's generator for the CPU
-  is seeded before that. A factory that only draws from it can ignore seeds.
+- A process imports the file once, and calls the factory for each load. Before a further load, the file's variables get
+  the values back that they had after the first one. If the factory returns a module that the file keeps, or a tensor
+  among its variables was written into, the file is imported once more.
+- Torch's generator for the CPU is seeded before the import. A factory that only draws from it can ignore seeds.
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
 - If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
   `surgical` compiles these parts.
@@ -42,8 +44,9 @@ import inspect
 import os
 import re
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -67,17 +70,41 @@ from bakeoff.models.base import (
 )
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
-from bakeoff.records.errors import UsageError, os_reason, unknown
+from bakeoff.records.errors import UsageError, first_line, os_reason, unknown
 from bakeoff.records.package import checkout
 
 if TYPE_CHECKING:
     import torch
+
+    from bakeoff.models.file_variables import Variables
 
 _names: dict[Path, str] = {}
 """The names under which this process imports files."""
 
 _loaded: dict[str, UserModel] = {}
 """The models that this process has begun to load, by their names."""
+
+_imported: dict[Path, Imported] = {}
+"""The files that this process has imported and called a factory of."""
+
+
+@dataclass
+class Imported:
+    """A user's file that was imported once, for the loads that follow."""
+
+    module: ModuleType
+    code: bytes
+    seed: int
+    random_state: torch.Tensor  # of torch's generator for the CPU, after the import
+    variables: Variables | None = None  # as they were after the factory's first return
+    made: Sequence[weakref.ref[Any]] = ()  # what the factory has returned so far, as `_own_parts` gives it
+
+    def keeps(self, returned: object) -> bool:
+        """Return True if the factory has returned a part of this before. Remember its parts."""
+        parts = _own_parts(returned)
+        before = {id(part) for reference in self.made if (part := reference()) is not None}
+        self.made = [*(each for each in self.made if each() is not None), *map(weakref.ref, parts)]
+        return any(id(part) in before for part in parts)
 
 
 class UserCode:
@@ -215,7 +242,7 @@ class UserModel(UserCode, Family):
         return frozenset(parameters) & frozenset(known)
 
     def made(self, dimensions: Sizes, seed: int) -> Any:
-        """Import the file anew, and return whatever the factory does, such as a pipeline and an example call of it."""
+        """Return whatever the factory does, such as a pipeline and an example call of it."""
         with seeded(seed):
             return self._run(dimensions, seed)[1]
 
@@ -233,10 +260,49 @@ class UserModel(UserCode, Family):
         return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
 
     def _run(self, dimensions: Sizes, seed: int) -> tuple[ModuleType, Any]:
+        """Call the factory as a process does that has just imported the file with this seed."""
+        import torch
+
+        from bakeoff.models.file_variables import Variables
+
         _loaded[self.name] = self
-        imported = self._import()
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
-        return imported, getattr(imported, self.function)(**arguments)
+        code = self.file.read_bytes()
+        known = _imported.get(self.file)
+        is_same = known is not None and (known.code, known.seed) == (code, seed)
+        if known is not None and is_same:
+            if known.variables is None or known.variables.put_back():
+                torch.set_rng_state(known.random_state)
+                returned = getattr(known.module, self.function)(**arguments)
+                if not known.keeps(returned):
+                    known.variables = known.variables or Variables(known.module, _imports(self.tree))
+                    return known.module, returned
+            torch.default_generator.manual_seed(seed)
+        try:
+            module = self._import()
+        except Exception as error:
+            if not is_same:
+                raise
+            raise UsageError(
+                f"{self.path} keeps the model, or a tensor that a call has written into, and cannot be imported a "
+                f"second time: {first_line(error)}: make them inside of {self.function}()"
+            ) from error
+        known = _imported[self.file] = Imported(module, code, seed, torch.get_rng_state())
+        returned = getattr(module, self.function)(**arguments)
+        known.keeps(returned)
+        known.variables = Variables(module, _imports(self.tree))
+        return module, returned
+
+
+def _own_parts(returned: object) -> list[Any]:
+    """Return the modules that a factory has returned, their parameters, and the parts that hold tensors."""
+    from torch import nn
+
+    values = returned if isinstance(returned, tuple | list) else (returned,)
+    roots = [value.model if isinstance(value, Pipeline) else value for value in values]
+    modules = [root for root in roots if isinstance(root, nn.Module)]
+    parts = [part for root in modules for part in root.modules() if part is root or part._parameters or part._buffers]
+    return [*parts, *(parameter for root in modules for parameter in root.parameters())]
 
 
 def with_own_inputs(

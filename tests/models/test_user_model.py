@@ -297,10 +297,104 @@ def test_siblings_import_at_any_time(write: Write, tmp_path: Path) -> None:
     assert sys.path.count(str(tmp_path)) == 1
 
 
+REGISTERS = (
+    "lib = torch.library.Library('bakeoff_test_{}', 'DEF')\n"
+    "lib.define('add1(Tensor x) -> Tensor')\n"
+    "lib.impl('add1', lambda x: x + 1, 'CompositeExplicitAutograd')\n"
+)
+"""What torch allows once in a process, like many other registrations."""
+
+
+def test_a_file_that_registers_something_is_run_once_in_a_process(write: Write) -> None:
+    name = write(
+        f"{REGISTERS.format('once')}drawn = torch.rand(1)\n"
+        "def factory(batch: int = 2):\n"
+        "    if batch == 9:\n        raise RuntimeError('too large')\n"
+        "    return nn.Linear(2, 2), torch.randn(batch, 2)"
+    )
+    with pytest.raises(RuntimeError, match="too large"):
+        load(name, batch=9)
+    first, second = load(name), load(name)
+    assert first.module is not second.module and type(second.module) is type(first.module)
+    assert torch.equal(first.module.weight, second.module.weight)
+    assert torch.equal(first.inputs[0].args[0], second.inputs[0].args[0])
+    fresh = f"from bakeoff import models; print(models.find({name!r}).load({{'batch': 2}}, 0).module.weight.tolist())"
+    answer = subprocess.run([sys.executable, "-c", fresh], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert answer.stdout.strip() == str(second.module.weight.tolist())
+
+
+def test_what_calls_leave_in_a_files_variables_is_gone_in_the_next_load(write: Write) -> None:
+    name = write(
+        f"import functools\n{REGISTERS.format('tables')}"
+        "table, tables, ready = None, {}, False\n"
+        "class Shared:\n    table = None\n"
+        "shared = Shared()\n"
+        "@functools.cache\ndef cached(size):\n    return []\n"
+        "@functools.cache\ndef register_once():\n    torch.library.define('bakeoff_test_factory::add1', '() -> ()')\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        global table, late\n"
+        "        assert (table, tables, Shared.table, shared.table, cached(3)) == (None, {}, None, None, [])\n"
+        "        table = late = Shared.table = shared.table = tables['x'] = x.double()\n"
+        "        cached(3).append(x)\n"
+        "        return x\n"
+        "def factory():\n"
+        "    global ready\n    assert 'late' not in globals()\n    register_once()\n"
+        "    if not ready:\n        torch.library.define('bakeoff_test_guarded::add1', '() -> ()')\n"
+        "        ready = True\n"
+        "    return Net(3, 3), torch.ones(2, 3)"
+    )
+    for _ in range(3):
+        load(name).module(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("module", "kept = nn.Linear(3, 3)\ndef factory():\n    return kept, torch.ones(2, 3)"),
+        ("part", "kept = nn.Linear(3, 3)\ndef factory():\n    return nn.Sequential(kept, nn.ReLU()), torch.ones(2, 3)"),
+        (
+            "cached",
+            "import functools\n@functools.cache\ndef made():\n    return nn.Linear(3, 3)\n"
+            "def factory():\n    return made(), torch.ones(2, 3)",
+        ),
+        (
+            "tensor",
+            "steps = torch.zeros(3)\nclass Net(nn.Linear):\n    def forward(self, x):\n        return steps.add_(x)\n"
+            "def factory():\n    return Net(3, 3), torch.ones(2, 3)",
+        ),
+    ],
+)
+def test_what_a_file_keeps_is_fresh_or_refused(write: Write, what: str, code: str) -> None:
+    for registers in ("", REGISTERS.format(what)):
+        name = write(registers + code)
+        first = load(name).module.double()
+        first(torch.ones(2, 3, dtype=torch.float64)[0])
+        if registers:
+            with pytest.raises(UsageError, match=r"keeps the model.*a second time.*inside of factory\(\)"):
+                load(name)
+        else:
+            second = load(name).module
+            assert first is not second and next(second.parameters()).dtype is torch.float32
+
+
+def test_a_constant_that_modules_share_is_not_the_model(write: Write) -> None:
+    name = write(
+        f"{REGISTERS.format('shared')}mask, act = torch.ones(3), nn.GELU()\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.act = act\n"
+        "        self.register_buffer('mask', mask)\n"
+        "    def forward(self, x):\n        return self.act(x) * self.mask\n"
+        "def factory():\n    return Net(), torch.ones(2, 3)"
+    )
+    for _ in range(2):
+        load(name).module(torch.ones(3))
+
+
 KEEPS_ITS_MODULE = "import torch\nclass Net(torch.nn.Linear): ...\nkept = Net(3, 3)\n"
 
 
-def test_a_file_is_imported_anew(tmp_path: Path) -> None:
+def test_a_file_that_keeps_its_module_is_imported_anew(tmp_path: Path) -> None:
     path = tmp_path / "imported_anew.py"
     path.write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
     first, second = (load(f"{path}:factory", batch=batch).module for batch in (2, 3))
@@ -367,7 +461,7 @@ def test_a_module_may_import_from_its_package(package: Path) -> None:
     assert sys.modules["detector.nets.small"].__file__ == str(package / "detector/nets/small.py")
 
 
-def test_a_module_is_imported_anew(package: Path) -> None:
+def test_a_module_that_keeps_its_model_is_imported_anew(package: Path) -> None:
     (package / "detector/kept.py").write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
     first, second = (load("detector.kept:factory", batch=batch).module for batch in (2, 3))
     assert first is not second and torch.equal(first.weight, second.weight)

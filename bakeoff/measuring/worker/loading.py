@@ -37,7 +37,7 @@ def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | No
 def _load_with_weights(cell: Cell, weights_at: Mapping[str, int] | None) -> LoadedModel:
     if not weights_at or weights_at.items() <= cell.dimensions.items():
         return _load(cell)
-    # first the weights: a user's file is imported anew each time, and pickling needs the classes of the last import
+    # first the weights: a user's file may be imported anew, and pickling needs the classes of the last import
     weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
     model = _load(cell)
     model.module.load_state_dict(weights)
