@@ -78,6 +78,7 @@ def _facts(environment: Environment) -> _Facts:
         **{name: version for name, version in environment.versions.items() if name in _BESIDE_THE_CALL},
         "commit": environment.git_commit,
         "uncommitted changes": environment.git_dirty,
+        "Bakeoff's source files": environment.source_digest,
     }
     return {**_known(machine, Bearing.MACHINE), **_known(speed, Bearing.SPEED), **_known(notes, Bearing.NOTE)}
 

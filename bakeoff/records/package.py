@@ -1,5 +1,7 @@
 """Finds this package on disk, and lets another interpreter import it without anything that lies beside it."""
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -9,6 +11,12 @@ def checkout() -> Path | None:
     """Return the checkout that this package is run from, or None where it is installed."""
     root = PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "runner.py").is_file() else None
+
+
+def digests(others: Iterable[Path] = ()) -> list[str]:
+    """Return digests of this package's source files, and of other files, in alphabetical order."""
+    files = {*others, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
+    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
 def import_statement() -> str:

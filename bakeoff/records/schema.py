@@ -697,6 +697,7 @@ class Environment(Frozen):
     cuda: str | None = None
     git_commit: str | None = None
     git_dirty: bool | None = None
+    source_digest: str | None = None  # of Bakeoff's own files, where their commit is not known
     container: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)  # the allow-listed ones that bear on speed
     own_variables: dict[str, str] = Field(default_factory=dict)

@@ -9,6 +9,7 @@ import pytest
 
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.messages import TorchFacts
+from bakeoff.records import package
 from bakeoff.records.schema import Environment, Gpu
 
 FACTS = TorchFacts(torch="9.9.9+cpu", cuda=None, cuda_devices=0, threads=3)
@@ -74,6 +75,19 @@ def test_an_exported_tree_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert environment.git_state(tmp_path) == (None, None)
     monkeypatch.setenv("PATH", "/nowhere")
     assert environment.git_state(tmp_path) == (None, None)
+
+
+def test_without_a_commit_a_change_of_bakeoffs_own_files_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "checkout", lambda: None)
+    monkeypatch.setattr(package, "PACKAGE", tmp_path)
+    (tmp_path / "judging.py").write_text("one")
+    before, same = environment.capture(), environment.capture()
+    (tmp_path / "judging.py").write_text("two")
+    assert environment.differences(before, same) == []
+    (told,) = environment.differences(before, environment.capture())
+    assert told.startswith("source_digest: ")
 
 
 def test_the_same_machine_does_not_differ(captured: Environment) -> None:

@@ -24,7 +24,7 @@ from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvm
 from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries
 from bakeoff.measuring.versions import all_versions
 from bakeoff.records.device import Device
-from bakeoff.records.package import checkout
+from bakeoff.records.package import checkout, digests
 from bakeoff.records.schema import Environment, Gpu
 
 CALIBRATION_DATA = bytes(2**21)
@@ -52,6 +52,7 @@ def capture() -> Environment:
         versions=all_versions(),
         git_commit=git[0],
         git_dirty=git[1],
+        source_digest=None if git[0] else hashlib.sha256("".join(digests()).encode()).hexdigest()[:16],
         container=container(),
         variables={
             name: value
@@ -90,6 +91,7 @@ def differences(old: Environment, new: Environment) -> list[str]:
         "versions",
         "cuda",
         "git_commit",
+        "source_digest",
         "governor",
     )
     changed = [

@@ -31,7 +31,7 @@ from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.user_code import described, described_attributes, described_variables, user_sources
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.package import PACKAGE
+from bakeoff.records.package import digests
 from bakeoff.records.plug_ins import versions
 
 _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
@@ -77,7 +77,7 @@ def fingerprint(
     digest = hashlib.sha256(f"{code_without_file} {weights or digest_of_weights(module)}".encode())
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
-    code = (*_digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
+    code = (*digests([*own, *_files_of_parts(module)]), *variables, *described_variables(), *_structure(module))
     for text in (*_hardware(), *_compiler(), *versions(), *_settings(), *code, *digests_of_data(data_files)):
         digest.update(text.encode())
     for part in _scripted(module):
@@ -152,12 +152,6 @@ def _files_of_parts(module: Any) -> Iterable[Path]:
     for name in {type(part).__module__ for part in module.modules()}:
         if file := getattr(sys.modules.get(name), "__file__", None):
             yield Path(file)
-
-
-def _digests(sources: Sequence[Path]) -> Iterable[str]:
-    """Return digests of these source files and of Bakeoff's."""
-    files = {*sources, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
-    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
 def named_variables() -> tuple[str, ...]:
