@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,6 +95,8 @@ def find(name: str) -> Family:
 
         if "." in path or can_import(path):
             return UserModel(path, factory)
+    if Path(name).exists() and (meant := _meant_by(Path(name), name)):
+        raise UsageError(f"unknown model '{name}': {meant}")
     forms = ", ".join(["path/to/file.py:factory", "package.module:factory", *(form for form, _ in SOURCES.values())])
     raise unknown("model", name, names(), f"or {forms}")
 
@@ -156,7 +159,47 @@ def option_for(text: str) -> str:
         from bakeoff.models.user import likely_factory
 
         return f"--model {text}:{likely_factory(Path(text))}"
-    return f"--model {text}" if ":" in text or text in names() else ""
+    source = text if ":" in text or text in names() else _source_of(Path(text), text)
+    return f"--model {source}" if source else ""
+
+
+def _source_of(path: Path, name: str) -> str:
+    """Return how a file or folder is named as a model, or an empty string if it needs code, or does not exist."""
+    config = path / "config.json"
+    if config.is_file():
+        is_diffusers = b'"_class_name"' in config.read_bytes()
+        return f"{'diffusers' if is_diffusers else 'hf'}:{name}"
+    if path.is_file() and path.suffix == ".onnx":
+        return f"onnx:{name}"
+    if path.is_file() and (path.suffix == ".pt2" or _holds(path, "models/model.json")):
+        return f"pt2:{name}"
+    return ""
+
+
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+FACTORY = "a factory, --model FILE.py:factory, with def factory(batch: int = 1)"
+
+
+def _meant_by(path: Path, name: str) -> str:
+    """Return what to write for a file or folder that exists, or an empty string if it is no model."""
+    if source := _source_of(path, name):
+        return f"did you mean {source}?"
+    if not path.is_file():
+        return ""
+    if _holds(path, "code/"):
+        returned = f"torch.jit.load({name!r}), torch.randn(batch, ...)"
+        return f"a file of TorchScript needs {FACTORY} that returns {returned}"
+    if path.suffix in WEIGHTS:
+        return f"weights without code need {FACTORY} that returns the module with these weights, and example inputs"
+    return ""
+
+
+def _holds(path: Path, place: str) -> bool:
+    """Return True for an archive of torch with such a file or folder, below the folder that all of it lies in."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.partition("/")[2].startswith(place) for name in archive.namelist())
 
 
 def _in_presets(path: str) -> str:

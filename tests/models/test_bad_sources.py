@@ -31,6 +31,12 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "short.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch:\xff")
     torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
     _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "scripted.pt")
+    (tmp_path / "exported.pt").write_bytes((tmp_path / "linear.pt2").read_bytes())
+    (tmp_path / "net.safetensors").write_bytes(b"")
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet/config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
     (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
     (tmp_path / "mine.py").write_text(
         "class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n\n\n"
@@ -87,6 +93,19 @@ def _of_the_future(name: str, content: bytes) -> bytes:
         ("assigned.py", "make in assigned.py, line 1, is not written with def at the top level"),
         ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
         ("mlp:factory", "unknown model 'mlp:factory'"),
+        ("short.onnx", "unknown model 'short.onnx': did you mean onnx:short.onnx?"),
+        ("linear.pt2", "unknown model 'linear.pt2': did you mean pt2:linear.pt2?"),
+        ("exported.pt", "unknown model 'exported.pt': did you mean pt2:exported.pt?"),
+        ("./pickled", "unknown model './pickled': did you mean hf:./pickled?"),
+        ("unet", "unknown model 'unet': did you mean diffusers:unet?"),
+        (
+            "scripted.pt",
+            "unknown model 'scripted.pt': a file of TorchScript needs a factory, --model FILE.py:factory, with def "
+            "factory(batch: int = 1) that returns torch.jit.load('scripted.pt'), torch.randn(batch, ...)",
+        ),
+        ("weights.pt", "unknown model 'weights.pt': weights without code need a factory, --model FILE.py:factory"),
+        ("net.safetensors", "unknown model 'net.safetensors': weights without code need a factory"),
+        ("nowhere.onnx", "unknown model 'nowhere.onnx': known: "),
     ],
 )
 def test_a_bad_source_is_refused_in_one_line(
@@ -99,3 +118,12 @@ def test_a_bad_source_is_refused_in_one_line(
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.usefixtures("files")
+def test_a_file_without_an_option_is_told_the_one_that_it_needs(command_line: CommandLine) -> None:
+    status, _, err = command_line("short.onnx")
+    assert (status, err) == (
+        2,
+        "error: 'short.onnx' is a model, not a command: write bakeoff --model onnx:short.onnx\n",
+    )
