@@ -40,6 +40,13 @@ def test_the_summary_by_hand() -> None:
     assert summary.p90_ms is None
 
 
+def test_rounds_count_alike_however_many_calls_their_bursts_hold() -> None:
+    quick, slow = [1_000_000] * 500, [2_000_000] * 10
+    taken = [quick, slow, slow]
+    summary = summarise([Burst(group=0, round=at, started_s=at, samples_ns=calls) for at, calls in enumerate(taken)])
+    assert summary is not None and summary.median_ms == 2.0  # the median of all calls is 1
+
+
 def test_nothing_measured_has_no_summary_and_an_empty_burst_does_not_count() -> None:
     empty = Burst(group=0, round=9, started_s=0, samples_ns=[])
     assert summarise([]) is None
