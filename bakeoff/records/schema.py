@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.6.0"
+SCHEMA_VERSION = "3.7.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -578,6 +578,8 @@ class Record(Frozen):
     starts: list[StartedCell] = Field(default_factory=list)  # of its exported folder, where that was asked for
     traits: ModelTraits | None = None  # of its model, the same in all records of a contest
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
+    open_axes: dict[int, dict[int, tuple[int, int]]] = Field(default_factory=dict)
+    """Of a dynamic build, by input and axis: the lowest and the highest size that it serves."""
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
     colour: str = Field(default="", pattern=r"^(#[0-9a-f]{6})?$")  # of its backend in charts; empty: they choose one
     place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest

@@ -175,8 +175,8 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
     best = _best(contest)
     if best is None or headline_of(contest).certainty is Certainty.OPEN:
         return ""
-    if not best.record.artifact or best.cell.dynamic:
-        return ""  # nothing exports a dynamic build
+    if not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
+        return ""
     name = best.label
     if len(contests) > 1:
         named_so = [each for each in contests if each.cell.model == contest.cell.model]

@@ -97,6 +97,9 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
     record = choose(report, name)
     runtime = _runtime_of(record, run)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
+    if record.cell.dynamic and (captures or format is not Format.FOLDER):
+        what = "its CUDA graph" if captures else _NAMES[format]
+        raise UsageError(f"{record.cell.id} cannot be exported: it serves a range of sizes, and {what} has fixed ones")
     if format is Format.TRITON:
         triton_server.require(record, runtime, captures)
     elif format is Format.CPP:
@@ -173,8 +176,8 @@ def _runtime_of(record: Record, run: Path) -> Runtime:
         reason = f"{no_script}; {kept}"
     elif cell.task != INFERENCE:
         reason = f"only {INFERENCE} is exported, and this is {cell.task}"
-    elif cell.dynamic:
-        reason = f"no script loads a build for a range of sizes; {kept}"
+    elif cell.dynamic and (runtime.exports_anew or not record.open_axes):
+        reason = f"no program for a range of sizes is kept of it; {kept}"
     elif cell.precision.is_quantised and not runtime.holds_quantised:
         reason = f"only the ONNX of a quantised model is exported; {kept}"
     elif runtime.exports_anew and cell.environment:
@@ -278,7 +281,10 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
             "variables": settings["variables"] if runtime.uses_torch else {},
         },
         "reported": settings["reported"],
-        "inputs": [{"name": name, "type": kind, "shape": shape} for name, kind, shape in inputs],
+        "inputs": [
+            {"name": name, "type": kind, "shape": shape, "ranges": record.open_axes.get(number, {})}
+            for number, (name, kind, shape) in enumerate(inputs)
+        ],
         "outputs": [
             {"name": f"output_{number}", **output.model_dump(mode="json")}
             for number, output in enumerate(sample.outputs)
@@ -372,9 +378,19 @@ def readme(report: Report, record: Record, runtime: Runtime, artifact: str, fore
                 "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
                 "Error": _error(record),
                 "Built in": f"{record.build_s:.3g} s",
+                **({"Serves": _served(record)} if record.open_axes else {}),
                 **script_parts.facts_of(report, record),
             },
         },
+    )
+
+
+def _served(record: Record) -> str:
+    """Say which sizes a build for a range takes."""
+    return ", ".join(
+        f"axis {axis} of input {tensor} from {low} to {high}"
+        for tensor, axes in record.open_axes.items()
+        for axis, (low, high) in axes.items()
     )
 
 

@@ -181,6 +181,8 @@ def test_all_sizes_can_have_the_weights_of_one(tmp_path: Path, monkeypatch: pyte
 
 def test_one_build_is_made_once_and_checked_at_every_size(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "null-packaged", set={"batch": ["2", "8"]}, dynamic=["batch=2:8"])
+    spans = [record.open_axes for record in report.records if record.cell.dynamic]
+    assert spans == [{0: {0: (2, 8)}}] * 2
     assert [(record.status, record.reason) for record in report.records] == [("ok", "")] * 4
     dynamic = [record for record in report.records if record.cell.dynamic]
     assert len({record.settings["built_by"] for record in dynamic}) == 1

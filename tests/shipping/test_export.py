@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import bakeoff
 from bakeoff import backends
 from bakeoff.backends.aotinductor import AOTInductor
 from bakeoff.backends.onnx import Onnx
@@ -23,7 +24,7 @@ from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.schema import Cell, Range, Record, Report, Status
 from bakeoff.shipping import cpp_program, export, script_parts
 from bakeoff.shipping.operators import foreign_operators
 from bakeoff.shipping.sample_facts import Sample, SampleOutput, sample_file
@@ -33,6 +34,7 @@ from tests.shipping.conftest import BUILDING, SMALL
 from tests.support.measuring import by_label, measure
 
 COMPILING = ("aotinductor", "inductor")
+RANGE = {"low": 1, "built_at": 4, "high": 16}
 ON_CUDA = ("inductor", "inductor/reduce-overhead", "aotinductor", "aotinductor/cuda-graph", "onnx", "onnx/cuda-graph")
 MEDIAN = re.compile(r"median latency (\S+) ms; in the report (\S+) ms")
 
@@ -85,6 +87,34 @@ class Strange(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(torch.ops.stranger.same(output) for output in self.inner(*tensors))
+
+
+def of_a_range(run: Path, label: str, folder: Path) -> Path:
+    """The same run, in which this cell was built for the batches 1 to 16. TorchScript has no sizes."""
+    shutil.copytree(run, folder)
+    report = report_file.read(run)
+    record = script_parts.find_record(report, label)
+    batch = int(record.cell.dimensions["batch"])
+    cell = record.cell.model_copy(update={"dynamic": {"batch": Range(low=1, built_at=batch, high=16)}})
+    record = record.model_copy(update={"cell": cell, "open_axes": {0: {0: (1, 16)}}})
+    report_file.write_json(report.model_copy(update={"records": [record]}), folder)
+    return folder
+
+
+def test_a_build_for_a_range_serves_all_of_it(run: Path, tmp_path: Path) -> None:
+    _, script = export.export(of_a_range(run, "torchscript", tmp_path / "run"), None, tmp_path / "export")
+    assert "Serves: axis 0 of input 0 from 1 to 16" in (script.parent / "README.md").read_text()
+    fast = bakeoff.load(script.parent)
+    most = torch.randn(16, *np.load(script.parent / "sample.npz")["input_0"].shape[1:])
+    torch.testing.assert_close(fast(most), torch.cat([fast(row) for row in most.split(1)]))
+    with pytest.raises(bakeoff.NotServed, match=r"serves 'input': float32 \(1 to 16, 64\)"):
+        fast(torch.cat([most, most]))
+
+
+def test_a_range_is_no_export_with_fixed_sizes(run: Path, tmp_path: Path) -> None:
+    ranged = of_a_range(run, "torchscript", tmp_path / "run")
+    with pytest.raises(UsageError, match="it serves a range of sizes, and the server has fixed ones"):
+        export.export(ranged, None, tmp_path / "export", export.Format.TRITON)
 
 
 @pytest.fixture
@@ -313,6 +343,7 @@ def test_an_unknown_label_is_refused_with_a_near_one() -> None:
         ("aotinductor", {"cell": {"precision": "int8"}}, "only the ONNX of a quantised model is exported"),
         ("inductor", {"cell": {"task": "train_step"}}, "only inference is exported, and this is train_step"),
         ("inductor", {"cell": {"environment": "old"}}, "exported anew by the torch beside Bakeoff, and it ran in old"),
+        ("inductor", {"cell": {"dynamic": {"batch": RANGE}}}, "no program for a range of sizes is kept of it"),
         ("onnx", {"status": Status.INCORRECT, "reason": "rmse is 7"}, "it is incorrect: rmse is 7"),
     ],
 )

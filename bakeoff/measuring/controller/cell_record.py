@@ -184,6 +184,7 @@ class GrowingRecord:
             **_measured_further(live),
             around=live.around,
             recompiled=ready.recompiled,
+            open_axes=_spans(self._planned),
         )
 
     def _further(self, known: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
@@ -247,6 +248,13 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
         "command": command_for(planned.cell, planned.options),
         "colour": colour_of(planned.cell.backend),
     }
+
+
+def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
+    spans: dict[int, dict[int, tuple[int, int]]] = {}
+    for each in planned.open_axes:
+        spans.setdefault(each.tensor, {})[each.axis] = each.low, each.high
+    return spans
 
 
 def colour_of(backend: str) -> str:
