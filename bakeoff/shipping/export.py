@@ -340,7 +340,7 @@ def script_for(
             "inputs": len(sample.inputs),
             "buffers": list_source("outputs", buffers, WIDTH),
             "outputs_are_bound": part.binds_outputs or settings["graph"],
-            "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
+            "found": sample.as_doubles if uses_torch else on_numpy,
             "allowed_errors": sample.allowed_errors(WIDTH),
             "answers": "outputs",
             "compares_all": sample.compares_all and not has_words,

@@ -167,7 +167,7 @@ def _checks(record: Record, run: Path | None) -> dict[str, Any]:
         "sample_file": str(sample_file(record, run).resolve()),
         "allowed_errors": sample.allowed_errors(WIDTH),
         "compares_all": sample.compares_all,
-        "found": "output.double().cpu().numpy()",
+        "found": sample.as_doubles,
     }
 
 

@@ -45,6 +45,14 @@ class Sample(Frozen):
         outputs = [each.model_copy(update={"allowed": max(each.allowed, rmse)}) for each in self.outputs]
         return self.model_copy(update={"outputs": tuple(outputs)})
 
+    @property
+    def as_doubles(self) -> str:
+        """Return the source that makes an array of doubles of a tensor `output`. Complex numbers become pairs."""
+        if not any(output.type.startswith("complex") for output in self.outputs):
+            return "output.double().cpu().numpy()"
+        pairs = "torch.view_as_real(output.resolve_conj()) if output.is_complex() else output"
+        return f"({pairs}).double().cpu().numpy()"
+
     def allowed_errors(self, width: int) -> str:
         """Return the source of a list of what is allowed of each output, on one line if that is not too long."""
         allowed = [repr(float(f"{output.allowed:.3g}")) for output in self.outputs]

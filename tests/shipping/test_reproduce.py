@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -319,6 +320,35 @@ def keep_sample(cell: Cell, run: Path) -> Path:
     file.parent.mkdir(parents=True)
     WholeSample.of(loaded.module, first, answer).save(file, answer, [0.0] * len(answer), cell.precision)
     return file
+
+
+COMPLEX = """
+import torch
+
+class Spectrum(torch.nn.Linear):
+    def forward(self, x):
+        return torch.fft.rfft(super().forward(x)).conj()
+
+def factory(batch: int = 2):
+    return Spectrum(3, 8), torch.randn(batch, 3)
+"""
+
+
+@pytest.mark.parametrize("places", [None, [7, 0, 3]])
+def test_complex_outputs_are_compared_whole_and_in_part(tmp_path: Path, places: list[int] | None) -> None:
+    (tmp_path / "spectrum.py").write_text(COMPLEX)
+    cell = cell_of(f"{tmp_path}/spectrum.py:factory", "eager")
+    record, sample = record_of(cell), keep_sample(cell, tmp_path / "run")
+    if places:
+        with np.load(sample) as whole:
+            part = {**whole, "output_0": whole["output_0"].reshape(-1, 2)[places], "places_0": np.array(places)}
+        np.savez(sample, **part)
+    script = reproduce.script_for(report_on(record), record, tmp_path / "run")
+    (tmp_path / "right.py").write_text(script)
+    runpy.run_path(str(tmp_path / "right.py"))["check"]()
+    (tmp_path / "wrong.py").write_text(script.replace("torch.manual_seed(0)", "torch.manual_seed(1)"))
+    with pytest.raises(SystemExit, match="output 0 is wrong"):
+        runpy.run_path(str(tmp_path / "wrong.py"))["check"]()
 
 
 @pytest.mark.parametrize("model", ["mlp", DATACLASS])
