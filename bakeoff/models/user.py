@@ -13,7 +13,8 @@ The factory is a top-level function of the file, or one that it imports from ano
 - A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
 - A process imports the file once, and calls the factory for each load. Before a further load, the file's variables get
   the values back that they had after the first one. If the factory returns a module that the file keeps, or a tensor
-  among its variables was written into, the file is imported once more.
+  among its variables was written into, the file is imported once more. So it is for a model that is called in turns
+  with an earlier one (`keep_apart`), unless that fails.
 - Torch's generator for the CPU is seeded before the import. A factory that only draws from it can ignore seeds.
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
 - If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
@@ -98,6 +99,7 @@ class Imported:
     random_state: torch.Tensor  # of torch's generator for the CPU, after the import
     variables: Variables | None = None  # as they were after the factory's first return
     made: Sequence[weakref.ref[Any]] = ()  # what the factory has returned so far, as `_own_parts` gives it
+    is_in_use: bool = False  # by a model that is called in turns with the next one
 
     def keeps(self, returned: object) -> bool:
         """Return True if the factory has returned a part of this before. Remember its parts."""
@@ -270,19 +272,17 @@ class UserModel(UserCode, Family):
         code = self.file.read_bytes()
         known = _imported.get(self.file)
         is_same = known is not None and (known.code, known.seed) == (code, seed)
-        if known is not None and is_same:
-            if known.variables is None or known.variables.put_back():
-                torch.set_rng_state(known.random_state)
-                returned = getattr(known.module, self.function)(**arguments)
-                if not known.keeps(returned):
-                    known.variables = known.variables or Variables(known.module, _imports(self.tree))
-                    return known.module, returned
-            torch.default_generator.manual_seed(seed)
+        may_share = known is not None and is_same and not known.is_in_use
+        if known and may_share and (returned := self._call_again(known, arguments)) is not None:
+            return known.module, returned
+        torch.default_generator.manual_seed(seed)
         try:
             module = self._import()
         except Exception as error:
-            if not is_same:
+            if known is None or not is_same:
                 raise
+            if known.is_in_use and (returned := self._call_again(known, arguments)) is not None:
+                return known.module, returned
             raise UsageError(
                 f"{self.path} keeps the model, or a tensor that a call has written into, and cannot be imported a "
                 f"second time: {first_line(error)}: make them inside of {self.function}()"
@@ -292,6 +292,26 @@ class UserModel(UserCode, Family):
         known.keeps(returned)
         known.variables = Variables(module, _imports(self.tree))
         return module, returned
+
+    def _call_again(self, known: Imported, arguments: Mapping[str, int | str]) -> Any:
+        """Call the factory of a file that was imported before. Return None where the file keeps what it returns."""
+        import torch
+
+        from bakeoff.models.file_variables import Variables
+
+        if known.variables is not None and not known.variables.put_back():
+            return None
+        torch.set_rng_state(known.random_state)
+        returned = getattr(known.module, self.function)(**arguments)
+        if known.keeps(returned):
+            return None
+        known.variables = known.variables or Variables(known.module, _imports(self.tree))
+        return returned
+
+    def keep_apart(self) -> None:
+        """Have the next load import the file anew, if that works: an earlier model stays in use, with its variables."""
+        if self.file in _imported:
+            _imported[self.file].is_in_use = True
 
 
 def _own_parts(returned: object) -> list[Any]:
@@ -405,11 +425,16 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
     module = importlib.util.module_from_spec(spec)
+    before = dict.fromkeys([name], sys.modules.get(name))
+    if (by_stem := sys.modules.get(path.stem)) is not None and getattr(by_stem, "__name__", "") == name:
+        before[path.stem] = by_stem
     # as an import does, because dataclasses and pickle look up a class's module by name
-    sys.modules[name] = module
-    if isinstance(sys.modules.get(path.stem), ModuleType) and sys.modules[path.stem].__name__ == name:
-        sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.modules.update(dict.fromkeys(before, module))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.update({each: known for each, known in before.items() if known is not None})
+        raise
     return module
 
 

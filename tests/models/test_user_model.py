@@ -378,6 +378,27 @@ def test_what_a_file_keeps_is_fresh_or_refused(write: Write, what: str, code: st
             assert first is not second and next(second.parameters()).dtype is torch.float32
 
 
+@pytest.mark.parametrize("registers", ["", REGISTERS.format("apart")])
+def test_models_that_are_used_in_turns_have_variables_of_their_own_where_a_file_runs_twice(
+    write: Write, registers: str
+) -> None:
+    name = write(
+        f"{registers}table = None\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n        global table\n"
+        "        table = x.dtype if table is None else table\n        return table\n"
+        "def factory():\n    return Net(3, 3), torch.ones(2, 3)"
+    )
+    first = load(name).module
+    family = models.find(name)
+    assert isinstance(family, UserModel)
+    family.keep_apart()
+    second = load(name).module
+    assert first(torch.ones(3)) is torch.float32
+    assert second(torch.ones(3).double()) is (torch.float32 if registers else torch.float64)
+    assert type(pickle.loads(pickle.dumps(second))) is type(second)
+
+
 def test_a_constant_that_modules_share_is_not_the_model(write: Write) -> None:
     name = write(
         f"{REGISTERS.format('shared')}mask, act = torch.ones(3), nn.GELU()\n"

@@ -26,6 +26,7 @@ from bakeoff.measuring.worker.profiling import announcing
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
+from bakeoff.models.user import loaded
 from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.records.errors import BakeoffError
 
@@ -77,6 +78,8 @@ def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, Part, tuple
     """
     worker = announcing(worker)
     module, sets = worker.model()
+    if known := loaded(worker.cell.model):
+        known.keep_apart()
     with worker.phases.announced("reference"), contextlib.chdir(worker.started_in):
         model = load(worker.cell.as_built, weights_at=worker.job.weights_at).understood(worker.traits)
         precision.apply(worker.cell.precision)
