@@ -23,6 +23,7 @@ from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring import session
+from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.planning.plan import Contest
@@ -502,6 +503,7 @@ def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_ag
     with pytest.raises(BakeoffError, match="the model has other weights than those that were measured"):
         profile_run(folder, "eager", None, print)
     monkeypatch.setattr(export, "_runtime_of", lambda *_: backends.create("inductor").runtime(CPU))
+    monkeypatch.setattr(export, "Launchers", lambda _: Launchers("auto"))  # whose servers have imported torch
     with pytest.raises(UsageError, match="the model has other weights than those that were measured"):
         export.export(folder, "eager", tmp_path / "export")
     for kept in folder.glob("reference/*.weights"):
