@@ -219,6 +219,9 @@ class Compiled(ABC):
         """Take `inputs`, which are on the cell's device, for the next call. This is not timed. It may copy, but must
         not compile."""
 
+    def refresh(self) -> None:  # noqa: B027 - most builds read the bound tensors themselves
+        """Read the bound tensors again, whose values have changed. Only a build whose `bind` copies has to do so."""
+
     @abstractmethod
     def run(self) -> None:
         """Enqueue one call on the current stream. Do not synchronise, and copy only what a deployment would copy."""
@@ -303,6 +306,9 @@ class Wrapped(Compiled):
     def bind(self, inputs: Inputs) -> None:
         self._inner.bind(inputs)
 
+    def refresh(self) -> None:
+        self._inner.refresh()
+
     def run(self) -> None:
         self._inner.run()
 
@@ -386,6 +392,9 @@ class Backend(ABC):
     """Phases of building that one process does for all modes with the same `built_as`. The others do the rest."""
     precompiles: ClassVar[tuple[str, ...]] = ()
     """Kinds of device. Its builds for them include torch's C++ headers, which are precompiled once for a machine."""
+    tunes_beside_builds: ClassVar[bool] = False
+    """True if its builds, which try out kernels, take minutes, and other cells may build beside them that try out
+    none."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
     imported once for all cells, in processes that cells are forked from: they must not start threads."""

@@ -75,6 +75,7 @@ class Captured(Wrapped):
         for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
             if buffer.data_ptr() != tensor.data_ptr():
                 buffer.detach().copy_(tensor.detach())
+        self._inner.refresh()
 
     def run(self) -> None:
         self._graph.replay()

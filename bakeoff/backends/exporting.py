@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.backends import older_opset
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exportable import naming_the_form
 
@@ -27,6 +28,9 @@ BFLOAT16_OPSET = 22
 Other graphs keep the default, since an engine may lack kernels for a newer version of an operator
 (github.com/microsoft/onnxruntime, issue 26393)."""
 
+OLDEST_EXPORTED_OPSET = 18
+"""The exporter has implementations for this opset and later ones."""
+
 FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm")
 """Operators into which the exporter folds a batch normalisation that follows them."""
 
@@ -46,8 +50,9 @@ def export_onnx(
     """Export `module` through torch.export to `folder`/model.onnx, with the shapes of `inputs`, but with `axes` open.
 
     A module that is an ONNX graph is only written. `opset` is the version of ONNX's operators; None stands for the
-    exporter's default, or for `BFLOAT16_OPSET` if the graph needs it. Weights over protobuf's limit of 2 GB go into a
-    file beside it. Raise what torch.onnx.export raises.
+    exporter's default, or for `BFLOAT16_OPSET` if the graph needs it. A version before `OLDEST_EXPORTED_OPSET` is made
+    by `bakeoff.backends.older_opset`. Weights over protobuf's limit of 2 GB go into a file beside it. Raise what
+    torch.onnx.export raises, and Unsupported, with the operators, if the graph has no form in an older version.
     """
     import torch
 
@@ -62,6 +67,8 @@ def export_onnx(
             module.write_open(path)
         else:
             module.write(path, *tensors)
+        if opset is not None and opset < OLDEST_EXPORTED_OPSET:
+            older_opset.lower_file(path, opset)
         return model_at(path)
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad(), naming_the_form(module):
@@ -70,7 +77,7 @@ def export_onnx(
             exported(module, inputs, axes) if axes else flat,
             tuple(tensor.clone() for tensor in tensors),
             input_names=tensor_names(module, inputs),
-            opset_version=opset,
+            opset_version=opset if opset is None else max(opset, OLDEST_EXPORTED_OPSET),
             dynamo=True,
             optimize=True,
             verbose=False,
@@ -82,6 +89,8 @@ def export_onnx(
         from onnxscript import version_converter
 
         version_converter.convert_version(program.model, BFLOAT16_OPSET)
+    if opset is not None and opset < OLDEST_EXPORTED_OPSET:
+        older_opset.lower(program.model, opset)
     program.save(str(path))
     graph = program.model.graph
     return OnnxModel(

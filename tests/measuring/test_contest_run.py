@@ -225,6 +225,19 @@ def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -
     assert run.most("builds", "ready", at="builds")[1] == 1, "alone"
 
 
+def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tmp_path: Path) -> None:
+    names = ("eager", "inductor", "onnx", "tensorrt")
+    scripts = {label: Script(seconds_per_start=40.0 if label == "tensorrt" else 5.0) for label in names}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    place = {(what, label): run.steps.index((0, what, label)) for what in ("builds", "built") for label in names}
+    assert place["builds", "tensorrt"] < place["builds", "inductor"] < place["built", "inductor"]
+    assert place["built", "inductor"] < place["built", "tensorrt"] < place["builds", "onnx"]
+    assert run.most_beside_what_is_timed == 0
+    hasty = run_contest(tmp_path / "budget", scripts, plan_of(1), cores=16, device=GPU, budget_s=300.0)
+    assert hasty.steps.index((0, "launched", "eager")) < hasty.steps.index((0, "launched", "tensorrt"))
+
+
 def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
     run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)

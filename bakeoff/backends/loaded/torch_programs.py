@@ -19,7 +19,7 @@ Function = Callable[[list[torch.Tensor]], Tensors]
 
 def load_torchscript(artifact: Artifact) -> Loaded:
     module: Any = torch.jit.load(str(artifact.path), map_location=artifact.device)  # type: ignore[no-untyped-call]
-    return _called(artifact, lambda tensors: module(*tensors))
+    return called(artifact, lambda tensors: module(*tensors))
 
 
 def load_aotinductor(artifact: Artifact) -> Loaded:
@@ -35,7 +35,7 @@ def load_aotinductor(artifact: Artifact) -> Loaded:
         1,  # runners
         (index or 0) if on_cuda else -1,
     )
-    return _called(artifact, package.run, needs_no_grad=False)
+    return called(artifact, package.run, needs_no_grad=False)
 
 
 def load_inductor(artifact: Artifact) -> Loaded:
@@ -54,8 +54,8 @@ def load_inductor(artifact: Artifact) -> Loaded:
         for _ in range(WARMING_CALLS):
             compiled(*example)
     if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:
-        return _called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
-    return _called(artifact, lambda tensors: compiled(*tensors))
+        return called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
+    return called(artifact, lambda tensors: compiled(*tensors))
 
 
 def _ordered(tensor: torch.Tensor, settings: Any) -> torch.Tensor:
@@ -64,7 +64,7 @@ def _ordered(tensor: torch.Tensor, settings: Any) -> torch.Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
 
 
-def _called(artifact: Artifact, function: Function, needs_no_grad: bool = True) -> Loaded:
+def called(artifact: Artifact, function: Function, needs_no_grad: bool = True) -> Loaded:
     if artifact.settings["channels_last"]:
         settings, plain = artifact.settings, function
 

@@ -188,6 +188,11 @@ class CellRun:
         return self._backend.times_kernels(self.cell) and not finds_choices
 
     @property
+    def tunes_beside_builds(self) -> bool:
+        """Return True if it tries out kernels while cells build beside it that try out none."""
+        return self.builds_alone and self.cell.device.is_cuda and self._backend.tunes_beside_builds
+
+    @property
     def has_started_warm(self) -> bool:
         """Return True when its process has started from what another one has left."""
         return self._alive().is_warm

@@ -2,7 +2,8 @@
 
 - A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
-  themselves, and so does every build on a CPU. Their times would mean nothing otherwise.
+  themselves, and so does every build on a CPU. Their times would mean nothing otherwise. TensorRT builds for minutes:
+  it begins first, and those build beside it that try out no kernels.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
   cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
   Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
@@ -161,7 +162,7 @@ class GroupStart:
         if self._starting and (not goes_on_beside or self._is_quiet_for_warm_up):
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
-            alive, following = self._alive(), next(filter(self._may_launch, self._epoch.waiting), None)
+            alive, following = self._alive(), self._next_to_launch()
             if following is None:
                 return  # all that wait start from what is being built, or are still loading
             if alive and not (self._run.interleaved and self._fits(alive, following)):
@@ -181,6 +182,16 @@ class GroupStart:
             starting = Starting(following, self._machine.now_s())
             self._starting.append(starting)
             self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
+
+    def _next_to_launch(self) -> CellRun | None:
+        """Return the next cell. Where builds go on side by side, one that tunes for minutes comes first.
+
+        With a budget it does not, since the time may be too short for it.
+        """
+        candidates = list(filter(self._may_launch, self._epoch.waiting))
+        if self._shares_cores and not self._run.time_plan.has_budget:
+            candidates.sort(key=lambda each: each.starts_warm or not each.tunes_beside_builds)
+        return candidates[0] if candidates else None
 
     def _may_launch(self, cell_run: CellRun) -> bool:
         ahead = cell_run.ahead.get(self._epoch.number)
@@ -292,7 +303,8 @@ class GroupStart:
 
     @property
     def _builds_alone_now(self) -> bool:
-        return any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
+        building = [each.cell_run for each in self._at(Stage.BUILDING)]
+        return any(each.builds_alone and not (self._shares_cores and each.tunes_beside_builds) for each in building)
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
@@ -305,6 +317,9 @@ class GroupStart:
             return False
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
+        if self._shares_cores and cell_run.tunes_beside_builds:
+            tuning = any(each.cell_run.builds_alone for each in building)
+            return not (tuning or self._at(Stage.WARMING_UP))
         is_quiet = not (building or self._newly_forked or self._at(Stage.BUILT, Stage.WARMING_UP))
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
 
@@ -319,7 +334,7 @@ class GroupStart:
                 self._starting.remove(starting)  # what was built before it has taken the time
                 continue
             cell_run.resume()  # one that was launched ahead is stopped
-            if cell_run.builds_alone:
+            if cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds):
                 self._hold_ahead()
             if self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING
@@ -361,7 +376,8 @@ class GroupStart:
         built = self._at(Stage.BUILT)
         if not built or self._at(Stage.WARMING_UP):
             return
-        if self._builds_alone_now if self._loads_beside else self._at(Stage.BUILDING):
+        tuning = any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
+        if tuning if self._loads_beside else self._at(Stage.BUILDING):
             return
         if self._at(Stage.LOADING) and not self._are_warm:
             return
