@@ -238,6 +238,24 @@ def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tm
     assert hasty.steps.index((0, "launched", "eager")) < hasty.steps.index((0, "launched", "tensorrt"))
 
 
+@pytest.mark.parametrize(("device", "cores"), [(CPU, 2), (GPU, 16)])
+def test_an_interrupted_run_that_measured_nothing_measures_what_is_built(
+    tmp_path: Path, device: Device, cores: int
+) -> None:
+    scripts = {
+        "eager": Script(),
+        "torchscript": Script(level_ms=0.5),
+        "aotinductor": Script(seconds_per_start=40.0, endings={(0, "build"): INTERRUPT}),
+    }
+    run = run_contest(tmp_path, scripts, plan_of(3), device=device, cores=cores)
+    measured = {label: rounds_of(record) for label, record in run.records.items() if record.bursts}
+    assert set(measured) == {"eager", "torchscript"} and min(measured.values()) >= 4
+    assert not run.complete
+    again = scripts | {"torchscript": Script(endings={(0, "burst 1"): INTERRUPT})}
+    ended = run_contest(tmp_path / "twice", again, plan_of(3), device=device, cores=cores)
+    assert max(rounds_of(record) for record in ended.records.values() if record.bursts) <= 2
+
+
 def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
     run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)

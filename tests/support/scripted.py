@@ -211,7 +211,8 @@ class ScriptedWorker:
             begun = [event for event in events if isinstance(event, PhaseBegun)]
             if isinstance(ending, Status):
                 ending = Failed(status=ending, failure=Failure(kind="Scripted", text="scripted"))
-            events = (*begun, ending)
+            # a process goes on after an interruption of the controller
+            events = (INTERRUPT, *events) if ending == INTERRUPT else (*begun, ending)
         self._events.extend(events)
 
     def send(self, command: object) -> None:

@@ -632,6 +632,11 @@ class CellRun:
         """The folder of what the backend has built, first of several times: phases and memory are of this build."""
         return self._folder_of(0) / "artifact"
 
+    def give_up(self) -> None:
+        """End its process, which has measured nothing yet."""
+        self._end_worker()
+        self.drop_ahead()
+
     def clear(self, keeps_build: bool = False) -> None:
         """Give up the folder of its builds, once the cell has its record.
 

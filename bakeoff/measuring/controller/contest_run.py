@@ -47,6 +47,9 @@ SO_FAR_MAX_SHARE = 0.02
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
 
+LAST_WARM_UPS_S, LAST_ROUNDS_S = 4.0, 8.0
+"""An interrupted run that has measured nothing warms up what is built, and measures it, within so many seconds."""
+
 
 class ContestRun:
     """The cells of one contest on their way to their records."""
@@ -79,6 +82,7 @@ class ContestRun:
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
         self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
+        self._is_interrupted = False
         self._ended = 0  # so many cells have their records
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
@@ -253,8 +257,11 @@ class ContestRun:
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
-            self._await_quiet()
+            if not self._is_interrupted:
+                self._await_quiet()
             survivors = self._run_rounds(epoch, number, survivors, start_s)
+            if self._is_interrupted:
+                raise KeyboardInterrupt
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
         stays = epoch.waiting and len(survivors) > 1
@@ -270,7 +277,18 @@ class ContestRun:
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
-        return GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry).start()
+        start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
+        try:
+            return start.start()
+        except KeyboardInterrupt:
+            if epoch.number or epoch.staying or len(start.built) < 2:
+                raise
+        # a build of minutes, such as TensorRT's, must not take the answer about the others
+        self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
+        self._is_interrupted = True
+        now_s = self._machine.now_s()
+        self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
+        return start.start_built(now_s + LAST_WARM_UPS_S)
 
     def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """End the cell with its record and return True if the run's time budget leaves no time for it."""

@@ -3,7 +3,7 @@
 - A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise. TensorRT builds for minutes:
-  it begins first, and those build beside it that try out no kernels.
+  those build beside it that try out no kernels.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
   cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
   Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
@@ -135,6 +135,24 @@ class GroupStart:
         return self._group
 
     @property
+    def built(self) -> list[CellRun]:
+        """The cells that are built, or warm."""
+        return [*self._group, *(each.cell_run for each in self._at(Stage.BUILT, Stage.WARMING_UP))]
+
+    def start_built(self, ends_s: float) -> list[CellRun]:
+        """Give up what is not built yet, and return the cells that are warm at `ends_s`."""
+        for starting in self._at(*BEFORE_WARM_UP):
+            starting.cell_run.give_up()
+            self._starting.remove(starting)
+        self._epoch.waiting.clear()
+        while self._starting and self._machine.now_s() < ends_s:
+            self._begin_warm_up()
+            self._await_event(max(0.0, ends_s - self._machine.now_s()))
+        for starting in self._starting:
+            starting.cell_run.give_up()
+        return self._group
+
+    @property
     def _are_warm(self) -> bool:
         """Return True where nothing is left to be built that no earlier process has built."""
         return all(each.starts_warm for each in (*self._epoch.waiting, *(each.cell_run for each in self._starting)))
@@ -162,7 +180,7 @@ class GroupStart:
         if self._starting and (not goes_on_beside or self._is_quiet_for_warm_up):
             return
         while self._epoch.waiting and not self._epoch.is_full and self._has_core():
-            alive, following = self._alive(), self._next_to_launch()
+            alive, following = self._alive(), next(filter(self._may_launch, self._epoch.waiting), None)
             if following is None:
                 return  # all that wait start from what is being built, or are still loading
             if alive and not (self._run.interleaved and self._fits(alive, following)):
@@ -182,16 +200,6 @@ class GroupStart:
             starting = Starting(following, self._machine.now_s())
             self._starting.append(starting)
             self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
-
-    def _next_to_launch(self) -> CellRun | None:
-        """Return the next cell. Where builds go on side by side, one that tunes for minutes comes first.
-
-        With a budget it does not, since the time may be too short for it.
-        """
-        candidates = list(filter(self._may_launch, self._epoch.waiting))
-        if self._shares_cores and not self._run.time_plan.has_budget:
-            candidates.sort(key=lambda each: each.starts_warm or not each.tunes_beside_builds)
-        return candidates[0] if candidates else None
 
     def _may_launch(self, cell_run: CellRun) -> bool:
         ahead = cell_run.ahead.get(self._epoch.number)
