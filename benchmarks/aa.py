@@ -12,7 +12,8 @@ appended to files in `--out`, so that you can stop and continue.
   over 2 % counts as a difference.
 - `--planted 1.03` multiplies the samples of the second copy. `--by-itself 1.03` makes the copy itself slower: each of
   its calls spins for 3 % of its own time.
-- `--backend inductor` enters this backend twice instead of eager, without planted slowdowns. There is `onnx`, too.
+- `--backend inductor` enters this backend twice instead of eager, without planted slowdowns. So do `onnx` and
+  `tensorrt`.
 - `--schedule sequential` uses the harness's own sequential schedule.
 
     python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
@@ -96,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--backend", choices=("eager", "inductor", "onnx"), default="eager")
+    parser.add_argument("--backend", choices=("eager", "inductor", "onnx", "tensorrt"), default="eager")
     parser.add_argument("--mode", default="default", help="mode of the backend: default or cuda-graph")
     parser.add_argument("--trials", type=int, default=100, help="trials of each model, including those in --out")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")

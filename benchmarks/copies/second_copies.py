@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bakeoff.backends.inductor import Inductor
 from bakeoff.backends.onnx import Onnx
+from bakeoff.backends.tensorrt import TensorRT
 
 
 class InductorAgain(Inductor):
@@ -14,3 +15,8 @@ class InductorAgain(Inductor):
 class OnnxAgain(Onnx):
     name = "onnx-again"
     description = "ONNX Runtime under another name, for checks of the harness"
+
+
+class TensorRTAgain(TensorRT):
+    name = "tensorrt-again"
+    description = "TensorRT under another name, for checks of the harness"
