@@ -14,6 +14,8 @@ BIN    := $(VENV)/bin
 UNUSED := diffusers|selenium|mypyc?|fontTools|debugpy|sklearn|IPython|sentence_transformers|tornado|jedi|torch/testing|$\
 	torchao/prototype|sympy/physics|pygments/lexers|onnxruntime/transformers|onnxruntime_genai/models
 PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Distributions of this checkout that Bakeoff finds by their entry points.
+PLUGINS := -e plugins/hotpath
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/|/site-packages/($(UNUSED))/' $(VENV)/lib || true
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
@@ -62,15 +64,15 @@ $(VENV)/bin/python:
 	$(PIP) "pip>=25.3"
 
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one. Pip takes one core only.
-$(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.ready-$(EXTRA): pyproject.toml plugins/hotpath/pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
-	$(PIP) -e ".[$(EXTRA)]"
+	$(PIP) -e ".[$(EXTRA)]" $(PLUGINS)
 	$(COMPILE)
 	touch $@
 
-$(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.ready-$(EXTRA)-test: pyproject.toml plugins/hotpath/pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
-	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" || exit 1; wait
+	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" $(PLUGINS) || exit 1; wait
 	touch $@ $(VENV)/.ready-$(EXTRA)
 
 # What the tests import is compiled beside mypy, which reads sources.
@@ -86,4 +88,4 @@ $(VENV)/.ready-triton: constraints.txt | $(VENV)/bin/python
 		$(TRITON) && touch $@ || echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info plugins/*/src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

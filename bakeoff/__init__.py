@@ -26,10 +26,12 @@ if TYPE_CHECKING:
         Compiled,
         Mode,
         ServingKnobs,
+        Settings,
         Suits,
+        Wrapped,
     )
     from bakeoff.backends.calling import FlatModule
-    from bakeoff.backends.eager import Callables, torch_available
+    from bakeoff.backends.eager import Callables, Steps, torch_available
     from bakeoff.backends.exporting import export_onnx
     from bakeoff.backends.ranges import OpenAxis
     from bakeoff.backends.standalone import Runtime, ScriptPart
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from bakeoff.records.device import Device
     from bakeoff.records.errors import BakeoffError, NotServed, Unavailable, Unsupported, UsageError
     from bakeoff.records.precision import Precision
-    from bakeoff.records.schema import Cell, Extent, Placement
+    from bakeoff.records.schema import TASKS, Cell, Extent, Placement
     from bakeoff.shipping.loading import ShippedModel, load
     from bakeoff.shipping.pipelines import load_parts
 
@@ -52,6 +54,7 @@ __all__ = [
     "ANYWHERE",
     "AVAILABLE",
     "INPUT_SETS",
+    "TASKS",
     "AheadOfTime",
     "Availability",
     "Backend",
@@ -84,13 +87,16 @@ __all__ = [
     "Runtime",
     "ScriptPart",
     "ServingKnobs",
+    "Settings",
     "ShippedModel",
+    "Steps",
     "Suits",
     "Trap",
     "Unavailable",
     "Unsupported",
     "UsageError",
     "Weight",
+    "Wrapped",
     "compare",
     "export_onnx",
     "inspect_parts",
@@ -118,10 +124,12 @@ _MODULES = {
         "Compiled",
         "Mode",
         "ServingKnobs",
+        "Settings",
         "Suits",
+        "Wrapped",
     ),
     "bakeoff.backends.calling": ("FlatModule",),
-    "bakeoff.backends.eager": ("Callables", "torch_available"),
+    "bakeoff.backends.eager": ("Callables", "Steps", "torch_available"),
     "bakeoff.backends.exporting": ("export_onnx",),
     "bakeoff.backends.ranges": ("OpenAxis",),
     "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
@@ -134,7 +142,7 @@ _MODULES = {
     "bakeoff.records.device": ("Device",),
     "bakeoff.records.errors": ("BakeoffError", "NotServed", "Unavailable", "Unsupported", "UsageError"),
     "bakeoff.records.precision": ("Precision",),
-    "bakeoff.records.schema": ("Cell", "Extent", "Placement"),
+    "bakeoff.records.schema": ("TASKS", "Cell", "Extent", "Placement"),
     "bakeoff.shipping.loading": ("ShippedModel", "load"),
     "bakeoff.shipping.pipelines": ("load_parts",),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from bakeoff.records.errors import BakeoffError, first_line, unknown
+from bakeoff.records.errors import BakeoffError, UsageError, first_line, unknown
+from bakeoff.records.package import checkout, requirements
 from bakeoff.records.plug_ins import plug_ins
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ TABLE: dict[str, str] = {
     "inductor": "bakeoff.backends.inductor:Inductor",
     "onnx": "bakeoff.backends.onnx:Onnx",
     "aotinductor": "bakeoff.backends.aotinductor:AOTInductor",
-    "hotpath": "bakeoff.backends.hotpath:HotPath",
     "openvino": "bakeoff.backends.openvino:OpenVINO",
     "iree": "bakeoff.backends.iree:IREE",
     "executorch": "bakeoff.backends.executorch:ExecuTorch",
@@ -31,9 +31,8 @@ SELFCHECK: dict[str, str] = {"eager-again": "bakeoff.backends.eager:EagerAgain"}
 """The copy with which `bakeoff selfcheck` compares eager. It is found by name, but is in no list."""
 
 ALIASES: dict[str, str] = {"jit": "torchscript", "torch_compile": "inductor", "onnxruntime": "onnx"}
-ONLY_BY_NAME = frozenset({"hotpath", "onnxruntime-genai"})
-"""Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run, and
-`onnxruntime-genai` does nothing but `--task generate`."""
+ONLY_BY_NAME = frozenset({"onnxruntime-genai"})
+"""Backends in every list but `all`: this one does nothing but `--task generate`."""
 
 ENTRY_POINTS = "bakeoff.backends"
 """Other distributions add a backend through this entry-point group, as NAME = "module:Class"."""
@@ -54,10 +53,17 @@ def in_all() -> list[str]:
 
 
 def canonical(name: str) -> str:
-    """Return the backend's own name for `name`, which may be an alias. Raise UsageError if it is unknown."""
+    """Return the backend's own name for `name`, which may be an alias.
+
+    Raise UsageError if it is unknown, or if the distribution of ours that brings it is not installed.
+    """
     name = ALIASES.get(name, name)
     if name in TABLE or name in SELFCHECK or name in _third_party():
         return name
+    distribution = f"bakeoff-{name}"
+    if distribution in [text.partition(";")[0].strip() for text in requirements()]:
+        where = f"{root}/plugins/{name}" if (root := checkout()) else distribution
+        raise UsageError(f"backend '{name}' is a distribution of its own, which is not installed: pip install {where}")
     raise unknown("backend", name, [*names(), *ALIASES], "bakeoff list")
 
 

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -30,7 +29,7 @@ from bakeoff.measuring.messages import TorchFacts, Tried, TryImport
 from bakeoff.measuring.nvml import cards, nvml
 from bakeoff.measuring.probes import ask
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.package import checkout
+from bakeoff.records.package import requirements
 
 COMPILERS = ("g++", "clang++", "c++")
 NVIDIA, DISPLAY = "0x10de", "0x03"
@@ -212,17 +211,8 @@ def _requires(library: str) -> list[str]:
 
 
 def _needed_by_bakeoff() -> dict[str, str]:
-    """Return the versions that this package and its extras ask for, by canonical name.
-
-    A checkout that was not installed has them in its pyproject.toml alone.
-    """
-    if root := checkout():
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        extras = project["optional-dependencies"].values()
-        texts = [*project["dependencies"], *(text for extra in extras for text in extra)]
-    else:
-        texts = metadata.requires("bakeoff") or []
-    wanted = [Requirement(text) for text in texts]
+    """Return the versions that this package and its extras ask for, by canonical name."""
+    wanted = [Requirement(text) for text in requirements()]
     return {
         canonicalize_name(requirement.name): str(requirement.specifier)
         for requirement in wanted

@@ -1,7 +1,9 @@
 """Finds this package on disk, and lets another interpreter import it without anything that lies beside it."""
 
 import hashlib
+import tomllib
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -11,6 +13,21 @@ def checkout() -> Path | None:
     """Return the checkout that this package is run from, or None where it is installed."""
     root = PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "runner.py").is_file() else None
+
+
+def requirements() -> list[str]:
+    """Return what this package and its extras require. A checkout that is not installed has it in pyproject.toml alone.
+
+    An image that copies this package alone says nothing about it.
+    """
+    if root := checkout():
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"].values()
+        return [*project["dependencies"], *(text for extra in extras for text in extra)]
+    try:
+        return metadata.requires("bakeoff") or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def digests(others: Iterable[Path] = ()) -> list[str]:

@@ -71,17 +71,20 @@ class Installed:
         """Install wheels without an index, and without what they require."""
         pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
         command = [*pip, "install", "--quiet", "--no-index", "--no-deps", *wheels]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=self._variables())
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(self, *command: object, cwd: Path) -> str:
-        """Return what a command prints. The checkout is not on its search path."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment["PATH"] = f"{self.programs}{os.pathsep}{environment['PATH']}"
+        """Return what a command prints."""
         words = [str(word) for word in command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=cwd, env=environment)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=cwd, env=self._variables())
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def _variables(self) -> dict[str, str]:
+        """Return an environment whose programs come first, with no checkout on Python's search path."""
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return {**variables, "PATH": f"{self.programs}{os.pathsep}{variables['PATH']}"}
 
 
 @pytest.fixture(scope="session")

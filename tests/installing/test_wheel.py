@@ -186,6 +186,24 @@ class Gated(Family):
 '''
 
 
+def test_a_backend_of_ours_that_is_another_distribution(wheel: Path, tmp_path: Path) -> None:
+    """Without it, its name says what to install. With it, it is a backend as any other, which `all` leaves out."""
+    environment = Installed(tmp_path / "environment")
+    environment.install(wheel)
+    planned = ["bakeoff", "--model", "mlp", "--backends", "eager,hotpath", "--devices", "cpu", "--dry-run"]
+    with pytest.raises(AssertionError, match=r"a distribution of its own, .*: pip install bakeoff-hotpath"):
+        environment.run(*planned, cwd=tmp_path)
+    project = shutil.copytree(
+        ROOT / "plugins/hotpath", tmp_path / "hotpath", ignore=shutil.ignore_patterns("*.egg-info")
+    )
+    build(project, tmp_path / "dist", "--wheel")
+    environment.install(*(tmp_path / "dist").glob("*.whl"))
+    assert "fp32: eager, hotpath" in environment.run(*planned, cwd=tmp_path)
+    environment.run(
+        "python", "-c", "import sys, bakeoff_hotpath as path; sys.exit('bakeoff' in sys.modules)", cwd=tmp_path
+    )
+
+
 def test_a_plug_in_brings_its_backend_and_its_model(installed: Installed, tmp_path: Path) -> None:
     project = tmp_path / "plug-in"
     project.mkdir()

@@ -91,15 +91,15 @@ def test_a_worker_that_loads_what_another_one_packaged(project: Path) -> None:
 
 
 def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bakeoff.hotpath import handover
-    from bakeoff.hotpath.compiling import child_environment
+    from bakeoff_hotpath import handover
+    from bakeoff_hotpath.compiling import child_environment
 
     for name in ("detect", "models", "models.common", "reports", "utils", *OWN_ROOMS):
         monkeypatch.delitem(sys.modules, name, raising=False)
     loaded = models.find("project/detect.py:lazy").load({"batch": 1}, seed=0)
     handover.write(project / "task", loaded.module, loaded.inputs[0].args, {}, is_training=False)
     code = (
-        "from pathlib import Path; from bakeoff.hotpath import handover; task = handover.read(Path('task'));"
+        "from pathlib import Path; from bakeoff_hotpath import handover; task = handover.read(Path('task'));"
         "print(type(task.module).__module__, tuple(task.module(*task.args).shape))"
     )
     command = [sys.executable, "-P", "-c", code]

@@ -49,9 +49,10 @@ def select_tests(changed: Iterable[str]) -> list[str]:
     """Return the test files for these files: themselves, those of the same name, and those that import them."""
     changed = list(changed)
     own = [name for name in changed if _is_test(name) and (ROOT / name).exists()]
-    tests = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    folders = (ROOT / "tests", ROOT / "plugins")
+    tests = [path.relative_to(ROOT).as_posix() for folder in folders for path in sorted(folder.rglob("test_*.py"))]
     quick = [name for name in tests if Path(name).name not in TOO_SLOW]
-    stems = {Path(name).stem for name in changed if name.startswith("bakeoff/")}
+    stems = {Path(name).stem for name in changed if name.startswith(("bakeoff/", "plugins/"))}
     of_the_name = [name for name in quick if Path(name).stem.removeprefix("test_") in stems]
     importing = [name for name in quick if any(_imports(ROOT / name, module) for module in _modules(changed))]
     added = list(dict.fromkeys([*of_the_name, *importing]))[:MOST_FILES]
@@ -60,14 +61,15 @@ def select_tests(changed: Iterable[str]) -> list[str]:
 
 
 def _is_test(name: str) -> bool:
-    return name.startswith("tests/") and Path(name).name.startswith("test_")
+    return name.startswith(("tests/", "plugins/")) and Path(name).name.startswith("test_")
 
 
 def _modules(changed: Iterable[str]) -> Iterator[str]:
-    """Yield `bakeoff.planning.plan` for `bakeoff/planning/plan.py`."""
+    """Yield `bakeoff.planning.plan` for `bakeoff/planning/plan.py`. What lies before a folder `src` is no package."""
     for name in changed:
-        if name.startswith(("bakeoff/", "tests/support/", "benchmarks/")) and not name.endswith("__init__.py"):
-            yield name.removesuffix(".py").replace("/", ".")
+        of_ours = name.startswith(("bakeoff/", "plugins/", "tests/support/", "benchmarks/"))
+        if of_ours and not name.endswith("__init__.py"):
+            yield name.rpartition("/src/")[2].removesuffix(".py").replace("/", ".")
 
 
 def _imports(test: Path, module: str) -> bool:
