@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from bakeoff import models
+from bakeoff import __version__, models
 from bakeoff.commands import bisection, env_and_cache, listing
 from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
@@ -108,7 +108,7 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        say(listing.version())
+        say(listing.version(__version__))
         raise typer.Exit
 
 

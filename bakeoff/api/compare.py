@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
-from bakeoff.api.result import Result, result_at
+from bakeoff.api.result import Ended, Result, result_at
 from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.planning import config as options_file
@@ -203,13 +203,6 @@ COMMAND_LINE_ONLY = {
 def keywords() -> list[str]:
     parameters = inspect.signature(compare).parameters.values()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-
-
-class Ended(NamedTuple):
-    """What a run has measured, and whether the program was interrupted meanwhile, be it in the run's last moment."""
-
-    result: Result
-    was_interrupted: bool
 
 
 class _Travelling(NamedTuple):

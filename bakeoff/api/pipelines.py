@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff import models
-from bakeoff.api.result import PARTS, RESULTS, Ratio, Result, result_at
+from bakeoff.api.result import PARTS, RESULTS, Ended, Ratio, Result, result_at
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.fit import summarise
@@ -36,8 +36,6 @@ from bakeoff.shipping.pipelines import has_winners, load_parts, places_in, ship,
 if TYPE_CHECKING:
     from torch import nn
 
-    from bakeoff.api.compare import Ended
-
 WINNERS = "winners"
 """The folder in a pipeline's own that holds the winners of all parts."""
 
@@ -49,7 +47,7 @@ ROUNDS_S = 20.0
 SHORT_CALL_NS, CALLS_OF_SHORT = 5_000_000, 10
 """A call that is shorter than this is followed by so many, which are the burst."""
 
-RunParts = Callable[[Mapping[str, "nn.Module"], Mapping[str, Calls], Path], "Ended"]
+RunParts = Callable[[Mapping[str, "nn.Module"], Mapping[str, Calls], Path], Ended]
 Evaluate = Callable[..., Any]
 Winners = Mapping[str, Callable[..., Any]]
 

@@ -67,11 +67,11 @@ class Comparing:
 
         A test without a base passes, and the summary of the session says that nothing was compared.
         """
-        import bakeoff
+        from bakeoff.api.compare import compare
 
         self._runs += 1
         name = folder_of(self._node.nodeid, self._runs)
-        result = bakeoff.compare(
+        result = compare(
             model,  # type: ignore[arg-type]
             inputs,  # type: ignore[arg-type]
             **{"out": self._folder / name, "progress": False, **options},

@@ -238,6 +238,13 @@ class Figure:
         return self.svg
 
 
+class Ended(NamedTuple):
+    """What a run has measured, and whether the program was interrupted meanwhile, be it in the run's last moment."""
+
+    result: Result
+    was_interrupted: bool
+
+
 def result_at(path: Path) -> Result:
     """Return the result of one run, whose folder or `report.json` this is. Raises UsageError where there is none."""
     return Result(report_at(path), (path if path.is_dir() else path.parent).resolve())

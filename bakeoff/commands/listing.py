@@ -8,7 +8,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-import bakeoff
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.measuring.controller.environment import git_state
@@ -18,13 +17,13 @@ from bakeoff.records.package import checkout
 from bakeoff.records.schema import Frozen
 
 
-def version() -> str:
+def version(of_bakeoff: str) -> str:
     """Return `bakeoff 0.1.0, commit 96d6e19, torch 2.13.0, Python 3.12.4`."""
     commit, is_changed = git_state(checkout())
     at = [f"commit {commit[:10]}{' with changes' if is_changed else ''}"] if commit else []
     return ", ".join(
         [
-            f"bakeoff {bakeoff.__version__}",
+            f"bakeoff {of_bakeoff}",
             *at,
             _spelled({"torch": installed("torch")}),
             f"Python {platform.python_version()}",

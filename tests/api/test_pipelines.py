@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import bakeoff
-from bakeoff.api.compare import Ended, _Asked
+from bakeoff.api.compare import _Asked
 from bakeoff.api.pipelines import (
     FEWEST_ROUNDS,
     PipelineResult,
@@ -28,6 +28,7 @@ from bakeoff.api.pipelines import (
     evaluate_sides,
     measure_in_turn,
 )
+from bakeoff.api.result import Ended
 from bakeoff.commands.run import exit_status
 from bakeoff.judging.decision import Relation
 from bakeoff.judging.judgement import judge

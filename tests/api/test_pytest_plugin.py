@@ -38,7 +38,7 @@ def planted(monkeypatch):
         write_json(made, out)
         return library.Result(made, out)
 
-    monkeypatch.setattr(library, "compare", compare)
+    monkeypatch.setattr("bakeoff.api.compare.compare", compare)
 """
 
 TEST = """
