@@ -2,19 +2,22 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+
+from packaging.utils import canonicalize_name
 
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
-from bakeoff.backends.traps import Finding, Weight
-from bakeoff.commands.environments import names as names_of_environments
-from bakeoff.doctor import environments, facts, traps
-from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
+from bakeoff.backends.traps import Finding, Library, Weight
+from bakeoff.commands import environments
+from bakeoff.commands.listing import installed
+from bakeoff.doctor import facts, traps
+from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.contest_setup import ContestSetup
-from bakeoff.measuring.controller.launcher import Launcher, Launchers
+from bakeoff.measuring.controller.launcher import Launcher, Launchers, create_launcher
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask
@@ -31,6 +34,9 @@ TRIAL_S = 0.02
 """The seconds of calls in a trial. It tests that a backend works, not how fast it is."""
 
 TRIAL_LIMIT_S = 600.0
+
+NEEDED_BY_WORKERS = ("torch", "pydantic")
+"""Every environment must have these."""
 
 Say = Callable[[str], None]
 
@@ -61,17 +67,56 @@ def examine(
         ]
     named = [each.cell.backend for each in planned if each.asked_by_name]
     others = []
-    for name in names_of_environments():
+    for name in environments.names():
         say(f"looking at environment {name}")
-        others.append(environments.examine_environment(name, machine.libraries, named, start_method))
+        others.append(examine_environment(name, machine.libraries, named, start_method))
     return Diagnosis(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         facts=machine,
         trials=trials,
         findings=findings,
         environments=others,
-        broken=[*broken(trials, planned, devices_asked), *environments.broken_libraries(others, named)],
+        broken=[*broken(trials, planned, devices_asked), *broken_libraries(others, named)],
     )
+
+
+def examine_environment(
+    name: str, known: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
+) -> OtherEnvironment:
+    """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
+
+    `known` are the libraries of all backends. Those that differ are tried, and those that a named backend needs.
+    """
+    python = str(environments.python_of(name))
+    contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}
+    needed = {package: known.get(package) or Library(name=package) for package in NEEDED_BY_WORKERS}
+    wanted = {
+        package: each for package, each in known.items() if package in contents or set(named) & set(each.backends)
+    }
+    there = [
+        library.model_copy(update={"version": contents.get(library.name) or installed(library.name)})
+        for library in (needed | wanted).values()
+    ]
+    with create_launcher(start_method, python) as server:
+        tried = [facts.tried(library, server) for library in there if library.version]
+    return OtherEnvironment(name=name, python=python, differs=differing_packages(contents), libraries=tried)
+
+
+def differing_packages(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Return the version there and that in the environment of Bakeoff, if any, for each package that differs."""
+    both = {package: (version, installed(package)) for package, version in contents.items()}
+    return {package: (there, here) for package, (there, here) in both.items() if there != here}
+
+
+def broken_libraries(other_environments: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
+    """Return a phrase for each library of a named backend that does not import in an environment."""
+    asked = set(named)
+    return [
+        f"{library.name} in environment {other_environment.name}"
+        for other_environment in other_environments
+        for library in other_environment.libraries
+        if library.imports is False and asked & set(library.backends)
+    ]
 
 
 def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:

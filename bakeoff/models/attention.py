@@ -25,7 +25,7 @@ class Attention(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
-        from bakeoff.models.attention_layers import ATTENTIONS
+        from bakeoff.models.small_layers import ATTENTIONS
 
         shape = [int(dimensions[name]) for name in ("batch", "seq", "d_model")]
         module = ATTENTIONS[str(dimensions["variant"])]()

@@ -7,10 +7,12 @@ another process can load, so the model is exported anew as a program, which `loa
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -32,10 +34,23 @@ from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import cpp_program, script_models, script_parts, triton_server
 from bakeoff.shipping.loading import DESCRIPTION, FORMAT
-from bakeoff.shipping.operators import foreign_operators
 from bakeoff.shipping.sample_facts import Sample, list_source, sample_file, sample_of
 
 WIDTH = 120
+
+TORCHS_OWN = frozenset((
+    "_c10d_functional", "_dtensor", "_native", "_quantized", "aten", "c10d", "export", "flex_lib", "higher_order",
+    "inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "prim", "prims", "profiler",
+    "quantization", "quantized", "rngprims", "sparse", "static_runtime", "streams", "symm_mem",
+))  # fmt: skip
+"""The namespaces of operators that are there as soon as torch is imported."""
+
+_CALLS = {
+    ".py": re.compile(r"\bops\.(\w+)\.(\w+)\("),  # the code of TorchScript
+    ".json": re.compile(r'"target": ?"(?:torch\.ops\.)?(\w+)(?:::|\.)(\w+)'),  # a program, or what a package calls
+}
+_NO_OPERATORS = ("torch", "_operator", "math", "builtins")
+"""Modules whose functions a program also calls."""
 
 
 class Format(StrEnum):
@@ -401,3 +416,19 @@ def _error(record: Record) -> str:
         return "not known"
     eager = "" if accuracy.eager_rmse is None else f", eager's {accuracy.eager_rmse:.2g}"
     return f"RMSE {accuracy.rmse:.2g} against the reference{eager}"
+
+
+def foreign_operators(artifact: Path) -> list[str]:
+    """Return such as `torchvision::nms` that the artefact calls: a module must register them before it is loaded."""
+    if not zipfile.is_zipfile(artifact):  # an ONNX graph and OpenVINO's IR
+        return []
+    with zipfile.ZipFile(artifact) as package:
+        return sorted({f"{space}::{name}" for space, name in _called(package)})
+
+
+def _called(package: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    for member in package.namelist():
+        if pattern := _CALLS.get(Path(member).suffix):
+            for space, name in pattern.findall(package.read(member).decode(errors="replace")):
+                if space not in TORCHS_OWN and space not in _NO_OPERATORS:
+                    yield space, name

@@ -40,7 +40,7 @@ from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.starts import Start, StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import cpp_program, export, reproduce, wheels
+from bakeoff.shipping import cpp_program, export, reproduce, script_environment
 
 LONGEST_START_S = 600.0
 """A start that takes longer is ended."""
@@ -276,7 +276,7 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
             folder.mkdir()
             source = reproduce.script_for(report, record)
             reproduce.write(source, script)
-            sizes = _sizes(wheels.distributions_imported(source))
+            sizes = _sizes(script_environment.distributions_imported(source))
             return Contender(record, record.cell.label, script.name, _staged(sys.executable, script), None, sizes)
         _, script = export.export(path, record.cell.id, folder)
     except BakeoffError as error:
@@ -285,7 +285,7 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
     sizes = _sizes((folder / "requirements.txt").read_text(encoding="utf-8").splitlines())
     python = sys.executable
     with contextlib.suppress(OSError):  # without links it runs in this environment
-        python = str(wheels.make_environment(sizes, folder / "environment")) if sizes else python
+        python = str(script_environment.make_environment(sizes, folder / "environment")) if sizes else python
     return Contender(record, record.cell.label, script.name, _staged(python, script), loaded, sizes)
 
 
@@ -314,7 +314,7 @@ def _staged(python: str, script: Path) -> list[str]:
 
 def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
     try:
-        return wheels.sizes_of(requirements)
+        return script_environment.sizes_of(requirements)
     except metadata.PackageNotFoundError:
         return None
 

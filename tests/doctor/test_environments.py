@@ -8,7 +8,7 @@ import pytest
 
 from bakeoff.backends.traps import Library
 from bakeoff.commands import environments as made
-from bakeoff.doctor import environments
+from bakeoff.doctor import examine
 from tests.support.wheels import wheel
 
 KNOWN = {
@@ -24,7 +24,7 @@ def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatc
     broken = wheel(tmp_path, "planted", "0.0.1", "raise ImportError('planted')")
     made.add("old", ["--no-index", str(broken)])
 
-    found = environments.examine_environment("old", KNOWN, [], "auto")
+    found = examine.examine_environment("old", KNOWN, [], "auto")
     assert (found.name, Path(found.python)) == ("old", made.python_of("old"))
     assert found.differs == {"planted": ("0.0.1", None)}
     assert {library.name: library.imports for library in found.libraries} == {
@@ -33,10 +33,10 @@ def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatc
         "planted": False,
     }
     assert "planted" in found.libraries[-1].import_error
-    assert environments.broken_libraries([found], ["planted"]) == ["planted in environment old"]
-    assert environments.broken_libraries([found], ["eager"]) == []
+    assert examine.broken_libraries([found], ["planted"]) == ["planted in environment old"]
+    assert examine.broken_libraries([found], ["eager"]) == []
 
 
 def test_only_versions_that_are_not_the_same_differ() -> None:
-    here = environments.differences({"pytest": pytest.__version__, "numpy": "0.1"})
+    here = examine.differing_packages({"pytest": pytest.__version__, "numpy": "0.1"})
     assert list(here) == ["numpy"] and here["numpy"][0] == "0.1"

@@ -26,7 +26,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Range, Record, Report, Status
 from bakeoff.shipping import cpp_program, export, script_parts
-from bakeoff.shipping.operators import foreign_operators
+from bakeoff.shipping.export import foreign_operators
 from bakeoff.shipping.sample_facts import Sample, SampleOutput, sample_file
 from tests.conftest import CommandLine
 from tests.reports import samples

@@ -29,7 +29,7 @@ from bakeoff.reports import starts as shown
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.page import to_page
 from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.shipping import starts, wheels
+from bakeoff.shipping import script_environment, starts
 from bakeoff.shipping.starts import Contender
 from tests.reports import samples
 from tests.reports.samples import ok, over_processes, report
@@ -150,16 +150,16 @@ def test_what_cannot_be_required_is_refused(text: str) -> None:
 
 
 def test_an_environment_has_what_its_distributions_need() -> None:
-    jinja = wheels.sizes_of(["# a comment", "jinja2==3"])
+    jinja = script_environment.sizes_of(["# a comment", "jinja2==3"])
     assert jinja.keys() == {"jinja2", "markupsafe"}  # not babel, which an extra brings
     own = metadata.distribution("markupsafe").files or []
     assert jinja["markupsafe"] == sum(Path(str(each.locate())).stat().st_size for each in own)
     with pytest.raises(metadata.PackageNotFoundError):
-        wheels.sizes_of(["no-such-distribution-here"])
+        script_environment.sizes_of(["no-such-distribution-here"])
 
 
 def test_the_distributions_of_a_script_are_those_of_its_imports() -> None:
-    assert wheels.distributions_imported("import os\nimport yaml, numpy\nfrom jinja2.ext import do\n") == [
+    assert script_environment.distributions_imported("import os\nimport yaml, numpy\nfrom jinja2.ext import do\n") == [
         "Jinja2" if "Jinja2" in metadata.packages_distributions()["jinja2"] else "jinja2",
         "PyYAML",
         "numpy",
@@ -167,7 +167,7 @@ def test_the_distributions_of_a_script_are_those_of_its_imports() -> None:
 
 
 def test_an_environment_of_its_own_has_what_is_named_and_nothing_else(tmp_path: Path) -> None:
-    python = wheels.make_environment(wheels.sizes_of(["jinja2"]), tmp_path / "environment")
+    python = script_environment.make_environment(script_environment.sizes_of(["jinja2"]), tmp_path / "environment")
     for module, is_there in {"jinja2": True, "markupsafe": True, "yaml": False, "pytest": False}.items():
         assert (subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0) is is_there
 
