@@ -1,7 +1,6 @@
 """A whole run in a process of its own, so that nothing in the program that asks for it changes.
 
-The process sends an event and waits for a reply. The program works only while the process waits, and so takes no time
-from what is measured. It reads events in the thread that called, and needs no signal handler, no thread and no fork.
+The program reads events in the thread that called.
 """
 
 from __future__ import annotations
@@ -9,19 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from bakeoff.commands import run as runs
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.server_start import command_of
 from bakeoff.models.base import LIVE_MODEL
 from bakeoff.models.live_model import weights_bytes
 from bakeoff.planning.request import Request
@@ -29,11 +23,8 @@ from bakeoff.records.errors import BakeoffError, first_line, os_reason
 from bakeoff.records.schema import Cell, Record
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
-from bakeoff.scaling.place_process import ProgressEvent, Relay, Tell
+from bakeoff.scaling.controller_process import ControllerProcess, ProgressEvent, Relay, Tell, starter
 from bakeoff.shipping.export import keep_programs
-
-MAX_LEAVE_S = 30.0
-"""The process may take this long to end its workers after an interruption."""
 
 START = """
 from bakeoff.measuring.controller.server_start import early_servers, usual_servers
@@ -70,26 +61,14 @@ class RunFailed:
 Message = ProgressEvent | RunEnded | RunFailed
 
 
-class RunProcess:
-    """The process of a run, seen from the program. It is a context manager: leaving it ends the process."""
+class RunProcess(ControllerProcess):
+    """The process of a run, seen from the program."""
 
     def __init__(self, begin: StartRun, live_model: Path | None = None) -> None:
         """`live_model` is the folder of the program's own model, if that is what is compared."""
+        super().__init__(START, begin, _with_live_model(os.environ, live_model))
         self.is_interrupted = False  # also where nothing was left to measure, and the run was complete
         self._owes_reply = False
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving; it has no name, so that nothing is left behind
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command_of(sys.executable), START, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=_with_live_model(os.environ, live_model),
-                start_new_session=True,  # Ctrl-C reaches the program alone, which then ends this
-            )
-        self._connection.send(begin)
 
     def result(self, progress: Progress) -> RunEnded | RunFailed:
         """Show events until the run has ended. The first KeyboardInterrupt ends the run, and gives what it has.
@@ -101,41 +80,23 @@ class RunProcess:
             try:
                 if self._owes_reply:
                     self._owes_reply = False
-                    self._connection.send(None)
-                wait([self._connection])  # an interruption here loses no part of a message
-                message: Message = self._connection.recv()
+                    self.reply()
+                wait([self.connection])  # an interruption here loses no part of a message
+                message: Message | None = self.receive()
                 if not isinstance(message, ProgressEvent):
-                    return message
+                    break
                 self._owes_reply = True
-                getattr(progress, message.method)(*message.arguments)
+                message.show(progress)
             except KeyboardInterrupt:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = True
-                self._process.send_signal(signal.SIGINT)
-            except (EOFError, ConnectionError):
-                if self.is_interrupted and self._process.wait() == -signal.SIGINT:  # during its imports
-                    raise KeyboardInterrupt from None
-                raise BakeoffError(f"the process that directs the run ended: {self._how_it_ended()}") from None
-
-    def __enter__(self) -> RunProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._log, self._connection:
-            if self._process.poll() is None:
-                self._connection.close()  # it ends when nobody listens any more
-                try:
-                    self._process.wait(MAX_LEAVE_S)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()  # its fork servers notice that, and end what they have started
-                    self._process.wait()
-
-    def _how_it_ended(self) -> str:
-        status = self._process.wait()
-        self._log.seek(0)
-        said = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
-        return " ".join([f"signal {-status}" if status < 0 else f"exit status {status}", *said])
+                self.interrupt()
+        if message is None:
+            if self.is_interrupted and self.end() == -signal.SIGINT:  # during its imports
+                raise KeyboardInterrupt
+            raise BakeoffError(f"the process that directs the run ended: {self.ending()}")
+        return message
 
 
 def _with_live_model(variables: Mapping[str, str], folder: Path | None) -> dict[str, str]:
@@ -156,7 +117,7 @@ class WholeRelay(Relay):
         self._tell(ProgressEvent("planned", (cells,)))
 
     def ended(self, record: Record) -> None:
-        super().ended(record)
+        self._tell(ProgressEvent("ended", (record,)))
         if self._left is not None:
             self._left.discard(record.cell.id)
 
@@ -168,23 +129,16 @@ class WholeRelay(Relay):
 
 
 def main() -> None:
-    """Carry out one run for the program that started this process, through the pipe whose number is the argument."""
-    connection = Connection(int(sys.argv[1]))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Carry out one run for the program that started this process."""
+    connection, tell = starter()
     try:
-        connection.send(_carry_out(connection))
+        connection.send(_carry_out(connection.recv(), tell))
     except (EOFError, ConnectionError):  # the program is gone
         if folder := os.environ.get(LIVE_MODEL):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _carry_out(connection: Connection) -> RunEnded | RunFailed:
-    begin: StartRun = connection.recv()
-
-    def tell(message: object) -> None:
-        connection.send(message)
-        connection.recv()
-
+def _carry_out(begin: StartRun, tell: Tell) -> RunEnded | RunFailed:
     relay = WholeRelay(tell)
     signal.signal(signal.SIGINT, relay.interrupt)
     try:

@@ -28,10 +28,11 @@ from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Environment, Record
+from bakeoff.records.schema import Environment
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted
-from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, ProgressEvent, StartController
+from bakeoff.scaling.controller_process import ProgressEvent
+from bakeoff.scaling.place_process import ContestEnded, ControllerStarted, MeasureContest, Message, StartController
 from bakeoff.scaling.pool import Controller, end_all, expected_seconds
 from bakeoff.scaling.schedule import MAX_ATTEMPTS
 
@@ -124,7 +125,7 @@ class Cluster:
             while under_way:
                 done, _ = ray.wait(list(under_way), timeout=POLL_S)
                 for event in ray.get(home.take.remote()):
-                    getattr(progress, event.method)(*event.arguments)
+                    event.show(progress)
                 for ref in done:
                     contest, kind = under_way.pop(ref)
                     self._conclude(ref, contest, kind, nodes, store, progress)
@@ -195,14 +196,25 @@ def _require_listener(address: str) -> None:
 
 
 class DriverMailbox:
-    """Runs as an actor beside the driver, and writes into the run's folder what tasks send."""
+    """Runs as an actor beside the driver. It writes into the run's folder what controllers tell, and keeps events."""
 
     def __init__(self, root: Path) -> None:
         self._store = Store.open(root)
         self._told: list[ProgressEvent] = []
         self._begun: set[str] = set()
 
-    def begun(self, contest_id: str, where: str, captured: Environment) -> None:
+    def tell(self, contest_id: str, where: str, message: Message, built: bytes | None = None) -> None:
+        """Take a message of the controller of a contest. `built` is what the cell of a record has built."""
+        if isinstance(message, ControllerStarted):
+            self._has_begun(contest_id, where, message.environment)
+        elif isinstance(message, ProgressEvent):
+            if message.record:
+                if built:
+                    unpack(built, self._store)
+                self._store.save(message.record)
+            self._told.append(message)
+
+    def _has_begun(self, contest_id: str, where: str, captured: Environment) -> None:
         """Keep the environment of the first node, and note how another one differs, and what began again."""
         if contest_id in self._begun:
             self._store.note(
@@ -216,15 +228,6 @@ class DriverMailbox:
         changed = [each for each in differences(before, captured) if not each.startswith("hostname")]
         if changed:
             self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
-
-    def ended(self, record: Record, artifact: bytes | None) -> None:
-        """Write a record, after what its cell has built."""
-        if artifact:
-            unpack(artifact, self._store)
-        self._store.save(record)
-
-    def told(self, told: ProgressEvent) -> None:
-        self._told.append(told)
 
     def take(self) -> list[ProgressEvent]:
         """Return what was told since the last call."""
@@ -244,37 +247,27 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
     with temporary_folder("node") as folder:
         store = Store.create(folder / "run", request, [planned.cell.id for planned in contest.cells], "")
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
-        begin, log = StartController(place, request, (contest,), max(1, gpus)), folder / "controller.log"
+        begin = StartController(place, request, (contest,), max(1, gpus))
         is_shared = started_in.is_dir()
-        controller = Controller(begin, log, started_in if is_shared else None)
-        try:
+        with Controller(begin, started_in if is_shared else None) as controller:
             while (message := controller.receive()) is not None:
-                if isinstance(message, ControllerStarted):
-                    ray.get(home.begun.remote(contest.id, place.name, message.environment))
-                    controller.reply(MeasureContest(contest, store.root))
-                elif isinstance(message, ProgressEvent):
-                    ray.get(_send_home(home, message, store))
-                    controller.reply(None)
-                else:
-                    controller.reply(None)
-                    controller.ending()
+                if isinstance(message, ContestEnded):
+                    controller.reply()
+                    controller.end()
                     return pack(store, [*SENT_HOME, "notes.txt"])
+                ray.get(home.tell.remote(contest.id, place.name, message, _built_for(message, store)))
+                has_begun = isinstance(message, ControllerStarted)
+                controller.reply(MeasureContest(contest, store.root) if has_begun else None)
             how = controller.ending()
-            if not is_shared:
-                how += f"; {place.name} has no folder {started_in}, so files of your own are not found there"
-            raise ControllerDied(f"the process that directs its contest ended at {place.name} ({how})")
-        finally:
-            controller.interrupt()
+        if not is_shared:
+            how += f"; {place.name} has no folder {started_in}, so files of your own are not found there"
+        raise ControllerDied(f"the process that directs its contest ended at {place.name} ({how})")
 
 
-def _send_home(home: Any, told: ProgressEvent, store: Store) -> list[Any]:
-    """Send what was told, and a record with what its cell has built. Return what to wait for."""
-    sent = [home.told.remote(told)]
-    if told.method == "ended":
-        (record,) = told.arguments
-        assert isinstance(record, Record)
-        sent.append(home.ended.remote(record, pack(store, [record.artifact]) if record.artifact else None))
-    return sent
+def _built_for(message: Message, store: Store) -> bytes | None:
+    """Return what the cell of a record has built, packed."""
+    record = message.record if isinstance(message, ProgressEvent) else None
+    return pack(store, [record.artifact]) if record and record.artifact else None
 
 
 def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> Place:

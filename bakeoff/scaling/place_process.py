@@ -1,17 +1,10 @@
-"""A controller in a process of its own: it measures the contests that it is handed, at one place.
-
-It sends an event and waits for a `Reply`. The process that handed it the contests works only while it waits, and so
-takes no time from what is measured.
-"""
+"""The controller of one place: it measures the contests that it is handed, one after the other."""
 
 import contextlib
 import math
 import os
-import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bakeoff.measuring import isolation
@@ -19,7 +12,6 @@ from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.session import cells_of, describe_machine, measurement_of, pending, prepare, time_plan_of
@@ -27,8 +19,9 @@ from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Environment, Record
+from bakeoff.records.schema import Environment
 from bakeoff.records.store import Store
+from bakeoff.scaling.controller_process import ProgressEvent, Relay, Tell, starter
 
 CALIBRATIONS = 200
 """A core's rate is the best of so many repetitions of a fixed piece of work, which take a third of a second."""
@@ -54,14 +47,6 @@ class MeasureContest:
 
 
 @dataclass(frozen=True)
-class ProgressEvent:
-    """Something for the run's progress: the name of its method, and the arguments."""
-
-    method: str
-    arguments: tuple[object, ...]
-
-
-@dataclass(frozen=True)
 class ControllerStarted:
     """The controller can be handed its first contest."""
 
@@ -75,21 +60,13 @@ class ContestEnded:
 
 
 Message = ProgressEvent | ControllerStarted | ContestEnded
-Reply = MeasureContest | None
-Tell = Callable[[Message], Reply]
+"""What it tells. The replies to the last two are a `MeasureContest`, or None where nothing is left."""
 
 
 def main() -> None:
-    """Serve the process that started this one, through the pipe whose number is the argument, until it says None."""
-    connection = Connection(int(sys.argv[1]))
+    """Serve the process that started this one until it says None."""
+    connection, tell = starter()
     isolation.die_with_parent()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def tell(message: Message) -> Reply:
-        connection.send(message)
-        reply: Reply = connection.recv()
-        return reply
-
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
         serve(connection.recv(), tell)
 
@@ -102,7 +79,9 @@ def serve(begin: StartController, tell: Tell) -> None:
     cores_rate = rate_of_cores(place.cores)
     with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
         _, captured = describe_machine(launchers, begin.request)
-        reply = tell(ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
+        reply: MeasureContest | None = tell(
+            ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)})
+        )
         if reply is None:
             return
         store, progress = Store.open(reply.folder), Relay(tell)
@@ -147,34 +126,3 @@ class SharedMachine(Machine):
     def __init__(self, sharers: int) -> None:
         super().__init__()
         self.available_bytes = lambda: available_bytes() // sharers
-
-
-class Relay(Silent):
-    """Tells the run's progress elsewhere what happens here. What only the whole run knows is not told."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-
-    def phase(self, cell: Cell, name: str) -> None:
-        self._tell(ProgressEvent("phase", (cell, name)))
-
-    def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
-        self._tell(ProgressEvent("built", (cell, seconds, is_cached)))
-
-    def measured(self, cell: Cell, median_ms: float) -> None:
-        self._tell(ProgressEvent("measured", (cell, median_ms)))
-
-    def ended(self, record: Record) -> None:
-        self._tell(ProgressEvent("ended", (record,)))
-
-    def decided(self, records: Sequence[Record]) -> None:
-        self._tell(ProgressEvent("decided", (records,)))
-
-    def time_left(self, seconds: float) -> None:
-        self._tell(ProgressEvent("time_left", (seconds,)))
-
-    def note(self, text: str) -> None:
-        self._tell(ProgressEvent("note", (text,)))
-
-    def tick(self) -> None:
-        self._tell(ProgressEvent("tick", ()))

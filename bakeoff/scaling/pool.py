@@ -4,12 +4,8 @@ import contextlib
 import functools
 import math
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Self
@@ -18,7 +14,6 @@ from bakeoff.measuring.controller.cell_record import common_fields, facts_of_pro
 from bakeoff.measuring.controller.contests import add_floors
 from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.server_start import command_of, temporary_folder
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place
@@ -29,70 +24,23 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Environment, Record, Status
 from bakeoff.records.store import Store
-from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, Message, ProgressEvent, StartController
+from bakeoff.scaling.controller_process import ControllerProcess, ProgressEvent
+from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, StartController
 from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule
 
 MAX_SLOWER = 0.02
 """A place that is slower than the fastest one by more than this is named, and refused with --strict."""
 
-MAX_LEAVE_S = 20.0
-"""A controller may take this long to end its workers after an interruption."""
-
 START = "from bakeoff.scaling.place_process import main; main()"
 
 
-class Controller:
-    """The controller process at one place, seen from the process that started it."""
+class Controller(ControllerProcess):
+    """The controller at one place."""
 
-    def __init__(self, begin: StartController, log: Path, folder: Path | None = None) -> None:
-        """Start it in `folder`, to which the paths of models are relative, or in the folder of this process."""
-        self.begin = begin
-        self.log = log
+    def __init__(self, begin: StartController, folder: Path | None = None) -> None:
+        super().__init__(START, begin, begin.place.variables(os.environ), folder)
+        self.place = begin.place
         self.left_s = 0.0  # that its contest is expected to take
-        self.connection, theirs = Pipe()
-        with theirs, open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                [*command_of(sys.executable), START, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=begin.place.variables(os.environ),
-                cwd=folder,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends it
-            )
-        self.connection.send(begin)
-
-    @property
-    def place(self) -> Place:
-        return self.begin.place
-
-    def receive(self) -> Message | None:
-        """Return what it has told, or None where it has ended."""
-        try:
-            message: Message = self.connection.recv()
-        except (EOFError, ConnectionError):
-            return None
-        return message
-
-    def reply(self, reply: MeasureContest | None) -> None:
-        with contextlib.suppress(ConnectionError):  # it has ended meanwhile, which `receive` tells
-            self.connection.send(reply)
-
-    def interrupt(self) -> None:
-        """Have it end its workers, and then itself."""
-        self._process.send_signal(signal.SIGINT)
-
-    def ending(self) -> str:
-        """Wait for the process, which is about to end, and return how it ended."""
-        self.connection.close()
-        try:
-            status = self._process.wait(MAX_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        said = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-        return " ".join([f"signal {-status}" if status < 0 else f"exit status {status}", *said])
 
 
 class Pool:
@@ -105,15 +53,9 @@ class Pool:
         self._begun: dict[str, ControllerStarted] = {}
 
     def __enter__(self) -> Self:
-        self._stack = contextlib.ExitStack()
-        self._logs = self._stack.enter_context(temporary_folder("pool"))
-        self._stack.callback(self._end_all)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _end_all(self) -> None:
         for controller in self._controllers.values():
             controller.interrupt()
         for controller in (*self._controllers.values(), *self._leaving):
@@ -159,7 +101,7 @@ class Pool:
                     elif isinstance(message, ProgressEvent):
                         with on_cores_of(controller.place):
                             self._tell(controller, message, schedule, progress)
-                        controller.reply(None)
+                        controller.reply()
                     else:
                         if not isinstance(message, ControllerStarted):
                             schedule.ended(controller.place.name)
@@ -172,7 +114,7 @@ class Pool:
 
     def _start(self, place: Place) -> None:
         begin = StartController(place, self._request, tuple(self._contests), len(self._places))
-        self._controllers[place.name] = Controller(begin, self._logs / f"{place.name}.log")
+        self._controllers[place.name] = Controller(begin)
 
     def _ready(self) -> Iterator[Controller]:
         """Wait until some controllers have told something or ended, and yield them."""
@@ -232,7 +174,7 @@ class Pool:
             own = [each.left_s for each in self._controllers.values()]
             progress.time_left(max([*own, (sum(own) + schedule.waiting_s) / len(own)]))
         else:
-            getattr(progress, event.method)(*event.arguments)
+            event.show(progress)
 
 
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:

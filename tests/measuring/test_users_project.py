@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -118,13 +119,13 @@ def test_a_controller_of_a_place(project: Path) -> None:
 
 
 class Remote:
-    """Stands for a method of an actor of Ray: calling it remotely keeps what it was called with."""
+    """Stands for the mailbox of a driver: calling it remotely keeps the message."""
 
     def __init__(self, calls: list[object]) -> None:
         self._calls = calls
 
     def remote(self, *arguments: object) -> None:
-        self._calls.append(arguments[0])
+        self._calls.append(arguments[2])
 
 
 def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +134,12 @@ def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     asked = {"models": ["project/detect.py:lazy"], "backends": ["eager"], "devices": ["cpu"]}
     request = Request.model_validate({**asked, "processes": 1, "min_time_s": 0.05})
     (contest,) = plan(request)
-    records: list[object] = []
-    home = SimpleNamespace(begun=Remote([]), told=Remote([]), ended=Remote(records))
+    told: list[Any] = []
+    home = SimpleNamespace(tell=Remote(told))
     started_in = Path.cwd()
     monkeypatch.chdir(project)
     measure_on_node(request, contest, 0, home, started_in)
-    (record,) = records
+    ((record,),) = (each.arguments for each in told if getattr(each, "method", "") == "ended")
     assert isinstance(record, Record)
     assert record.status is Status.OK, record.reason
     elsewhere = project / "only-on-the-driver"
