@@ -23,9 +23,7 @@ from bakeoff.shipping import cpp_program, export
 from bakeoff.shipping.cpp_program import BuildFailed
 from bakeoff.shipping.export import Format
 from bakeoff.shipping.sample_facts import Sample, SampleOutput
-from tests.reports import samples
-from tests.shipping.conftest import SMALL
-from tests.shipping.test_triton_server import record_of
+from tests.shipping.conftest import SMALL, record_of, report_on, runtime_of
 from tests.support.measuring import measure
 
 SAMPLE = Sample(
@@ -41,12 +39,10 @@ def written(folder: Path, label: str = "aotinductor", sample: Sample = SAMPLE, *
     arrays = {"output_0": np.ones(10), "places_0": np.arange(10), "input_0": np.ones((2, 8), np.int64)}
     np.savez(folder / "sample.npz", facts=np.array("{}"), **arrays)
     record = record_of(label, **fields)
-    report = samples.report([record], environment=samples.environment())
-    runtime = backends.create(label).runtime(CPU)
-    assert runtime is not None
+    runtime = runtime_of(record)
     if runtime.triton and runtime.triton.names:  # there is no artefact to read them from
         runtime = replace(runtime, triton=replace(runtime.triton, names=lambda path: (["a", "b"], ["c"])))
-    return (folder / cpp_program.write(report, record, runtime, sample, folder, "model.pt2")).read_text()
+    return (folder / cpp_program.write(report_on(record), record, runtime, sample, folder, "model.pt2")).read_text()
 
 
 def test_the_program_reads_the_sample_as_raw_numbers(tmp_path: Path) -> None:

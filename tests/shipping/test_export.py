@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import bakeoff
-from bakeoff import backends
 from bakeoff.backends.aotinductor import AOTInductor
 from bakeoff.backends.onnx import Onnx
 from bakeoff.backends.standalone import Threads
@@ -24,13 +23,13 @@ from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Cell, Range, Record, Report, Status
+from bakeoff.records.schema import Range, Record, Status
 from bakeoff.shipping import cpp_program, export, script_parts
 from bakeoff.shipping.export import foreign_operators
 from bakeoff.shipping.sample_facts import Sample, SampleOutput, sample_file
 from tests.conftest import CommandLine
 from tests.reports import samples
-from tests.shipping.conftest import BUILDING, SMALL
+from tests.shipping.conftest import BUILDING, SMALL, record_of, report_on, runtime_of
 from tests.support.measuring import by_label, measure
 
 COMPILING = ("aotinductor", "inductor")
@@ -275,20 +274,6 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
 # --- which cell
 
 
-def record_of(label: str, median_ms: float = 0.1, **fields: Any) -> Record:
-    backend, _, mode = label.partition("/")
-    cell = {"model": "mlp", "dimensions": {"batch": 4}, "backend": backend, "mode": mode or "default"}
-    made = {"settings": {"threads": 2}, "artifact": "artifacts/x", "versions": {"torch": "2.13.0+cpu"}}
-    measured = Cell.model_validate({**cell, **fields.pop("cell", {})})
-    return samples.ok(measured, samples.over_processes(median_ms), **{**made, **fields})
-
-
-def report_on(*records: Record, **environment: object) -> Report:
-    made = samples.environment()
-    machine = made.model_copy(update={"variables": {}, **environment})
-    return samples.report(list(records), environment=machine)
-
-
 CONV = {"model": "conv"}
 
 
@@ -386,8 +371,7 @@ UNUSUAL = Sample(
 
 
 def script_of(record: Record, sample: Sample = PLAIN, **environment: object) -> str:
-    runtime = backends.create(record.cell.backend).runtime(record.cell.device)
-    assert runtime is not None
+    runtime = runtime_of(record)
     return export.script_for(report_on(record, **environment), record, runtime, sample, runtime.files[0])
 
 

@@ -27,12 +27,13 @@ from bakeoff.measuring.worker.sample import Sample as WholeSample
 from bakeoff.records import report_file
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
 from bakeoff.shipping import reproduce, script_parts
 from tests.conftest import CommandLine
-from tests.reports import samples
+from tests.shipping import conftest
+from tests.shipping.conftest import record_of, report_on
 from tests.support.measuring import by_label, measure
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -86,21 +87,8 @@ torch.save(kept, "kept.pt")
 
 
 def cell_of(model: str, label: str, **fields: object) -> Cell:
-    backend, _, mode = label.partition("/")
     dimensions = models.find(model).resolve(SMALL.get(model, {}))
-    return Cell.model_validate(
-        {"model": model, "dimensions": dimensions, "backend": backend, "mode": mode or "default", **fields}
-    )
-
-
-def report_on(*records: Record, **environment: object) -> Report:
-    machine = samples.environment().model_copy(update={"torch_threads": 1, "variables": {}, **environment})
-    return samples.report(list(records), environment=machine)
-
-
-def record_of(cell: Cell, **fields: object) -> Record:
-    made = {"settings": {"threads": 1}, "versions": {"torch": "2.13.0"}, **fields}
-    return samples.ok(cell, samples.bursts(0.139), **made)
+    return conftest.cell_of(label, **{"model": model, "dimensions": dimensions, **fields})
 
 
 def script_of(cell: Cell, **environment: object) -> str:
@@ -436,6 +424,7 @@ def test_a_script_is_about_a_page_long(label: str) -> None:
 def test_the_heading_says_where_the_number_comes_from() -> None:
     fields = {"command": "python runner.py run --model mlp", "precision_in_force": {"use_tf32": "0"}}
     record = record_of(cell_of("mlp", "onnx"), **fields)
+    assert record.latency
     script = reproduce.script_for(report_on(record, git_commit="abc123", variables={"LD_PRELOAD": "x.so"}), record)
     heading = [line for line in script.splitlines() if line.startswith("# ")]
     for said in (
@@ -444,7 +433,7 @@ def test_the_heading_says_where_the_number_comes_from() -> None:
         "EPYC",
         "torch 2.13.0",
         "use_tf32 0",
-        "960 calls",
+        f"{record.latency.calls:,} calls",
         "x.so",
     ):
         assert any(said in line for line in heading), said

@@ -16,13 +16,12 @@ from google.protobuf import text_format
 from bakeoff import backends
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Load, ServingSettings
-from bakeoff.records.schema import Cell, Record
+from bakeoff.records.schema import Record
 from bakeoff.shipping import export, triton_server
 from bakeoff.shipping.export import Format
 from bakeoff.shipping.sample_facts import Sample, SampleOutput
 from tests.conftest import CommandLine
-from tests.reports import samples
-from tests.shipping.conftest import BUILDING
+from tests.shipping.conftest import BUILDING, record_of, report_on, runtime_of
 
 SAMPLE = Sample(
     inputs=("int64", "bool"),
@@ -77,29 +76,19 @@ def test_the_configuration_names_what_the_artefact_has(run: Path, tmp_path: Path
     assert "never ran a Triton server" in (tmp_path / "repository" / "README.md").read_text()
 
 
-def record_of(label: str, **fields: Any) -> Record:
-    backend, _, mode = label.partition("/")
-    cell = Cell.model_validate(
-        {"model": "file.py:make", "backend": backend, "mode": mode or "default", **fields.pop("cell", {})}
-    )
-    made = {"settings": {"threads": 2}, "artifact": "artifacts/x", "versions": {"torch": "2.13.0+cpu"}}
-    return samples.ok(cell, samples.over_processes(1.0), **{**made, **fields})
-
-
 def written(folder: Path, record: Record, artifact: str) -> Path:
     """Write a repository with an empty artefact, and return the folder of its model."""
     folder.mkdir()
     (folder / artifact).touch()
-    runtime = backends.create(record.cell.backend).runtime(record.cell.device)
-    assert runtime is not None
-    report = samples.report([record], environment=samples.environment())
-    return (folder / triton_server.write(report, record, runtime, SAMPLE, folder, artifact)).parent
+    return (
+        folder / triton_server.write(report_on(record), record, runtime_of(record), SAMPLE, folder, artifact)
+    ).parent
 
 
 def test_it_has_the_instances_that_load_found_on_the_gpu_of_the_cell(tmp_path: Path) -> None:
     serving = ServingSettings(instances=3, threads=1, batch=8)
     load = Load(scenario="offline", settings=serving)
-    record = record_of("torchscript", cell={"device": "cuda:1"}, load=load)
+    record = record_of("torchscript", cell={"model": "file.py:make", "device": "cuda:1"}, load=load)
     config = config_in(tmp_path / "new", written(tmp_path / "new", record, "model.pt").name)
     assert config.name == "file.py_make"
     assert (config.instance_group[0].count, list(config.instance_group[0].gpus)) == (3, [1])
