@@ -196,7 +196,7 @@ def _require_listener(address: str) -> None:
 
 
 class DriverMailbox:
-    """Runs as an actor beside the driver. It writes into the run's folder what controllers tell, and keeps events."""
+    """Runs as an actor beside the driver. It writes what controllers send into the run's folder, and keeps events."""
 
     def __init__(self, root: Path) -> None:
         self._store = Store.open(root)

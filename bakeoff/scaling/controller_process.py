@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +33,7 @@ class ProgressEvent:
 
     method: str
     arguments: tuple[object, ...]
+    named: dict[str, object] = field(default_factory=dict)
 
     @property
     def record(self) -> Record | None:
@@ -40,21 +41,21 @@ class ProgressEvent:
         return next((each for each in self.arguments if isinstance(each, Record)), None)
 
     def show(self, progress: Progress) -> None:
-        getattr(progress, self.method)(*self.arguments)
+        getattr(progress, self.method)(*self.arguments, **self.named)
 
 
 class Relay:
-    """A run's progress in the controller: every call of a method of `Progress` is told as an event."""
+    """The progress that a controller reports to: each call of a method of `Progress` is sent as an event."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
     def __getattr__(self, method: str) -> Callable[..., None]:
-        return lambda *arguments: self._tell(ProgressEvent(method, arguments))
+        return lambda *arguments, **named: self._tell(ProgressEvent(method, arguments, named))
 
 
 def starter() -> tuple[Connection, Tell]:
-    """Return the pipe to the process that started this controller, whose number is the argument, and how to tell it."""
+    """Return the pipe to the process that started this one, whose number is the argument, and what sends through it."""
     connection = Connection(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

@@ -12,9 +12,11 @@ import pytest
 
 from bakeoff.api import run_process
 from bakeoff.api.run_process import RunEnded, RunFailed, RunProcess, StartRun, WholeRelay
+from bakeoff.measuring.controller.progress import Progress
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Record, Status
+from bakeoff.scaling.controller_process import Relay
 from tests.support.measuring import Silent
 
 BEGIN = """
@@ -122,6 +124,24 @@ def test_a_program_that_is_gone_ends_the_run_and_its_files(monkeypatch: pytest.M
     with RunProcess(StartRun(request, tmp_path / "run", "test"), live):
         pass
     assert not live.exists()
+
+
+def test_each_call_of_a_progress_is_made_again_elsewhere() -> None:
+    calls: list[tuple[str, object]] = []
+
+    class Shown(Silent):
+        def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
+            calls.append(("built", (cell, seconds, is_cached)))
+
+        def tick(self) -> None:
+            calls.append(("tick", ()))
+
+    cell, shown = Cell(model="mlp", backend="eager"), Shown()
+    relay: Progress = Relay(lambda event: event.show(shown))
+    relay.built(cell, 2.0, is_cached=True)
+    relay.tick()
+    relay.note("one")
+    assert calls == [("built", (cell, 2.0, True)), ("tick", ())] and shown.notes == ["one"]
 
 
 def test_an_interruption_is_heard_once_and_only_while_something_is_measured() -> None:
