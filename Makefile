@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# constraints-oldest.txt and constraints-newest.txt have the ends of the range of torch.
+CONSTRAINTS ?= constraints.txt
 # `make fast` tests what differs from this commit.
 SINCE  ?= main
 # The CUDA stack if the driver answers, else the CPU's.
@@ -13,7 +15,7 @@ BIN    := $(VENV)/bin
 # Python's own compiler uses all cores, and pip's only one. What tests hardly use is compiled where it is imported.
 UNUSED := diffusers|selenium|mypyc?|fontTools|debugpy|sklearn|IPython|sentence_transformers|tornado|jedi|torch/testing|$\
 	torchao/prototype|sympy/physics|pygments/lexers|onnxruntime/transformers|onnxruntime_genai/models
-PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
 # Distributions of this checkout that Bakeoff finds by their entry points.
 PLUGINS := -e plugins/hotpath
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/|/site-packages/($(UNUSED))/' $(VENV)/lib || true
@@ -64,13 +66,13 @@ $(VENV)/bin/python:
 	$(PIP) "pip>=25.3"
 
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one. Pip takes one core only.
-$(VENV)/.ready-$(EXTRA): pyproject.toml plugins/hotpath/pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.ready-$(EXTRA): pyproject.toml plugins/hotpath/pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(PIP) torch
 	$(PIP) -e ".[$(EXTRA)]" $(PLUGINS)
 	$(COMPILE)
 	touch $@
 
-$(VENV)/.ready-$(EXTRA)-test: pyproject.toml plugins/hotpath/pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.ready-$(EXTRA)-test: pyproject.toml plugins/hotpath/pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(PIP) torch
 	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" $(PLUGINS) || exit 1; wait
 	touch $@ $(VENV)/.ready-$(EXTRA)

@@ -42,7 +42,7 @@ def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
             weight=Weight.PROBLEM,
             text=f"onnxruntime-gpu {version} wants CUDA {linked}, found {facts.torch_cuda} (torch {facts.torch})",
             remedy=(
-                f"pip install a torch for CUDA {linked}, "
+                f"pip install a torch and a torchvision for CUDA {linked}, "
                 f"or an onnxruntime-gpu for CUDA {major_version(facts.torch_cuda)}"
             ),
             backends=["onnx"],

@@ -18,7 +18,7 @@ class Library(Frozen):
 
     name: str
     version: str | None = None  # None: not installed
-    needed: str = ""  # the versions that Bakeoff needs, such as ">=2.8,<2.14"; empty: any version
+    needed: str = ""  # the versions that Bakeoff needs, such as ">=2.8"; empty: any version
     requires: list[str] = Field(default_factory=list)  # what it needs of other such packages: "torch<2.14,>=2.13"
     backends: list[str] = Field(default_factory=list)  # the backends that need it
     imports: bool | None = None  # whether it imports in a process of its own; None: not tried

@@ -26,6 +26,7 @@ from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of
+from bakeoff.measuring.versions import untested_torch
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
@@ -83,16 +84,24 @@ def _reserved(folder: Path | None) -> Iterator[None]:
 
 
 def _begun(
-    request: Request, contests: Sequence[Contest], folder: Path | None, command: str, progress: Progress
+    request: Request,
+    contests: Sequence[Contest],
+    folder: Path | None,
+    command: str,
+    progress: Progress,
+    captured: Environment | None = None,
 ) -> Store:
-    """Begin a run in `folder` that is to measure these contests."""
+    """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
     planned = [each for contest in contests for each in contest.cells]
     ahead = [not_reached(each, INTERRUPTED_BEFORE) for each in planned]
     ids = [each.cell.id for each in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
-    for note in _named_twice(request):
+    untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
+    for note in filter(None, [*_named_twice(request), untested]):
         store.note(note)
         progress.note(note)
+    if captured:
+        store.save_environment(captured)
     return store
 
 
@@ -124,14 +133,12 @@ def _run_here(
             contests = with_open_axes(plan(request), launchers)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             if not is_pool(request.devices):
-                store = _begun(request, contests, folder, command, progress)
-                store.save_environment(captured)
+                store = _begun(request, contests, folder, command, progress, captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
         if is_pool(request.devices):
             with Pool(places_here(request), request, contests) as pool:
                 captured, differing = pool.begin()
-                store = _begun(request, contests, folder, command, progress)
-                store.save_environment(captured)
+                store = _begun(request, contests, folder, command, progress, captured)
                 _note_pool(request, differing, store, progress)
                 pool.measure(store, progress, measured_by_s)
         assert store is not None

@@ -11,7 +11,8 @@ from packaging.version import InvalidVersion, Version
 from bakeoff import backends
 from bakeoff.backends.base import Backend
 from bakeoff.backends.traps import Facts, Finding, Library, Trap, Weight, major_version
-from bakeoff.models.libraries import torchvision_remedy
+from bakeoff.measuring.versions import TESTED_TORCH, untested_torch
+from bakeoff.models.libraries import torchvision_of, torchvision_remedy
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.text import counted
 
@@ -43,7 +44,7 @@ def torch_without_cuda(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is a build without CUDA, and this machine has a GPU",
-            remedy="install torch from an index of CUDA builds: pip install --force-reinstall torch",
+            remedy="install torch from an index of CUDA builds: pip install --force-reinstall torch torchvision",
             devices=["cuda"],
         )
 
@@ -74,7 +75,7 @@ def driver_too_old(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is built for CUDA {facts.torch_cuda}, and the driver runs {facts.driver_cuda}",
-            remedy=f"update the driver, or install torch for CUDA {major_version(facts.driver_cuda)}",
+            remedy=f"update the driver, or install torch and torchvision for CUDA {major_version(facts.driver_cuda)}",
             devices=["cuda"],
         )
 
@@ -96,22 +97,30 @@ def library_does_not_import(facts: Facts) -> Iterator[Finding]:
 def torchvision_of_another_torch(facts: Facts) -> Iterator[Finding]:
     """PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch its operators are missing."""
     library = facts.libraries.get("torchvision")
-    if library and _lacks_operators(library):
+    if library and facts.torch and _lacks_operators(library):
         yield Finding(
             weight=Weight.WARNING,
             text=(
                 f"torchvision {library.version} is built for another torch than {facts.torch} "
                 f"({library.import_error}): torchvision and timm do not import"
             ),
-            remedy=torchvision_remedy(facts.torch_cuda),
+            remedy=torchvision_remedy(facts.torch, facts.torch_cuda),
         )
+
+
+def torch_not_tested(facts: Facts) -> Iterator[Finding]:
+    if facts.torch and (text := untested_torch(facts.torch)):
+        newest = TESTED_TORCH[1]
+        pinned = f"'torch=={newest}.*' '{torchvision_of(newest)}'"
+        remedy = f"report what fails; in an environment of its own, {newest} is tested: pip install {pinned}"
+        yield Finding(weight=Weight.NOTE, text=text, remedy=remedy)
 
 
 def requirement_not_met(facts: Facts) -> Iterator[Finding]:
     """Check what each installed library needs of the others, and what Bakeoff needs of each."""
     for library in facts.libraries.values():
         if library.version and not _satisfies(library.version, library.needed):
-            yield _unmet("Bakeoff", library.name, library.needed, library.version, [])
+            yield _unmet(facts, "Bakeoff", library.name, library.needed, library.version, [])
         for text in library.requires if library.version else []:
             wanted = Requirement(text)
             installed = facts.version(canonicalize_name(wanted.name))
@@ -120,7 +129,7 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
                 asking = f"{library.name} {library.version}"
                 # a library of several backends keeps none of them from trying
                 alone = library.backends if len(library.backends) == 1 else []
-                yield _unmet(asking, wanted.name, str(wanted.specifier), installed, alone)
+                yield _unmet(facts, asking, wanted.name, str(wanted.specifier), installed, alone)
 
 
 def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
@@ -225,6 +234,7 @@ TRAPS: tuple[Trap, ...] = (
     driver_too_old,
     library_does_not_import,
     torchvision_of_another_torch,
+    torch_not_tested,
     requirement_not_met,
     no_cxx_compiler,
     nvml_not_installed,
@@ -238,11 +248,12 @@ TRAPS: tuple[Trap, ...] = (
 )
 
 
-def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[str]) -> Finding:
+def _unmet(facts: Facts, asking: str, name: str, specifier: str, found: str, backends: list[str]) -> Finding:
+    beside = " torchvision" if name == "torch" and facts.version("torchvision") else ""  # each release is for one torch
     return Finding(
         weight=Weight.PROBLEM if backends else Weight.WARNING,
         text=f"{asking} needs {name} {specifier}, and {found} is installed",
-        remedy=f"pip install '{name}{specifier}'",
+        remedy=f"pip install '{name}{specifier}'{beside}",
         backends=backends,
     )
 

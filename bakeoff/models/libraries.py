@@ -75,15 +75,21 @@ def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError
     reason = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
     return UsageError(
         f"{model} needs torchvision, and the one here is built for another torch than {torch.__version__} "
-        f"({reason}): {torchvision_remedy(torch.version.cuda)}"
+        f"({reason}): {torchvision_remedy(torch.__version__, torch.version.cuda)}"
     )
 
 
-def torchvision_remedy(cuda: str | None) -> str:
-    """Return the command that installs torchvision for a torch with this version of CUDA, or for the CPU's torch."""
+def torchvision_remedy(version: str, cuda: str | None) -> str:
+    """Return the command that installs torchvision for a torch of this version, built for this CUDA or for the CPU."""
     build = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
     index = f"https://download.pytorch.org/whl/{build}"
-    return f"pip install --force-reinstall --no-deps torchvision --index-url {index}"
+    return f"pip install --force-reinstall --no-deps '{torchvision_of(version)}' --index-url {index}"
+
+
+def torchvision_of(version: str) -> str:
+    """Return the requirement of the torchvision that is built for this torch: 0.29 for 2.14, and so on."""
+    major, minor, *_ = version.split(".")
+    return f"torchvision=={int(major) - 2}.{int(minor) + 15}.*"
 
 
 @functools.cache

@@ -123,9 +123,11 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
     at_start = [f"{name}={value}" for name, value in machine.variables.items() if name.startswith(READ_AT_START)]
     own = machine.own_variables_set
     gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
+    version = machine.versions.get("bakeoff", "of an unknown version")
+    tool = f"Bakeoff {f'at commit {machine.git_commit}' if machine.git_commit else version}"
     facts = {
         "Command": record.command,
-        "Run": f"{report.run_id}, begun {record.started_at}, Bakeoff at commit {machine.git_commit or 'unknown'}",
+        "Run": f"{report.run_id}, begun {record.started_at}, {tool}",
         "Machine": ", ".join(
             [machine.hostname, machine.os, machine.cpu, counted(machine.usable_cores or 0, "usable core")]
             + (gpus if record.cell.device.is_cuda else [])

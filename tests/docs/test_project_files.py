@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 import bakeoff
+from bakeoff.backends.traps import minor_version
+from bakeoff.measuring.versions import TESTED_TORCH
+from bakeoff.models.libraries import torchvision_of
 from tests.support import changed
 from tests.support.checkout import ROOT
 
@@ -93,6 +96,17 @@ def test_the_tested_pythons_are_those_of_the_metadata() -> None:
     low, high = (int(minor) for minor in re.fullmatch(r">=3\.(\d+),<3\.(\d+)", requires).groups())  # type: ignore[union-attr]
     matrix = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == [f"3.{minor}" for minor in range(low, high)]
+
+
+def test_both_ends_of_the_range_of_torch_are_tested_and_named() -> None:
+    entries = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
+    files = [entry["constraints"] for entry in entries["include"]]
+    pinned = [dict(re.findall(r"^(\w+)==(.+)$", (ROOT / file).read_text(), re.MULTILINE)) for file in files]
+    assert tuple(minor_version(each["torch"]) for each in pinned) == TESTED_TORCH
+    for each in pinned:
+        assert torchvision_of(each["torch"]) == f"torchvision=={minor_version(each['torchvision'])}.*"
+    for page in ("README.md", "docs/getting-started.md"):
+        assert " to ".join(TESTED_TORCH) in (ROOT / page).read_text(), page
 
 
 def test_a_commits_hooks_are_the_tools_of_make() -> None:

@@ -18,7 +18,7 @@ FACTS = Facts(
     container="docker",
     gpus=[GpuState(index=0, name="NVIDIA H200")],
     libraries={
-        "torch": Library(name="torch", version="2.8.0", needed="<2.14,>=2.8", backends=["eager", "onnx"]),
+        "torch": Library(name="torch", version="2.8.0", needed=">=2.8.0a0", backends=["eager", "onnx"]),
         "onnxruntime-gpu": Library(
             name="onnxruntime-gpu", version="1.31.1", needed=">=1.24", requires=["onnx>=1.17"], backends=["onnx"]
         ),
@@ -64,7 +64,7 @@ def test_the_machine_the_trials_the_traps_and_what_it_comes_to() -> None:
         "Python 3.12.3, torch 2.8.0 (CUDA 12.8), NVIDIA H200, driver for CUDA 13.0, in a container (docker)"
     )
     (passed,) = [line for line in rest if line.strip().startswith("PASS")]
-    assert passed.split()[:5] == ["PASS", "eager", "cuda", "0.4", "torch"] and "torch 2.8.0 (<2.14,>=2.8)" in passed
+    assert passed.split()[:5] == ["PASS", "eager", "cuda", "0.4", "torch"] and "torch 2.8.0 (>=2.8.0a0)" in passed
     (failed,) = [line for line in rest if line.strip().startswith("FAIL")]
     assert "onnx/tensorrt-ep" in failed and "onnxruntime-gpu 1.31.1 (>=1.24; wants onnx>=1.17)" in failed
     assert "onnxruntime not installed" in text and "openvino" not in text

@@ -120,12 +120,21 @@ def test_torch_tensorrt_is_of_torchs_minor_version(torch: str, torch_tensorrt: s
     assert not differ or "torch-tensorrt==2.11.*" in found[0].remedy
 
 
+@pytest.mark.parametrize(("torch", "is_tested"), [("2.14.1", True), ("2.15.0a0+nv26.9", False), ("3.0.0", False)])
+def test_a_torch_newer_than_those_tested_is_noted(torch: str, is_tested: bool) -> None:
+    found = findings(machine(f"torch=={torch}", torch=torch))
+    assert [one.trap for one in found] == ([] if is_tested else ["torch-not-tested"])
+    assert is_tested or ("torch==2.14.*" in found[0].remedy and "torchvision==0.29.*" in found[0].remedy)
+
+
 @pytest.mark.parametrize(("cuda", "build"), [(None, "cpu"), ("13.0", "cu130")])
 def test_torchvision_of_another_torch(cuda: str | None, build: str) -> None:
+    """The torch that is there stays."""
     reason = "operator torchvision::nms does not exist"
     library = Library(name="torchvision", version="0.28.0+cu130", imports=False, import_error=reason)
     found = only(machine(torch_cuda=cuda, libraries={"torchvision": library}), "torchvision-of-another-torch")
     assert reason in found.text and found.remedy.endswith(f"/whl/{build}")
+    assert "--no-deps 'torchvision==0.28.*'" in found.remedy
 
 
 def test_a_library_that_does_not_import() -> None:
@@ -155,6 +164,14 @@ def test_what_a_library_says_that_it_needs() -> None:
     found = only(machine(gpu=H200, libraries=libraries), "requirement-not-met")
     assert found.weight is Weight.PROBLEM and found.backends == ["torch-tensorrt"]
     assert found.text == "torch-tensorrt 2.13.0 needs tensorrt <11.1,>=11.0, and 10.13.2.6 is installed"
+
+
+def test_another_torch_comes_with_its_torchvision() -> None:
+    own = Library(name="torchvision", version="0.28.0", imports=True)
+    other = Library(name="torchaudio", version="2.12.0", requires=["torch==2.12.0"])
+    torch = Library(name="torch", version="2.13.0")
+    libraries = {"torch": torch, "torchvision": own, "torchaudio": other}
+    assert only(machine(libraries=libraries), "requirement-not-met").remedy == "pip install 'torch==2.12.0' torchvision"
 
 
 def test_what_bakeoff_needs_of_a_library() -> None:

@@ -259,7 +259,7 @@ def test_a_torchvision_of_another_torch_is_named_with_its_remedy(bert: str, monk
     lazy = Lazy("transformers")
     lazy.__spec__ = transformers.__spec__
     monkeypatch.setitem(sys.modules, "transformers", lazy)
-    said = r"operator torchvision::nms does not exist\): pip install .*--no-deps torchvision"
+    said = r"operator torchvision::nms does not exist\): pip install .*--no-deps 'torchvision=="
     for ask in (lambda: load(bert, batch=1), lambda: huggingface.describe(bert.removeprefix("hf:"))):
         with pytest.raises(UsageError, match=said):
             ask()
