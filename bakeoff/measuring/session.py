@@ -9,7 +9,7 @@ from bakeoff import backends, models
 from bakeoff.judging.intervals import special_functions
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.contests import add_floors, measure_contest
+from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
@@ -85,7 +85,7 @@ def measure(
         measurement = measurement_of(launchers, request, store, progress, time_plan, headers, cache)
         for contest in contests:
             measure_contest(measurement, contest, pending(contest, store))
-        add_floors(store)
+        measure_ceilings(measurement, contests)
         store.forget_builds({cell.build_id for cell in cells})
 
 

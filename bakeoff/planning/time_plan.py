@@ -19,7 +19,7 @@ from bakeoff.records.schema import Cell
 USUAL_START_S = 2.0
 USUAL_FINISH_S = 0.5
 USUAL_GROUNDWORK_S = 2.0
-USUAL_CEILINGS_S = 6.0
+USUAL_CEILINGS_S, MAX_CEILINGS_S = 6.0, 60.0
 USUAL_EVALUATE_S = 2.0
 BETWEEN_BURSTS_S = 0.02
 """Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
@@ -30,6 +30,9 @@ USUAL_SHARE_THAT_STAYS = 0.5
 USUAL_FRESH_START_S = 3.0
 """Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
 
+MIN_ROUNDS = 4
+"""Under a budget, cells are built while time is left for so many rounds of each."""
+
 RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
@@ -37,7 +40,7 @@ RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 class Step(StrEnum):
     """What a cell, or its contest, goes through."""
 
-    GROUNDWORK = "groundwork"  # the reference, and the machine's ceilings
+    GROUNDWORK = "groundwork"  # the reference
     BUILD = "build"  # a cell's first process, until it is warm
     START = "start"  # a further process, until it is warm
     ROUNDS = "rounds"  # all bursts of one process
@@ -62,7 +65,8 @@ class TimePlan:
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
         self._load_s = load.turns_s(sampling.processes) if load else 0.0
         self._settings_s = load.once_s if load else 0.0
-        self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
+        self._sampling = sampling
+        self._call_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
         self._seen: dict[tuple[Step, str], list[float]] = {}
 
@@ -124,9 +128,9 @@ class TimePlan:
     def has_budget(self) -> bool:
         return self.budget_ends_s < math.inf
 
-    def is_short(self, now_s: float) -> bool:
-        """Return True where a budget does not leave the contest that was begun last what its steps ahead take."""
-        return now_s + self._left_of(self._contest_id) > self.contest_ends_s
+    def called(self, label: str, seconds: float) -> None:
+        """Learn how long a call of a cell takes, from its warm-up: a burst holds several, however long they take."""
+        self._call_s[label] = seconds
 
     def left_s(self) -> float:
         """Return an estimate of the seconds that all steps ahead will take."""
@@ -160,11 +164,20 @@ class TimePlan:
         """Return when the reference must be evaluated: builds and rounds keep half of the time that is left."""
         return now_s + (self.contest_ends_s - now_s) / 2
 
+    def rounds_end_s(self, labels: Sequence[str]) -> float:
+        """Return when rounds must end so that the metrics of these cells can still be computed, if they are not yet."""
+        ahead = self._ahead[self._contest_id]
+        return self.contest_ends_s - sum(
+            self._estimate(Step.EVALUATE, label) for label in labels if ahead[Step.EVALUATE, label]
+        )
+
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
-        """Return when this cell must be built so that it and the cells `alive` can still take their bursts."""
+        """Return when this cell must be built so that it and the cells `alive` still take some rounds, and their metrics
+        are computed."""
         if not self.has_budget:
             return math.inf
-        return self.contest_ends_s - self.seconds_of(Step.ROUNDS, [*alive, label])
+        share = min(1.0, MIN_ROUNDS / self._sampling.rounds)
+        return self.rounds_end_s([*alive, label]) - share * self.seconds_of(Step.ROUNDS, [*alive, label])
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.
@@ -200,7 +213,9 @@ class TimePlan:
             case Step.START:
                 return USUAL_START_S
             case Step.ROUNDS:
-                return self._rounds_s
+                call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
+                burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
+                return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
             case Step.SETTINGS:
                 return self._settings_s
             case Step.LOAD:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
@@ -94,6 +94,7 @@ def serve(begin: StartController, tell: Tell) -> None:
         while reply is not None:
             time_plan.budget_ends_s = reply.ends_s
             measure_contest(measurement, reply.contest, pending(reply.contest, store))
+            measure_ceilings(measurement, [reply.contest])
             reply = tell(ContestEnded())
 
 

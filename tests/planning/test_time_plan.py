@@ -13,6 +13,8 @@ from bakeoff.backends.inductor import Inductor
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
+    BETWEEN_BURSTS_S,
+    MIN_ROUNDS,
     USUAL_EVALUATE_S,
     Step,
     TimePlan,
@@ -104,14 +106,13 @@ def test_a_budget_is_shared_by_what_contests_will_take() -> None:
     assert plan.contest_ends_s == 100.0
 
 
-def test_a_budget_is_short_that_leaves_a_contest_less_than_it_takes() -> None:
-    endless = expecting("a")
-    endless.begin("a", 0.0)
-    assert not endless.is_short(0.0)
-    plan = expecting("a", "b", budget_ends_s=100.0)
+def test_long_calls_leave_a_build_less_time() -> None:
+    plan = expecting("a", budget_ends_s=60.0)
     plan.begin("a", 0.0)
-    takes_s = plan.left_s() / 2
-    assert not plan.is_short(50.0 - takes_s - 0.1) and plan.is_short(50.0 - takes_s + 0.1)
+    short_s = plan.build_ends_s("onnx", ["eager"])
+    plan.called("eager", 1.0)
+    rounds_s = 2 * MIN_ROUNDS * (SAMPLING.burst_calls * 1.0 + BETWEEN_BURSTS_S)
+    assert short_s > 59.0 and plan.build_ends_s("onnx", ["eager"]) == pytest.approx(60.0 - rounds_s)
 
 
 def test_what_would_not_end_in_time_finds_no_room() -> None:
@@ -198,6 +199,16 @@ def test_a_metric_is_counted_for_the_reference_and_each_build() -> None:
     assert plan.seconds_of(Step.EVALUATE, LABELS) == pytest.approx(90.0), "builds take as long as the reference"
     plan.evaluates_nothing("a")
     assert plan.left_s() == pytest.approx(expecting("a").left_s())
+
+
+def test_builds_and_rounds_leave_a_budget_time_for_the_metrics() -> None:
+    plan = evaluating(100.0)
+    plan.begin("a", 0.0)
+    plan.done("a", Step.EVALUATE, "", 10.0)
+    assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(80.0)
+    assert 79.0 < plan.build_ends_s("onnx", ["eager"]) < 80.0
+    plan.done("a", Step.EVALUATE, "eager", 10.0)
+    assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(90.0)
 
 
 def test_evaluating_the_reference_leaves_half_of_a_budget() -> None:

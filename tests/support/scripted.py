@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from bakeoff import backends
 from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
@@ -519,6 +519,7 @@ def run_contest(
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):
         measure_contest(measurement, contest, pending)
+        measure_ceilings(measurement, [contest])
     return SimpleNamespace(
         records={record.cell.label: record for record in store.records()},
         store=store,

@@ -67,6 +67,9 @@ LOAD_LIMIT_S = 180.0
 TRACE_LIMIT_S = 60.0
 """The trace of a few calls takes no longer than this, or is given up."""
 
+OVERTIME_S = 3.0
+"""What goes on when the time budget of the run is over is ended after so many seconds."""
+
 Steps = Generator[type[Event], Any, None]
 """Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
 
@@ -198,6 +201,12 @@ class CellRun:
         return self._alive().is_warm
 
     @property
+    def call_s(self) -> float:
+        """Return about how long a call takes, by its process's warm-up."""
+        warm_up = self._alive().warm.warm_up
+        return warm_up.seconds / max(1, warm_up.calls)
+
+    @property
     def built_s(self) -> float:
         """Return how long its process took to build and check."""
         return self._alive().built_s
@@ -262,7 +271,7 @@ class CellRun:
             if ahead is not None:
                 ahead.end()
             return None
-        self._live, self._launcher, self._ends_s = ahead.live, launcher, math.inf
+        self._live, self._launcher, self._ends_s = ahead.live, launcher, self._measured_by_s
         self._budget_s -= ahead.live.waited_s
         return ahead
 
@@ -316,6 +325,10 @@ class CellRun:
         assert self._starting is not None, "the cell is being started"
         return self._starting.deadline_s
 
+    @property
+    def _measured_by_s(self) -> float:
+        return self._setup.budget_ends_s + OVERTIME_S
+
     def await_step(self) -> None:
         """Wait until the process has loaded, built, or warmed up."""
         while not self.poll():
@@ -360,7 +373,7 @@ class CellRun:
 
     def _warming_up(self, live: LiveProcess) -> Steps:
         ready = yield Ready
-        self._ends_s = math.inf
+        self._ends_s = self._measured_by_s
         self.peak_memory = ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
@@ -490,7 +503,7 @@ class CellRun:
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,
             with_energy=with_energy and wants_more and may_be_chosen and (known is None or known.energy is None),
-            with_around=may_be_chosen and self._alive().warm.has_around,
+            with_around=has_time and may_be_chosen and self._alive().warm.has_around,
         )
 
     def measure_further(self, wanted: MeasureFurther) -> None:
@@ -544,7 +557,7 @@ class CellRun:
     def _kernels(self, live: LiveProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
         try:
-            event = live.worker.receive(self._now_s() + TRACE_LIMIT_S)
+            event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, self._ends_s))
         except (WorkerEnded, DeadlinePassed):
             return None
         return event.times if isinstance(event, KernelsTraced) else None
@@ -742,15 +755,15 @@ class CellRun:
             raise self._out_of_time(live, limit_s) from None
 
     def _out_of_time(self, live: LiveProcess, limit_s: float) -> CellEnded:
-        if limit_s < self._budget_s:
-            kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
-        elif self._now_s() >= self._ends_s:
+        if self._now_s() >= self._ends_s:
             kind = "time budget"
             text = f"not done when the time that --budget left it was over, in {live.phase}"
+        elif limit_s < self._budget_s:
+            kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         else:
             kind = "time limit"
             text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
-        rounds_count = self.was_measured or kind == "time limit"
+        rounds_count = self.was_measured or kind != "request timed out"
         return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
     def _receive(self, worker: Worker, deadline_s: float) -> Event:

@@ -26,7 +26,7 @@ from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.time_plan import Step
+from bakeoff.planning.time_plan import MIN_ROUNDS, Step
 from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
@@ -43,9 +43,6 @@ SO_FAR_EVERY_S = 2.0
 
 SO_FAR_MAX_SHARE = 0.02
 """Writing it takes no larger share of the time than this."""
-
-MIN_ROUNDS = 4
-"""Cells that have been built get so many rounds, even if that takes longer than the time budget."""
 
 LAST_WARM_UPS_S, LAST_ROUNDS_S = 4.0, 8.0
 """An interrupted run that has measured nothing warms up what is built, and measures it, within so many seconds."""
@@ -319,7 +316,7 @@ class ContestRun:
         done = 0
         begun_s = planned_done_s = self._machine.now_s()
         rules = round_rules(self._run.sampling)
-        while alive and (done < MIN_ROUNDS or self._machine.now_s() < self._time_plan.contest_ends_s):
+        while alive and self._has_time_for_round(done, alive):
             most_further_s = max(start_s, planned_done_s - begun_s)
             seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s, most_further_s)
             takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
@@ -337,6 +334,12 @@ class ContestRun:
         for cell_run in alive:
             self._step_done(Step.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
         return alive
+
+    def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
+        """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
+        now_s = self._machine.now_s()
+        in_share = now_s < self._time_plan.rounds_end_s([each.cell.label for each in alive])
+        return done == 0 or in_share or (done < MIN_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
     def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
         """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
@@ -465,7 +468,7 @@ class ContestRun:
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
-            has_time = begun_s + needed_s <= self._time_plan.contest_ends_s
+            has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([each.cell.label for each in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
                 self._visit(epoch, alive, cell_run, partial(cell_run.measure_further, wanted))

@@ -1,5 +1,6 @@
 """What the cells of one contest have in common."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -38,3 +39,4 @@ class ContestSetup:
     metrics: MetricsSetup | None = None  # None: nothing is evaluated
     load: LoadPlan | None = None
     interleaved: bool = True  # all cells are alive together, and stopped while another one is measured
+    budget_ends_s: float = math.inf  # the run's time budget

@@ -17,8 +17,8 @@ from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_re
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
-from bakeoff.planning.time_plan import USUAL_CEILINGS_S, Step, likely_to_run
-from bakeoff.records.schema import Cell, Memory, Record, Status, Work
+from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, Step, likely_to_run
+from bakeoff.records.schema import Ceilings, Cell, Memory, Record, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
 
@@ -40,12 +40,12 @@ def measure_contest(run: RunContext, contest: Contest, pending: Sequence[Planned
 
 def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
     begun_s = run.machine.now_s()
-    limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
-    needed = (run.launchers.first, run.store, run.progress, limit_s)
     sizes: list[Memory] = []
     eager_calls: dict[str, EagerCall] = {}
     known: Path | None = None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
+        limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
+        needed = (run.launchers.first, run.store, run.progress, limit_s)
         try:
             path, size, eager_call = groundwork.reference(own, *needed, run.build_cache, known)
         except groundwork.NoReference as error:
@@ -58,8 +58,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if not sensible:
         return
     special_functions()  # imported now at the latest, and not between two rounds
-    cells_come_first = run.time_plan.is_short(run.machine.now_s())
-    _measure_ceilings(run, sensible, limit_s, may_measure=not cells_come_first)
+    _take_ceilings(run, [planned.cell for planned in sensible])
     _tell_of_objective_below_floor(run, sensible[0].cell)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
@@ -74,6 +73,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         _metrics(run, contest.id, sensible),
         run.load,
         run.interleaved,
+        run.time_plan.budget_ends_s,
     )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
@@ -92,20 +92,46 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if note := run.launchers.first.branch_note:
         run.store.note(note)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
-    if cells_come_first:
-        _measure_ceilings_last(run, sensible)
 
 
-def _measure_ceilings(run: RunContext, cells: Sequence[PlannedCell], limit_s: float, may_measure: bool) -> None:
-    """Measure what the machine can do for these cells, or only take what an earlier run has kept."""
-    needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
-    for cell in {products_of(planned.cell): planned.cell for planned in cells}.values():
-        groundwork.measure_ceilings(cell, *needed, may_measure)
+def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
+    """Measure what the machine can do for the cells that have numbers, and give them their floors.
+
+    That is not the answer. So it comes after all contests, in the time that a budget has left, and no longer than
+    `MAX_CEILINGS_S`.
+    """
+    records = [
+        record
+        for record in run.store.records([planned.cell.id for contest in contests for planned in contest.cells])
+        if record.latency and run.store.has(record.cell.id) and not record.roofline
+    ]
+    left_s = min(MAX_CEILINGS_S, run.time_plan.budget_ends_s - run.machine.now_s())
+    has_time = left_s >= USUAL_CEILINGS_S
+    were_known = {record.cell.contest_id for record in records if _ceilings_of(run, record.cell)}
+    _take_ceilings(run, [record.cell for record in records], left_s, may_measure=has_time)
+    for record in records:
+        run.store.save(with_roofline(record, run.store, "" if has_time else NO_TIME_FOR_CEILINGS))
+    for cell in {record.cell.contest_id: record.cell for record in records}.values():
+        if cell.contest_id not in were_known:
+            _tell_of_objective_below_floor(run, cell)
+
+
+def _ceilings_of(run: RunContext, cell: Cell) -> Ceilings | None:
+    return run.store.ceilings(cell.device, products_of(cell))
+
+
+def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, may_measure: bool = False) -> None:
+    """Take what an earlier run has kept of the machine's ceilings, or measure them for all of these cells."""
+    ends_s = run.machine.now_s() + left_s
+    for cell in {(each.device, products_of(each)): each for each in cells}.values():
+        limit_s = ends_s - run.machine.now_s()
+        needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
+        groundwork.measure_ceilings(cell, *needed, may_measure and limit_s > 0)
 
 
 def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
     """Say at once that no build can be expected to hold the objective under load, as a call alone takes longer."""
-    work, ceilings = run.store.facts(cell.reference_id, Work), run.store.ceilings(cell.device, products_of(cell))
+    work, ceilings = run.store.facts(cell.reference_id, Work), _ceilings_of(run, cell)
     objective = run.load.objective if run.load else None
     if not (work and ceilings and objective):
         return
@@ -115,18 +141,6 @@ def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
         told = f"{asked} is below the floor of a call, {floor_ms:.3g} ms: hardly any build can hold it"
         run.progress.note(told)
         run.store.note(f"{cell.contest_id}: {told}")
-
-
-def _measure_ceilings_last(run: RunContext, cells: Sequence[PlannedCell]) -> None:
-    """Measure ceilings that are missing in the time that the cells have left of a budget, or say that none is left."""
-    if all(run.store.ceilings(planned.cell.device, products_of(planned.cell)) for planned in cells):
-        return
-    left_s = run.time_plan.contest_ends_s - run.machine.now_s()
-    _measure_ceilings(run, cells, left_s, may_measure=left_s >= USUAL_CEILINGS_S)
-    for record in run.store.records([planned.cell.id for planned in cells]):
-        if record.latency:
-            why = NO_TIME_FOR_CEILINGS if left_s < USUAL_CEILINGS_S else ""
-            run.store.save(with_roofline(record, run.store, why))
 
 
 def add_floors(store: Store) -> None:

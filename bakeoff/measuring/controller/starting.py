@@ -405,6 +405,7 @@ class GroupStart:
 
     def _note_start(self, cell_run: CellRun, seconds: float) -> None:
         step = Step.START if cell_run.has_started_warm else Step.BUILD
+        self._run.time_plan.called(cell_run.cell.label, cell_run.call_s)
         self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
         if self._epoch.number == 0 or not cell_run.has_started_warm:
             self._run.progress.built(cell_run.cell, seconds, bool(cell_run.cached_at))
