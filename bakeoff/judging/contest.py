@@ -8,6 +8,7 @@ from functools import cached_property
 from bakeoff.judging.certainty import Certainty, Effect, certainty_of
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
+from bakeoff.judging.decision import CLOSE_MARGIN
 from bakeoff.judging.doubts import Doubt, RequirementMissed, Stop
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
@@ -155,6 +156,7 @@ class ContestJudgement:
     end_to_end: EndToEnd | None = None  # what whole requests take, if they are more than the model
     starts: StartsJudgement | None = None  # what it takes to start its cells, if that was asked for
     generation: Generation | None = None  # of decode steps: what a whole generation takes
+    tied_within: float | None = None  # the first place is shared by cells that are this close, and may not be equal
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
     is_so_far: bool = False  # its run was interrupted: the answer is that of what was measured until then
 
@@ -294,6 +296,7 @@ def judge_contest(
         tolerance=ranking.tolerance,
         load=load,
         starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
+        tied_within=CLOSE_MARGIN if ranking.is_tie_close else None,
         run_id=run_id,
         is_so_far=is_so_far,
     )

@@ -4,9 +4,11 @@ The thresholds come from simulations of the whole procedure, which looks after e
 with the table in docs/method.md).
 """
 
+import math
 from enum import StrEnum
 
 from bakeoff.judging.estimate import interval_at
+from bakeoff.judging.intervals import around, student_quantile
 from bakeoff.records.schema import Interval, Ratio
 
 TIE_MARGIN = 0.02
@@ -27,6 +29,12 @@ NARROW_WIDTH = 0.01
 
 FEWEST_PROCESSES = 3
 """An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
+
+CLOSE_MARGIN = 0.05
+"""After `ENOUGH_PROCESSES`, two cells tie if the 95 % interval includes 1 and is within this. Which of them is a little
+faster would take longer to find out than it is worth."""
+
+ENOUGH_PROCESSES = 3 * FEWEST_PROCESSES
 
 MAX_PROCESSES = 20
 """At most so many processes are started while the spread between them leaves the verdict undecided."""
@@ -82,8 +90,8 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
         return Relation.UNDECIDED
     if not ratio.paired:
         return Relation.TIE if _is_within(ratio.ci95, MARGIN_UNPAIRED) else Relation.UNDECIDED
-    is_close = max(ratio.value, 1 / ratio.value) < 1 + TIE_MARGIN
-    return Relation.TIE if is_close or ratio.ci95.low <= 1 <= ratio.ci95.high else Relation.UNDECIDED
+    is_small = max(ratio.value, 1 / ratio.value) < 1 + TIE_MARGIN
+    return Relation.TIE if is_small or ratio.ci95.low <= 1 <= ratio.ci95.high else Relation.UNDECIDED
 
 
 def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
@@ -96,7 +104,29 @@ def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
     call = relation(ratio, looks_once)
     if call is not Relation.TIE:
         return call is not Relation.UNDECIDED
-    return not ratio.paired or _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
+    return _is_tie_for_good(ratio) or _is_close_enough(ratio)
+
+
+def is_only_close(ratio: Ratio) -> bool:
+    """Return True for a tie that ended because both are within `CLOSE_MARGIN`, and that more processes might break."""
+    return relation(ratio) is Relation.TIE and _is_close_enough(ratio) and not _is_tie_for_good(ratio)
+
+
+def may_be_decided(ratio: Ratio) -> bool:
+    """Return False where `ENOUGH_PROCESSES` show that not even `MAX_PROCESSES` are likely to decide.
+
+    More processes narrow the interval, and rarely move its middle by more than one standard error.
+    """
+    if ratio.ci95 is None or not ENOUGH_PROCESSES <= ratio.processes < MAX_PROCESSES:
+        return True
+    half = math.log(ratio.ci95.high / ratio.ci95.low) / 2
+    error = half / student_quantile(0.95, ratio.processes - 1)
+    expected = error * math.sqrt(ratio.processes / MAX_PROCESSES) * student_quantile(0.95, MAX_PROCESSES - 1)
+    middles = (ratio.value * math.exp(moved) for moved in (-error, 0.0, error))
+    return any(
+        is_decided(Ratio(value=middle, ci95=around(middle, expected), paired=ratio.paired, processes=MAX_PROCESSES))
+        for middle in middles
+    )
 
 
 def is_apart(ratio: Ratio, looks_once: bool = False) -> bool:
@@ -127,6 +157,18 @@ def _is_faster(ratio: Ratio, narrow: float) -> bool:
 def is_over_processes(ratio: Ratio) -> bool:
     """Return True if the interval contains the differences between equal processes, and the cells shared rounds."""
     return ratio.paired and ratio.processes >= FEWEST_PROCESSES
+
+
+def _is_tie_for_good(ratio: Ratio) -> bool:
+    if not ratio.paired or ratio.ci95 is None:
+        return ratio.ci95 is not None
+    return _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
+
+
+def _is_close_enough(ratio: Ratio) -> bool:
+    if ratio.ci95 is None or not is_over_processes(ratio) or ratio.processes < ENOUGH_PROCESSES:
+        return False
+    return ratio.ci95.low <= 1 <= ratio.ci95.high and _is_within(ratio.ci95, CLOSE_MARGIN)
 
 
 def _inverse(ratio: Ratio) -> Ratio:

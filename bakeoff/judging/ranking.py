@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
+from bakeoff.judging.decision import Relation, is_apart, is_decided, is_only_close, may_be_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
@@ -53,10 +53,12 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     """Return the pairs of labels for which further processes could still change the verdict.
 
     A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
-    faster, or when they tie for good. With fewer than three processes no pair is decided, unless one is surely beaten.
+    faster, or when they tie. With fewer than three processes no pair is decided, unless one is surely beaten. A pair
+    that further processes are not likely to decide stays undecided, and is left out.
     """
     ranking = Ranking(records, requirements)
-    return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
+    worth_it = [other for other, lead in ranking.undecided() if may_be_decided(lead)]
+    return [(ranking.ranked[0].cell.label, other.cell.label) for other in worth_it]
 
 
 def may_win(records: Sequence[Record], requirements: Requirements | None = None) -> list[str]:
@@ -203,6 +205,11 @@ class Ranking:
             for other, lead in self.leads()
             if not is_decided(lead) and (other.cell.label in first or other.cell.label not in self.beaten_in_rounds)
         ]
+
+    @property
+    def is_tie_close(self) -> bool:
+        """Return True if cells share the first place because they are close, and not because none is faster."""
+        return any(is_only_close(self.ratio(self.ranked[0], other)) for other in self.sharing_first_place()[1:])
 
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
         """Return the undecided leads that leave the verdict open. A lead that is called by a margin does not."""

@@ -172,8 +172,7 @@ class TimePlan:
         )
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
-        """Return when this cell must be built so that it and the cells `alive` still take some rounds, and their metrics
-        are computed."""
+        """Return when this cell must be built: it and the cells `alive` still take some rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
         share = min(1.0, MIN_ROUNDS / self._sampling.rounds)

@@ -4,7 +4,7 @@ A terminal shows it last, where the reader looks. Nothing here is escaped.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty, Effect
@@ -15,7 +15,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import AcceptedByMetric
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, with_option
+from bakeoff.records.text import again, first, listed, one_line, values_of, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 
 AGAIN = "all of it again"
@@ -139,9 +139,11 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         if has_kept_models
         and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
-        "the same with more processes, to decide it": _with_more_processes(as_before, undecided)
-        if undecided and judgement.report.complete
-        else [],
+        "more processes, to decide it": [
+            command
+            for contest in undecided
+            if judgement.report.complete and (command := _to_decide(contest, judgement.report.request))
+        ],
         "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
         if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
         else [],
@@ -150,21 +152,22 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}
 
 
-def _with_more_processes(lines: Sequence[str], undecided: Sequence[ContestJudgement]) -> list[str]:
-    """Return these commands with twice the processes, of the undecided models alone where the commands name them."""
-    processes = 2 * max(len(cell.record.processes) for contest in undecided for cell in contest.cells)
-    models = {contest.cell.model for contest in undecided}
-    lines = [line for line in lines if not line.startswith(IN_PYTHON)]
-    for option in ("--model", "--models"):
-        named = [values_of(line, option) for line in lines]
-        if models <= {model for each in named for model in each}:
-            kept = [[model for model in each if model in models] for each in named]
-            lines = [
-                with_option(line, option, ",".join(some)) if some != each else line
-                for line, some, each in zip(lines, kept, named, strict=True)
-                if some
-            ]
-    return [with_option(line, "--processes", str(processes)) for line in lines]
+def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
+    """Return the command for the candidates of a contest alone, in twice the processes. A live model has none."""
+    cells = [cell for label in headline_of(contest).candidates if (cell := contest.cell_of(label))]
+    if contest.cell.is_live:
+        return ""
+    command = cells[0].record.command
+    precisions = (each for cell in cells for each in values_of(cell.record.command, "--precision"))
+    changes = {
+        "--backends": ",".join(dict.fromkeys(cell.cell.configuration for cell in cells)),
+        "--precision": ",".join(dict.fromkeys(precisions)),
+        "--require": str(request.get("require", "")),
+        "--processes": str(2 * max(len(cell.record.processes) for cell in cells)),
+    }
+    for option, value in changes.items():
+        command = with_option(command, option, value)
+    return command
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:

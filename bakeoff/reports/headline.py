@@ -102,7 +102,8 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
         case Certainty.OPEN:
             return f"undecided{_but(contest, asked)}"
         case Certainty.TIE:
-            return f"tie{_but(contest, asked)}"
+            is_close = asked.question is Question.LATENCY and contest.tied_within
+            return f"{f'within {number_format.percent(is_close)} %' if is_close else 'tie'}{_but(contest, asked)}"
         case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
             return f"sure winner ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
         case Certainty.SURE:

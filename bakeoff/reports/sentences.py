@@ -104,7 +104,8 @@ def _of_single_calls(contest: ContestJudgement) -> str:
     medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
     between = f"{listed(first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
     of_best = f"; {best.label} is {ratios.removeprefix(', ')}" if ratios else ""
-    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{of_best}"
+    close = f" within {number_format.percent(contest.tied_within)} %" if contest.tied_within else ""
+    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else f'tie{close}'} between {between}{of_best}"
 
 
 def ending(cell: CellJudgement) -> str:

@@ -13,6 +13,7 @@ from bakeoff.judging.decision import (
     MAX_PROCESSES,
     Relation,
     is_decided,
+    may_be_decided,
     relation,
 )
 from bakeoff.judging.estimate import ratio_over_processes
@@ -71,7 +72,10 @@ def test_a_call_has_an_interval_without_one_and_a_difference_of_two_percent(foun
         (ratio(1.05, 1.04, 1.06), Relation.FASTER, True),
         (ratio(1.019, 1.014, 1.023), Relation.TIE, True),  # under 2 %, and narrow
         (ratio(1.000, 0.985, 1.015), Relation.TIE, True),
-        (ratio(1.010, 0.980, 1.040), Relation.TIE, False),  # includes 1, but more processes might tell
+        (ratio(1.010, 0.980, 1.040, processes=8), Relation.TIE, False),  # includes 1, but more processes might tell
+        (ratio(1.010, 0.980, 1.040, processes=9), Relation.TIE, True),  # close, and after nine that is an answer
+        (ratio(1.010, 0.970, 1.051, processes=9), Relation.TIE, False),
+        (ratio(1.030, 1.011, 1.049, processes=9), Relation.UNDECIDED, False),  # one of them may be called faster
         (ratio(1.050, 1.010, 1.090), Relation.UNDECIDED, False),  # not at 99.9 %
         (ratio(1.050, 1.040, 1.060, processes=3), Relation.UNDECIDED, False),
         (ratio(1.050, 1.049, 1.051, processes=3), Relation.UNDECIDED, False),  # narrow, but of three processes only
@@ -108,6 +112,20 @@ def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes
     assert relation(ratio(1.1, 1.05, 1.15, paired=False)) is Relation.TIE
     assert is_decided(ratio(1.10, 1.05, 1.15, paired=False))  # no number of processes would get it over the margin
     assert not is_decided(ratio(1.20, 1.05, 1.35, paired=False))
+
+
+@pytest.mark.parametrize(
+    ("found", "may"),
+    [
+        (ratio(1.03, 0.86, 1.233, processes=8), True),
+        (ratio(1.03, 0.86, 1.233, processes=9), False),
+        (ratio(1.00, 0.95, 1.053, processes=9), True),  # within 5 % after twenty
+        (ratio(1.10, 0.85, 1.424, processes=9), False),
+        (ratio(1.20, 1.00, 1.44, processes=9), True),
+    ],
+)
+def test_nine_processes_tell_whether_twenty_may_decide(found: Ratio, may: bool) -> None:
+    assert not is_decided(found) and may_be_decided(found) is may
 
 
 def test_without_an_interval_nothing_is_known() -> None:

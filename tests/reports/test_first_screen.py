@@ -59,7 +59,7 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     whole = first_screen(judged(undecided, command=command), "run")
     assert "could change the winner" in whole.whether_to_ship
     assert whole.commands == {
-        "the same with more processes, to decide it": ["bakeoff --model conv --processes 4"],
+        "more processes, to decide it": ["python runner.py --model conv --backends eager,onnx --processes 4"],
         "all of it again": ["bakeoff --model conv"],  # neither into the folder of this run nor over its files
     }
 
@@ -106,35 +106,33 @@ def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_
     }.items():
         commands = first_screen(judge(judged_anew(made, require=require)), "run").commands
         assert commands["all of it again"] == [told]
-        assert commands["the same with more processes, to decide it"] == [f"{told} --processes 4"]
+        required = told.removeprefix("bakeoff --model conv")
+        decided = f"python runner.py --model conv --backends eager,onnx{required} --processes 4"
+        assert commands["more processes, to decide it"] == [decided]
     called = made.model_copy(update={"command": "bakeoff.compare(net, precision='fp32,bf16')"})
     screen = first_screen(judge(judged_anew(called, require="build_s<9")), "run")
-    assert list(screen.commands.values()) == [["bakeoff.compare(net, precision='fp32,bf16')"]]
+    assert screen.commands["all of it again"] == ["bakeoff.compare(net, precision='fp32,bf16')"]
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        ("bakeoff --model mlp,conv --seed 1", ["bakeoff --seed 1 --model conv --processes 4"]),
-        ("bakeoff --models=mlp,conv", ["bakeoff --models conv --processes 4"]),
-        ("bakeoff --model conv\nbakeoff --model mlp", ["bakeoff --model conv --processes 4"]),
-        ("bakeoff --preset small", ["bakeoff --preset small --processes 4"]),
-        ("bakeoff --model zoo,mlp", ["bakeoff --model zoo,mlp --processes 4"]),
-    ],
-)
-def test_more_processes_are_for_the_models_that_are_undecided(command: str, told: list[str]) -> None:
-    undecided = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+def test_more_processes_are_for_what_is_undecided_and_no_other_cell_or_contest() -> None:
+    """Neither the beaten cell nor the contest that is decided is measured again, whatever the run's command named."""
+    equals = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
+    undecided = [*equals, ok(cell("inductor"), steady([9.0, 9.0]))]
     clear = [ok(cell("onnx", model="mlp"), steady([1.0] * 8)), ok(cell("eager", model="mlp"), steady([2.0] * 8))]
-    commands = first_screen(judged([*undecided, *clear], command=command), "run").commands
-    assert commands["the same with more processes, to decide it"] == told
+    commands = first_screen(judged([*undecided, *clear], command="bakeoff --preset small"), "run").commands
+    assert commands["more processes, to decide it"] == [
+        "python runner.py --model conv --backends eager,onnx --processes 4"
+    ]
+    live = [each.model_copy(update={"cell": each.cell.model_copy(update={"model": "live:net"})}) for each in equals]
+    assert "more processes, to decide it" not in first_screen(judged(live), "run").commands
 
 
 def test_a_run_under_load_that_decides_nothing_gets_more_processes() -> None:
     rates = {"onnx": [350, 420, 390], "openvino": [420, 350, 400]}
     undecided = [carrying(label, values, 1.0) for label, values in rates.items()]
     screen = first_screen(judged(undecided, command="bakeoff --load server", request={"load": "server"}), "run")
-    (command,) = screen.commands["the same with more processes, to decide it"]
-    assert command.startswith("bakeoff --load server --processes ")
+    (command,) = screen.commands["more processes, to decide it"]
+    assert command.startswith("python runner.py --model conv --backends o") and " --processes " in command
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ import pytest
 from rich.console import Console
 
 from bakeoff.judging.certainty import Effect
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.judging.ranking import undecided
 from bakeoff.records.schema import Interval, Ratio, Status
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences, terminal
 from bakeoff.reports.first_screen import first_screen
@@ -189,3 +192,24 @@ def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends
     assert any("onnx" in row and "0.9 (0)" in row for row in rows) and any(
         "eager" in row and "2.000" in row for row in rows
     )
+
+
+CLOSE_MS = [1.06, 0.97, 1.05, 0.96, 1.05, 0.98, 1.04, 0.97, 1.05]
+
+
+@pytest.mark.parametrize(("processes", "told"), [(8, "undecided"), (9, "within 5 %")])
+def test_after_nine_processes_it_is_an_answer_that_two_are_close(processes: int, told: str) -> None:
+    records = [ok(cell("onnx"), steady([1.0] * processes)), ok(cell("openvino"), steady(CLOSE_MS[:processes]))]
+    contest = judge_contest(records)
+    assert headline.line(contest) == f"onnx or openvino, 1.000 ms, {told}"
+    assert bool(undecided(records)) is (told == "undecided")
+    assert ("tie within 5 % between onnx and openvino" in sentences.paragraph(contest).lower()) is (processes == 9)
+
+
+def test_a_contest_that_twenty_processes_would_not_decide_ends_undecided_after_nine() -> None:
+    noisy = [1.3, 0.8, 1.2, 0.85, 1.35, 0.9, 1.25, 0.8, 1.2]
+    records = [ok(cell("onnx"), steady([1.0] * 9)), ok(cell("openvino"), steady(noisy))]
+    fewer = [each.model_copy(update={"bursts": each.bursts[:-6]}) for each in records]
+    assert undecided(fewer) and not undecided(records)
+    contest = judge_contest(records)
+    assert headline.how_sure(contest, of_single_calls(contest)) == "undecided"
