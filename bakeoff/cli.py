@@ -17,20 +17,13 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
 from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 from bakeoff import __version__, models
-from bakeoff.commands import bisection, env_and_cache, listing
-from bakeoff.commands import run as runs
-from bakeoff.judging import compare as comparing
-from bakeoff.judging.judgement import judge, judged_anew
-from bakeoff.judging.stored_report import report_at
+from bakeoff.commands import env_and_cache
 from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.planning import config
-from bakeoff.records.errors import BakeoffError, UsageError, os_reason, unknown
-from bakeoff.records.store import Store
-from bakeoff.reports import command_answers, writer
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, os_reason, unknown
 from bakeoff.reports.console import (
     AsJson,
     console_for,
@@ -41,13 +34,12 @@ from bakeoff.reports.console import (
     search_progress,
     stderr,
     stdout,
+    steps,
     tell,
     write,
     write_for_ci,
     written_to_the_end,
 )
-from bakeoff.reports.joined import join
-from bakeoff.reports.json_answer import answer_of
 
 if TYPE_CHECKING:
     from bakeoff.api.pipelines import PipelineResult
@@ -108,6 +100,8 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
+        from bakeoff.commands import listing
+
         say(listing.version(__version__))
         raise typer.Exit
 
@@ -156,10 +150,13 @@ def run(
             "--dry-run knows no --parts: their calls are recorded first, and with `bakeoff inspect` listed"
         )
     if parts:
+        from bakeoff.commands import run as runs
+        from bakeoff.judging.judgement import judge
+
         result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
         statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
-        status = max(statuses, default=0) if result.complete else runs.INTERRUPTED
+        status = max(statuses, default=0) if result.complete else INTERRUPTED
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
@@ -172,6 +169,8 @@ def run(
         for line in planned.lines():
             say(line)
         return 0
+    from bakeoff.commands import run as runs
+
     with measured_to_the_end():
         with runs.progress_of(request, options.quiet, as_json) as progress:
             report, store = runs.run(request, options.out, context.obj, progress, context.meta[BEGUN_S])
@@ -223,6 +222,10 @@ def resume(
     summary: Summary = None,
 ) -> int:
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
+    from bakeoff.commands import bisection
+    from bakeoff.commands import run as runs
+    from bakeoff.records.store import Store
+
     if bisection.is_in(folder):
         return bisection.take_steps(folder, quiet, as_json)
     with measured_to_the_end():
@@ -250,6 +253,12 @@ def report(
     as_json: AsJson = False,
 ) -> int:
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
+    from bakeoff.judging.judgement import judged_anew
+    from bakeoff.judging.stored_report import report_at
+    from bakeoff.reports import writer
+    from bakeoff.reports.joined import join
+    from bakeoff.reports.json_answer import answer_of
+
     if as_json and (figures or out or len(paths) > 1):
         raise UsageError("--json is of one report: give one path, without --figures and --out")
     if figures:
@@ -283,14 +292,17 @@ def compare(
     fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
     out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
-    fail_on: Annotated[str, typer.Option(help=f"What ends in exit status 4: {','.join(comparing.FAIL_ON)}")] = (
-        "slower,broken,worse"
-    ),
+    fail_on: Annotated[
+        str, typer.Option(help="What ends in exit status 4: slower, broken, worse, cannot-tell, a status")
+    ] = ("slower,broken,worse"),
     junit: JUnit = None,
     summary: Summary = None,
     as_json: AsJson = False,
 ) -> int:
     """What became faster, slower, worse or broken between two runs; exit status 4 on a regression (docs/gate.md)."""
+    from bakeoff.judging import compare as comparing
+    from bakeoff.judging.stored_report import report_at
+    from bakeoff.reports import command_answers
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
     from bakeoff.reports.comparison import to_markdown
@@ -317,6 +329,7 @@ def history(
     as_json: AsJson = False,
 ) -> int:
     """The medians of many reports, from run to run."""
+    from bakeoff.reports import command_answers
     from bakeoff.reports import history as histories
 
     history_of_runs, page = histories.write(folder, out)
@@ -336,7 +349,9 @@ def publish(
     as_json: AsJson = False,
 ) -> int:
     """Write a static site of many runs: an index to search, each report, and latencies from run to run."""
-    from bakeoff.reports import site
+    from bakeoff.judging.judgement import judge
+    from bakeoff.judging.stored_report import report_at
+    from bakeoff.reports import command_answers, site
 
     written = site.write([judge(report_at(path)) for path in paths], out, card)
     index, files, removed = out / site.INDEX, list(map(str, written.files)), list(map(str, written.removed))
@@ -361,6 +376,8 @@ def compare_machines(
 ) -> int:
     """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
     from bakeoff.judging import machines
+    from bakeoff.judging.stored_report import report_at
+    from bakeoff.reports import command_answers
     from bakeoff.reports.machines import to_markdown
 
     names = machines.names_of(paths)
@@ -394,6 +411,8 @@ def find_slow_version(
 
     Exit status 1 if no version is named.
     """
+    from bakeoff.commands import bisection
+
     if "backends" in typed:
         raise UsageError("a bisection follows one backend: write --backend")
     request = config.Options(typed | {"backends": (backend,)}).to_request()
@@ -433,6 +452,9 @@ def list_known(
     as_json: AsJson = False,
 ) -> int:
     """Backends with their modes and what they lack, and models with their dimensions."""
+    from bakeoff.commands import listing
+    from bakeoff.commands import run as runs
+
     available = runs.availability(config.split(devices)) if devices else {}
     listed = listing.answer(available)
     if as_json:
@@ -458,12 +480,9 @@ def examine_machine(
     from bakeoff.doctor import examine
     from bakeoff.doctor.terminal import print_diagnosis
 
-    with stderr.status("") as status:
-        diagnosis = examine.examine(
-            config.split(backends) if backends else (),
-            config.split(devices) if devices else (),
-            lambda text: status.update(Text(text)),
-        )
+    asked = (config.split(names) if names else () for names in (backends, devices))
+    with steps() as tell_step:
+        diagnosis = examine.examine(*asked, tell_step)
     if as_json:
         return print_json(diagnosis, diagnosis.exit_status)
     print_diagnosis(diagnosis, stdout)
@@ -478,7 +497,10 @@ def reproduce_cell(
     as_json: AsJson = False,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
+    from bakeoff.judging.stored_report import report_at
     from bakeoff.measuring.same_model import require_same_model
+    from bakeoff.records.store import Store
+    from bakeoff.reports import command_answers
     from bakeoff.shipping import reproduce, script_parts
 
     report, folder = report_at(path), path if path.is_dir() else path.parent
@@ -517,6 +539,7 @@ def export_artifact(
     as_json: AsJson = False,
 ) -> int:
     """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""
+    from bakeoff.reports import command_answers
     from bakeoff.shipping import export
 
     if format not in list(export.Format):
@@ -560,8 +583,8 @@ def measure_starts(
     from bakeoff.shipping.starts import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
-    with stderr.status("") as status:
-        measured = measure_run(run, labels or (), starts, cold, lambda text: status.update(Text(text)))
+    with steps() as tell_step:
+        measured = measure_run(run, labels or (), starts, cold, tell_step)
     judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
@@ -616,11 +639,12 @@ def explain_run(
     from bakeoff.commands.suggestions import try_suggestions
     from bakeoff.explaining.profiles import profile_run
     from bakeoff.judging.explanation import explain
+    from bakeoff.reports import command_answers
     from bakeoff.reports import explanation as shown
     from bakeoff.reports.page import explanation_to_page
 
-    with stderr.status("") as status:
-        cells = profile_run(run, label, against, lambda text: status.update(Text(text)))
+    with steps() as tell_step:
+        cells = profile_run(run, label, against, tell_step)
     profiles = [cell.profile for cell in cells]
     explanation = explain(cells, depth)
     text = shown.to_markdown(explanation, cells)
@@ -704,7 +728,7 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
     except BakeoffError as error:
         return _complain(str(error), USAGE_ERROR if isinstance(error, UsageError) else 1, as_json)
     except (KeyboardInterrupt, typer.Abort) as interruption:
-        return _complain(": ".join(["interrupted", *map(str, interruption.args)]), runs.INTERRUPTED, as_json)
+        return _complain(": ".join(["interrupted", *map(str, interruption.args)]), INTERRUPTED, as_json)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
         return _complain(f"{file}{os_reason(error)}; {_what_is_kept(error)}", 1, as_json)
@@ -722,6 +746,8 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
 
 def _what_is_kept(error: OSError) -> str:
     """Say what to do after the system has refused something. The file of the error tells which run it was."""
+    from bakeoff.records.store import Store
+
     around = Path(str(error.filename or "")).parents
     folder = shlex.quote(next((str(each) for each in around if Store.is_run(each)), "RUN"))
     first = "make room first; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -736,7 +762,11 @@ def _complain(text: str, exit_status: int, as_json: bool) -> int:
     error = " ".join(text.splitlines())
     with signals_ignored():
         say(f"error: {error}", stderr)
-        return print_json(command_answers.ErrorAnswer(error=error), exit_status) if as_json else exit_status
+        if as_json:
+            from bakeoff.reports.command_answers import ErrorAnswer
+
+            print_json(ErrorAnswer(error=error), exit_status)
+    return exit_status
 
 
 if __name__ == "__main__":

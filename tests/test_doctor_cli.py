@@ -36,7 +36,8 @@ def call(*arguments: str) -> int:
 def test_a_table_for_people(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     assert examined == [((), ())]
-    said = capsys.readouterr().out
+    said, steps = capsys.readouterr()
+    assert steps == "trying onnx on cpu\n", "also into a pipe"
     assert "FAIL" in said and "died of signal 11" in said
     assert said.splitlines()[-1] == "0 passed, 1 failed, 0 absent"
 

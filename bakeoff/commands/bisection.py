@@ -23,7 +23,7 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.errors import BakeoffError, UsageError, first_line
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Frozen, Report
 from bakeoff.records.store import Store
 from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
@@ -89,7 +89,7 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
     status = 0 if bisected.first_slow else 1
     if bisected.next_version is not None:
         say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)
-        status = runs.INTERRUPTED
+        status = INTERRUPTED
     return print_json(of_bisection(bisected, folder), status) if as_json else status
 
 

@@ -1,16 +1,20 @@
 """The commands below `bakeoff env` and `bakeoff cache`, and what they print. docs/json.md lists every key."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bakeoff.commands import environments
-from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Frozen
 from bakeoff.records.text import counted, spell_minutes
 from bakeoff.reports.console import AsJson, print_json, say
+
+if TYPE_CHECKING:
+    from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
 
 
 class EnvironmentAnswer(Frozen):
@@ -79,6 +83,8 @@ def _megabytes(size_bytes: int) -> str:
 
 def _usable_cache() -> BuildCache:
     """Return the cache. Raises UsageError if nothing can be kept in its folder."""
+    from bakeoff.measuring.controller.build_cache import BuildCache
+
     cache = BuildCache()
     if why := cache.why_unusable():
         raise UsageError(f"no build is kept: {why}. Set BAKEOFF_CACHE_DIR to a folder that can be written")

@@ -32,7 +32,7 @@ from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
@@ -41,8 +41,6 @@ from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.terminal import LiveTable
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
-
-INTERRUPTED = 130
 
 
 def run(

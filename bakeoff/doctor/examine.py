@@ -56,8 +56,7 @@ def examine(
         if not devices_asked and probed.cuda_devices:
             contests = _plan(backends_asked, ("cpu", "cuda"))
         planned = [cell for contest in contests for cell in contest.cells]
-        say("importing libraries")
-        machine = facts.gather({each.cell.backend for each in planned}, probed, launchers.first)
+        machine = facts.gather({each.cell.backend for each in planned}, probed, launchers.first, say)
         findings = traps.find_all(machine)
         store = Store.create(launchers.first.temporary / "doctor", Request(), [], "bakeoff doctor")
         trials = [
@@ -187,7 +186,8 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")
-        trials.append(_try(planned, setup, launcher))
+        trials.append(trial := _try(planned, setup, launcher))
+        say(f"{trial.outcome.upper()} {trial.label} on {device}, after {trial.seconds:.1f} s")
     return trials
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,16 +36,26 @@ NVIDIA, DISPLAY = "0x10de", "0x03"
 """PCI's numbers for the vendor and for the class of VGA and 3D controllers."""
 
 
-def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) -> Facts:
-    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker."""
+def gather(
+    names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher, say: Callable[[str], None] = lambda _: None
+) -> Facts:
+    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker.
+
+    Each import is told to `say`.
+    """
     asked = set(names)
+
+    def imported(library: Library) -> Library:
+        say(f"importing {library.name}")
+        return tried(library, launcher)
+
     return Facts(
         python=platform.python_version(),
         libraries={
-            name: tried(library, launcher) if asked.intersection(library.backends) else library
+            name: imported(library) if asked.intersection(library.backends) else library
             for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
         }
-        | {"torchvision": tried(Library(name="torchvision", version=installed("torchvision")), launcher)},
+        | {"torchvision": imported(Library(name="torchvision", version=installed("torchvision")))},
         torch=torch_facts.torch,
         torch_cuda=torch_facts.cuda,
         cuda_devices=torch_facts.cuda_devices,

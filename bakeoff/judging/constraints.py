@@ -6,15 +6,16 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from bakeoff.judging.doubts import RequirementMissed, RequirementOpen
-from bakeoff.judging.intervals import calls_needed, median_interval
-from bakeoff.judging.metrics import Margin, change_margin, value_margin
 from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
 from bakeoff.records.starts import StartedCell
+
+if TYPE_CHECKING:
+    from bakeoff.judging.metrics import Margin
 
 T = TypeVar("T")
 
@@ -114,6 +115,8 @@ class Requirements:
     @property
     def calls(self) -> int:
         """Return how many calls of a cell are needed to judge it by the required percentiles."""
+        from bakeoff.judging.intervals import calls_needed  # it imports numpy, which usage errors need not wait for
+
         quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
         return calls_needed(max(quantiles)) if quantiles else 0
 
@@ -144,6 +147,8 @@ class Requirement:
 
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
+        from bakeoff.judging.metrics import change_margin, value_margin
+
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
 
     def is_surely_met(self, record: Record) -> bool:
@@ -230,6 +235,8 @@ def _spread_of_energy(record: Record) -> Spread | None:
 
 
 def _spread_of_start(record: Record) -> Spread | None:
+    from bakeoff.judging.intervals import median_interval
+
     starts_s = [start.start_s for cell in record.starts[:1] for start in cell.starts]
     interval = median_interval(starts_s)
     return Spread(interval, len(starts_s)) if interval else None

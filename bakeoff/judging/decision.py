@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from bakeoff.judging.estimate import interval_at
 from bakeoff.judging.intervals import around, student_quantile
-from bakeoff.records.schema import Interval, Ratio
+from bakeoff.records.schema import MAX_PROCESSES, Interval, Ratio
 
 TIE_MARGIN = 0.02
 """A smaller difference is a tie, however narrow its interval is."""
@@ -35,9 +35,6 @@ CLOSE_MARGIN = 0.05
 faster would take longer to find out than it is worth."""
 
 ENOUGH_PROCESSES = 3 * FEWEST_PROCESSES
-
-MAX_PROCESSES = 20
-"""At most so many processes are started while the spread between them leaves the verdict undecided."""
 
 NARROW_LEAD = 0.25
 """A larger lead is more than chance gives to three processes of each cell. With 10 %, two of 13 contests between equals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bakeoff.judging.decision import MAX_PROCESSES
+from bakeoff.records.schema import MAX_PROCESSES
 
 MIN_PROCESSES = 3
 """Default number of processes of each cell: no interval over fewer can be trusted."""

@@ -11,6 +11,9 @@ import difflib
 import errno
 from collections.abc import Iterable, Iterator
 
+INTERRUPTED = 130
+"""The exit status of a command that was interrupted."""
+
 FILES_LACK = (errno.EMFILE, errno.ENFILE)
 """The errors of a process, or of a machine, that may not open any more files."""
 

@@ -245,6 +245,10 @@ class Burst(Frozen):
     conditions: Conditions | None = None
 
 
+MAX_PROCESSES = 20
+"""At most so many processes are started while the spread between them leaves the verdict undecided."""
+
+
 class Process(Frozen):
     """One of the processes that a cell was measured in.
 

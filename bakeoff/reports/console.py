@@ -1,4 +1,9 @@
-"""What the command line prints, and the files that it writes for a report."""
+"""What the command line prints, and the files that it writes for a report.
+
+What a report needs is imported where one is written: help and usage errors come at once.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import signal
@@ -7,20 +12,18 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.schema import Report
-from bakeoff.reports import sentences, writer
-from bakeoff.reports.command_answers import document
-from bakeoff.reports.terminal import print_answers, print_report
+
+if TYPE_CHECKING:
+    from bakeoff.judging.judgement import Judgement
+    from bakeoff.records.schema import Report
 
 # reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
 stdout = Console(markup=False, emoji=False)
@@ -49,6 +52,10 @@ def tell(
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
+    from bakeoff.judging.judgement import judge
+    from bakeoff.records import report_file
+    from bakeoff.reports import sentences
+
     judgement = judge(report)
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     write_for_ci(judgement, junit, summary)
@@ -110,6 +117,13 @@ def _signals_answered_by(*handlers: Callable[[int, FrameType | None], Any]) -> I
 
 
 @contextlib.contextmanager
+def steps() -> Iterator[Callable[[str], None]]:
+    """Yield what tells the steps of a command on standard error: on a terminal the last one, and else all of them."""
+    with stderr.status("") as status:
+        yield lambda text: status.update(Text(text)) if stderr.is_terminal else say(text, stderr)
+
+
+@contextlib.contextmanager
 def search_progress() -> Iterator[Callable[[str], None]]:
     """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
     again, which names the smallest part so far."""
@@ -131,6 +145,9 @@ def search_progress() -> Iterator[Callable[[str], None]]:
 
 
 def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> None:
+    from bakeoff.reports import sentences, writer
+    from bakeoff.reports.terminal import print_answers, print_report
+
     try:
         if quiet:
             for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
@@ -155,6 +172,8 @@ def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None)
 
 def print_json(answer: BaseModel, exit_status: int) -> int:
     """Print the answer of a command for programs, with its exit status inside, and return that."""
+    from bakeoff.reports.command_answers import document
+
     typer.echo(document(answer, exit_status))
     return exit_status
 

@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from bakeoff import cli
+from bakeoff.commands import listing
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.records import report_file
 from bakeoff.records.schema import Interval, Ratio
@@ -111,9 +112,9 @@ def test_an_interruption_and_a_fault_of_ours_are_documents_too(
 
         return list_everything
 
-    monkeypatch.setattr(cli.listing, "answer", failing(KeyboardInterrupt()))
+    monkeypatch.setattr(listing, "answer", failing(KeyboardInterrupt()))
     assert printed(capsys, "list") == {"error": "interrupted", "exit_status": 130}
-    monkeypatch.setattr(cli.listing, "answer", failing(KeyError("a fault")))
+    monkeypatch.setattr(listing, "answer", failing(KeyError("a fault")))
     assert printed(capsys, "list") == {"error": "KeyError: 'a fault'", "exit_status": 1}
 
 
