@@ -480,9 +480,8 @@ def examine_machine(
     from bakeoff.doctor import examine
     from bakeoff.doctor.terminal import print_diagnosis
 
-    asked = (config.split(names) if names else () for names in (backends, devices))
     with steps() as tell_step:
-        diagnosis = examine.examine(*asked, tell_step)
+        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
     if as_json:
         return print_json(diagnosis, diagnosis.exit_status)
     print_diagnosis(diagnosis, stdout)

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from bakeoff.judging.estimate import interval_at
 from bakeoff.judging.intervals import around, student_quantile
-from bakeoff.records.schema import MAX_PROCESSES, Interval, Ratio
+from bakeoff.records.schema import MAX_PROCESSES as MAX_PROCESSES
+from bakeoff.records.schema import Interval, Ratio
 
 TIE_MARGIN = 0.02
 """A smaller difference is a tie, however narrow its interval is."""

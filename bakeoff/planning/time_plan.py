@@ -33,6 +33,12 @@ USUAL_FRESH_START_S = 3.0
 MIN_ROUNDS = 4
 """Under a budget, cells are built while time is left for so many rounds of each."""
 
+FACTOR_IF_SEEN, FACTOR_IF_NOT = 1.25, 2.0
+"""A step takes no more than so many times its estimate, mostly: when it was seen in this run, and when it was not."""
+
+USUAL_FURTHER_PROCESSES = 2
+"""So many processes beyond the planned ones are often needed, of the two best cells."""
+
 RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
@@ -68,6 +74,7 @@ class TimePlan:
         self._sampling = sampling
         self._call_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
+        self._may_follow: dict[str, tuple[Sequence[str], int]] = {}  # cells and processes beyond the steps ahead
         self._seen: dict[tuple[Step, str], list[float]] = {}
 
     def expect(self, contest_id: str, labels: Sequence[str], processes: int, evaluates: bool = False) -> None:
@@ -84,6 +91,8 @@ class TimePlan:
             steps[Step.START, label] = further
             steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
         self._ahead[contest_id] = steps
+        may_go_on = self._sampling.most_processes > processes
+        self._may_follow[contest_id] = labels[:2], USUAL_FURTHER_PROCESSES if may_go_on else 0
 
     def expect_built(self, contest_id: str, label: str) -> None:
         """Expect that the first process of a cell starts from what an earlier run has built."""
@@ -91,8 +100,9 @@ class TimePlan:
         ahead[Step.START, label] += ahead[Step.BUILD, label]
         ahead[Step.BUILD, label] = 0
 
-    def expect_further(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
-        """Expect so many further processes of these cells, and nothing else of their contest."""
+    def expect_further(self, contest_id: str, labels: Sequence[str], processes: int, at_most: int = 0) -> None:
+        """Expect so many further processes of these cells, and nothing else of their contest. `at_most` may come."""
+        self._may_follow[contest_id] = labels, max(0, at_most - processes)
         self._ahead[contest_id] = Counter(
             {(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS, Step.LOAD)}
         )
@@ -123,6 +133,7 @@ class TimePlan:
 
     def ended(self, contest_id: str) -> None:
         self._ahead.pop(contest_id, None)
+        self._may_follow.pop(contest_id, None)
 
     @property
     def has_budget(self) -> bool:
@@ -135,6 +146,16 @@ class TimePlan:
     def left_s(self) -> float:
         """Return an estimate of the seconds that all steps ahead will take."""
         return sum(map(self._left_of, self._ahead))
+
+    def left_at_most_s(self) -> float:
+        """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
+        steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[Step, str]]())
+        for labels, processes in self._may_follow.values():
+            steps.update({(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS)})
+        return sum(
+            number * self._estimate(*each) * (FACTOR_IF_SEEN if each in self._seen else FACTOR_IF_NOT)
+            for each, number in steps.items()
+        )
 
     def seconds_of(self, step: Step, labels: Sequence[str]) -> float:
         """Return an estimate of the seconds of this step, one after the other for all of these cells."""

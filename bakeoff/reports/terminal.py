@@ -46,6 +46,9 @@ from bakeoff.reports.tables import Table as TextTable
 
 REFRESH_EVERY_S = 0.25
 
+LEAST_RANGE_S, LEAST_RANGE_SHARE = 3.0, 0.1
+"""The remaining time is told as one number where its ends are closer than this."""
+
 LEFT_OUT_FIRST = ("first call", "peak memory", "build", "relative RMSE")
 """A narrow terminal's table has no room for these where there are many columns, such as metrics."""
 
@@ -72,7 +75,7 @@ class LiveTable:
         self._clock_s = clock_s
         self._requirements = requirements
         self._begun_s = clock_s()
-        self._end_s: float | None = None  # when the run is expected to end
+        self._ends_s: tuple[float, float] | None = None  # when the run is expected to end, and at the latest
         self._absent: dict[str, bool] = {}  # labels that cannot run here, and whether a line has said so
         self._told: set[str] = set()  # labels that were named and never tried: a line is for all contests
         self._lines: dict[str, _Line] = {}
@@ -139,9 +142,10 @@ class LiveTable:
             self._say(not_tried_at("here", absent))
         self._say(sentences.outcome(judge_contest(records, self._requirements)))
 
-    def time_left(self, seconds: float) -> None:
-        """Show how long the run is expected to take from now on."""
-        self._end_s = self._clock_s() + seconds
+    def time_left(self, seconds: float, at_most_s: float) -> None:
+        """Show how long the run is expected to take from now on, and how long at most."""
+        now_s = self._clock_s()
+        self._ends_s = now_s + seconds, now_s + at_most_s
         self._draw()
 
     def note(self, text: str) -> None:
@@ -198,10 +202,17 @@ class LiveTable:
         return ", ".join([*parts, *([f"{in_flight} in flight"] if in_flight else []), self._times()])
 
     def _times(self) -> str:
-        """Return `0:42, about 1:30 left`, or the elapsed time alone where the rest is not known."""
+        """Return `0:42, 1:30 to 2:10 left`, or the elapsed time alone where the rest is not known."""
         now_s = self._clock_s()
         elapsed = number_format.minutes(now_s - self._begun_s)
-        return elapsed if self._end_s is None else f"{elapsed}, about {number_format.minutes(self._end_s - now_s)} left"
+        if self._ends_s is None:
+            return elapsed
+        left_s, most_s = (max(0.0, end_s - now_s) for end_s in self._ends_s)
+        if not most_s and self._ends_s[1] < now_s:
+            return f"{elapsed}, longer than expected"
+        if most_s - left_s < max(LEAST_RANGE_S, LEAST_RANGE_SHARE * most_s):
+            return f"{elapsed}, about {number_format.minutes(most_s)} left"
+        return f"{elapsed}, {number_format.minutes(left_s)} to {number_format.minutes(most_s)} left"
 
 
 @dataclass

@@ -19,7 +19,7 @@ from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
-from bakeoff.planning.time_plan import TimePlan
+from bakeoff.planning.time_plan import FACTOR_IF_NOT, TimePlan
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Environment, Record, Status
@@ -40,7 +40,7 @@ class Controller(ControllerProcess):
     def __init__(self, begin: StartController, folder: Path | None = None) -> None:
         super().__init__(START, begin, begin.place.variables(os.environ), folder)
         self.place = begin.place
-        self.left_s = 0.0  # that its contest is expected to take
+        self.left_s = (0.0, 0.0)  # that its contest is expected to take, and takes at most
 
 
 class Pool:
@@ -130,7 +130,7 @@ class Pool:
 
     def _hand(self, controller: Controller, order: MeasureContest | None) -> None:
         """Hand a controller its next contest, or let it go where nothing is left."""
-        controller.left_s = 0.0
+        controller.left_s = (0.0, 0.0)
         controller.reply(order)
         if order is None:
             self._leaving.append(self._controllers.pop(controller.place.name))
@@ -170,9 +170,15 @@ class Pool:
 
     def _tell(self, controller: Controller, event: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
         if event.method == "time_left":
-            (controller.left_s,) = event.arguments  # type: ignore[assignment]
-            own = [each.left_s for each in self._controllers.values()]
-            progress.time_left(max([*own, (sum(own) + schedule.waiting_s) / len(own)]))
+            controller.left_s = event.arguments  # type: ignore[assignment]
+            expected, most = zip(*(each.left_s for each in self._controllers.values()), strict=True)
+            waits_s = schedule.waiting_s, FACTOR_IF_NOT * schedule.waiting_s
+            progress.time_left(
+                *(
+                    max(*own, (sum(own) + wait_s) / len(own))
+                    for own, wait_s in zip((expected, most), waits_s, strict=True)
+                )
+            )
         else:
             event.show(progress)
 

@@ -668,6 +668,25 @@ def test_ceilings_are_measured_after_the_answer_and_with_a_short_budget_not_at_a
     assert all(record.roofline and not record.no_floor for record in run.store.records() if record.latency)
 
 
+def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: Path, measured_ceilings: None) -> None:
+    """The build of one cell and the processes of both take longer than expected, and then the pair stays undecided."""
+    scripts = {"eager": Script(seconds_per_start=3.0), "onnx": Script(seconds_per_start=60.0)}
+    run = run_contest(
+        tmp_path,
+        scripts,
+        plan_of(3, 20),
+        undecided=lambda records: [("onnx", "eager")] if len(records[0].processes) < 12 else [],
+    )
+    latest_s, notes_before = run.ends_s[0]
+    for (ends_s, notes), (_, most_s) in zip(run.ends_s[1:], run.left_s[1:], strict=True):
+        said = " ".join(run.said[notes_before:notes])
+        assert ends_s <= latest_s + 0.01 or not most_s or "more time is needed" in said or "ceilings" in said
+        latest_s, notes_before = ends_s, notes
+    reasons = [text for text in run.said if "more time is needed" in text]
+    assert reasons[0].startswith("more time is needed: the build of onnx took 60 s, and about ")
+    assert 1 <= len(reasons) <= 6 and latest_s >= run.ended_s - 10.0
+
+
 def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
     scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
     run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
@@ -709,7 +728,7 @@ def test_the_rounds_of_slow_calls_end_with_the_budget(tmp_path: Path) -> None:
 def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {label: Script() for label in THREE}, budget_s=0.0)
     assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
-    assert set(run.left_s) == {0.0}, "no time is promised that the budget does not leave"
+    assert set(run.left_s) == {(0.0, 0.0)}, "no time is promised that the budget does not leave"
     (reason,) = {record.reason for record in run.records.values()}
     assert re.fullmatch(r"--budget left no time to build it; about \d+ s more would do for eager and \w+", reason)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bakeoff.commands import run as runs
@@ -18,7 +18,9 @@ class Silent(progress.Silent):
         self.cells: Sequence[Cell] = ()
         self.notes: list[str] = []
         self.ended_labels: list[str] = []
-        self.left_s: list[float] = []
+        self.left_s: list[tuple[float, float]] = []
+        self.ends_s: list[tuple[float, int]] = []  # when the run ends at the latest, and how many notes there were
+        self.now_s: Callable[[], float] = lambda: 0.0
 
     def planned(self, cells: Sequence[Cell]) -> None:
         self.cells = cells
@@ -26,8 +28,9 @@ class Silent(progress.Silent):
     def ended(self, record: Record) -> None:
         self.ended_labels.append(record.cell.label)
 
-    def time_left(self, seconds: float) -> None:
-        self.left_s.append(seconds)
+    def time_left(self, seconds: float, at_most_s: float) -> None:
+        self.left_s.append((seconds, at_most_s))
+        self.ends_s.append((self.now_s() + at_most_s, len(self.notes)))
 
     def note(self, text: str) -> None:
         self.notes.append(text)

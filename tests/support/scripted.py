@@ -496,6 +496,7 @@ def run_contest(
     else:
         store = Store.create(folder / "run", Request(), [planned.cell.id for planned in contest.cells], "test")
     machine, progress = ScriptedMachine(), Silent()
+    progress.now_s = machine.now_s
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
     launcher.answers[ComputeReference] = ReferenceComputed(
@@ -526,6 +527,7 @@ def run_contest(
         notes=store.notes(),
         said=progress.notes,
         left_s=progress.left_s,
+        ends_s=progress.ends_s,
         started=launcher.started,
         jobs=launcher.jobs,
         folders=launcher.folders,

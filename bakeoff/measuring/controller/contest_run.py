@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from bakeoff.judging.decision import ENOUGH_PROCESSES
 from bakeoff.judging.estimate import steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
@@ -31,6 +32,7 @@ from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
+from bakeoff.records.text import counted
 
 CORES_OF_CHECK = 2
 """Checks of a GPU's cells that go on together have so many cores each."""
@@ -205,10 +207,12 @@ class ContestRun:
         plan = self._run.sampling
         labels = [cell_run.cell.label for cell_run in cells]
         decision = self._decision(done, cells, open_pairs)
-        self._time_plan.expect_further(
-            self._contest_id, labels, max(1, plan.processes - done) if decision.is_wanted else 0
-        )
-        self._run.tell_time_left()
+        following, most = 0, 0
+        if decision.is_wanted:
+            following = max(1, plan.processes - done)
+            most = (ENOUGH_PROCESSES if done < ENOUGH_PROCESSES < plan.most_processes else plan.most_processes) - done
+        self._time_plan.expect_further(self._contest_id, labels, following, most)
+        self._run.tell_time_left(f"{counted(done, 'process')} of each cell did not decide it")
         if decision.is_wanted and done >= plan.processes:
             try:
                 for name in {cell_run.cell.environment for cell_run in cells}:

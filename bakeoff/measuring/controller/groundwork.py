@@ -30,6 +30,7 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
+from bakeoff.planning.time_plan import USUAL_CEILINGS_S
 from bakeoff.records.errors import os_reason
 from bakeoff.records.failure import DISK_FULL, Failure
 from bakeoff.records.metrics import Metrics
@@ -297,6 +298,7 @@ def measure_ceilings(
         return
     await_quiet()
     progress.note(f"measuring the machine's ceilings {where}")
+    progress.time_left(min(USUAL_CEILINGS_S, limit_s), limit_s)
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
     event, _ = _answer(launcher, store, MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
     if not isinstance(event, CeilingsMeasured):

@@ -1,6 +1,7 @@
 """What the contests of one run have in common."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,20 @@ from bakeoff.records.store import Store
 
 NO_TIME = "--budget left no time to build it"
 INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
+
+NOTEWORTHY_DELAY_S = 5.0
+
+STEPS = {
+    Step.GROUNDWORK: "the reference",
+    Step.BUILD: "the build",
+    Step.START: "a further start",
+    Step.ROUNDS: "the rounds",
+    Step.SETTINGS: "the search for the settings",
+    Step.LOAD: "the turns under load",
+    Step.FINISH: "the last steps",
+    Step.EVALUATE: "the evaluation",
+}
+"""How steps are called where one has taken longer than expected."""
 
 
 @dataclass
@@ -51,6 +66,7 @@ class RunContext:
     def __post_init__(self) -> None:
         self.interleaved &= CAN_PAUSE
         self.begun_s = self.machine.now_s() - self.store.elapsed_s
+        self._ends_by_s = math.inf  # was told, and the run takes no longer
         self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
 
     def await_serving(self) -> None:
@@ -69,13 +85,27 @@ class RunContext:
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
+        expected_s = self.time_plan.seconds_of(step, [label])
         self.time_plan.done(contest_id, step, label, seconds)
-        self.tell_time_left()
+        what = f"{STEPS[step]}{label and f' of {label}'}"
+        self.tell_time_left(f"{what} took {seconds:.0f} s, and about {expected_s:.0f} s were expected")
 
-    def tell_time_left(self) -> None:
-        """Tell how long the steps ahead take, or what the budget leaves of that."""
-        budget_left_s = max(0.0, self.time_plan.budget_ends_s - self.machine.now_s())
-        self.progress.time_left(min(self.time_plan.left_s(), budget_left_s))
+    def tell_time_left(self, why: str = "") -> None:
+        """Tell how long the steps ahead take, and how long at most, or what the budget leaves of that.
+
+        The end never moves beyond what was told before, unless `why` is said.
+        """
+        now_s = self.machine.now_s()
+        budget_left_s = max(0.0, self.time_plan.budget_ends_s - now_s)
+        left_s, most_s = (
+            min(each, budget_left_s) for each in (self.time_plan.left_s(), self.time_plan.left_at_most_s())
+        )
+        if why and now_s + most_s > self._ends_by_s + NOTEWORTHY_DELAY_S:
+            self.progress.note(f"more time is needed: {why}")
+            self._ends_by_s = now_s + most_s
+        self._ends_by_s = min(self._ends_by_s, now_s + most_s)
+        most_s = max(0.0, self._ends_by_s - now_s)
+        self.progress.time_left(min(left_s, most_s), most_s)
 
     def end(self, record: Record) -> None:
         """Keep the record of a cell that has come to its end."""
