@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import signal
 import sys
@@ -22,6 +23,7 @@ from typer.core import TyperGroup
 from bakeoff import __version__, models
 from bakeoff.commands import env_and_cache
 from bakeoff.measuring.controller.server_start import signals_ignored
+from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, os_reason, unknown
 from bakeoff.reports.console import (
@@ -54,7 +56,7 @@ class RunByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[BEGUN_S] = ctx.obj
-        ctx.obj = shlex.join(["bakeoff", *args])  # the command as it was typed, for the record
+        ctx.obj = with_variables(shlex.join(["bakeoff", *args]), os.environ)  # as it was typed, for the record
         is_run = args[:1] == ["run"]
         first = next(iter(args[is_run:]), "--")
         if not first.startswith("-") and (is_run or first not in self.commands):
@@ -241,6 +243,9 @@ def report(
     require: Annotated[
         str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
     ] = None,
+    accept: Annotated[
+        str | None, typer.Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
+    ] = None,
     figures: Annotated[
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
@@ -262,12 +267,12 @@ def report(
     if as_json and (figures or out or len(paths) > 1):
         raise UsageError("--json is of one report: give one path, without --figures and --out")
     if figures:
-        reports = [judged_anew(report_at(path), calls, require) for path in paths]
+        reports = [judged_anew(report_at(path), calls, require, accept) for path in paths]
         say(f"Figures: {writer.draw_together(reports, paths, out)}")
         return 0
     if out:
         with written_to_the_end():
-            whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
+            whole = join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
             tell(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
@@ -275,7 +280,7 @@ def report(
     with written_to_the_end():
         for path in paths:
             folder = path if path.is_dir() else path.parent
-            asked = judged_anew(report_at(path), calls, require)
+            asked = judged_anew(report_at(path), calls, require, accept)
             judgement = tell(asked, folder, console=console_for(as_json), junit=junit, summary=summary)
             status = 1 if require and not judgement.meets_requirements else 0
             if as_json:

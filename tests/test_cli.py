@@ -188,7 +188,7 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
     assert report.complete and report.planned == 2
     assert [record.cell.id for record in report.records] == ids
     assert all(record.latency and record.latency.calls >= 34 for record in report.records)
-    assert report.command == " ".join(["bakeoff", *TINY, "--backends", "eager,null/double", "--out", "run"])
+    assert report.command == " ".join(["OMP_NUM_THREADS=1", "bakeoff", *TINY, "--backends", "eager,null/double", "--out", "run"])
     assert report.verdicts[0].winner == "eager"
     with open("run/cells.csv", encoding="utf-8") as file:
         assert [row["backend"] for row in csv.DictReader(file)] == ["eager", "null"]
@@ -320,8 +320,9 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
         "[set]\nfeatures = 8\nhidden = 4\n"
     )
     status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
-    assert status == 0 and out.startswith("mlp  → null/again  ")
-    assert [line.split()[0] for line in out.splitlines()[-2:]] == ["Report:", "Page:"]
+    first, page, *_, answer = out.splitlines()
+    assert status == 0 and answer.startswith("mlp  → null/again  ")
+    assert [first, page] == ["Report: run/report.md", "Page: run/report.html"]
     (record,) = report_file.read(Path("run")).records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",

@@ -60,6 +60,7 @@ def compare(
     strict: bool = False,
     calls: int | None = None,
     require: str | None = None,
+    accept: str | None = None,
     starts: bool = False,
     evaluate: Callable[..., Mapping[str, Any]] | str | None = None,
     evaluate_timeout: float | None = None,
@@ -120,6 +121,7 @@ def compare(
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
+        accept: Errors to accept beyond what the check allows, such as `"relative_rmse<1e-2"`.
         starts: Also start what the best have built in fresh processes, as `bakeoff start` does.
         evaluate: A function that says how good a build is: `evaluate(predict)` returns metrics by name, each a number
             or a list with the score of each sample. `predict` is called like the model. Or `"FILE.py:FUNCTION"`. By

@@ -15,11 +15,11 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring.messages import BlameCell, Blamed, Evaluation, KeepModules, KeptModules
 from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
-from bakeoff.records.blame import Blame, KeptSet, Script, Trial
+from bakeoff.records.blame import Blame, KeptSet, Script, Trial, why_no_modules
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, Record, Report, Status
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import script_parts
 from bakeoff.shipping.reproduce import script_of_part
@@ -116,12 +116,8 @@ def check_blamed(record: Record) -> None:
         reason = f"it is {record.status}, and only a wrong answer or an error has a place"
     elif record.status is Status.UNSUPPORTED and (refused := refusal(cell)[1]):
         reason = f"it was refused before it was built: {refused}"
-    elif cell.task != INFERENCE:
-        reason = f"only {INFERENCE} is looked into, and this is {cell.task}"
-    elif cell.is_onnx_file:
-        reason = "torch has no modules of an ONNX file"
-    elif cell.dynamic:
-        reason = "a build for a range of sizes is not looked into: name one for a single size"
+    else:
+        reason = why_no_modules(cell)
     if reason:
         raise UsageError(f"{cell.id} cannot be blamed: {reason}")
 

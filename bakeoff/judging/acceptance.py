@@ -1,32 +1,57 @@
-"""Lets a required metric of the user's own accept what the numeric check alone rejects: pure."""
+"""Accepts outputs that the numeric check alone rejects: by a limit on errors, or by a required metric. Pure."""
 
-from bakeoff.judging.constraints import Requirements
-from bakeoff.records.doubts import AcceptedByMetric
+from dataclasses import dataclass
+
+from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.records.doubts import Accepted, AcceptedByLimit, AcceptedByMetric
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy, Record, Status
 
 
-def may_be_accepted(accuracy: Accuracy, precision: Precision) -> bool:
-    """Return True if outputs are only too far off, and in a precision that rounds."""
+@dataclass(frozen=True)
+class Acceptance:
+    """What the user accepts. Outputs of another form, and values that are not finite, are never accepted."""
+
+    limits: Requirements = NOTHING  # of --accept, on errors: in any precision
+    required: Requirements = NOTHING  # of --require: its metrics decide in a precision that rounds
+
+    def may_accept(self, accuracy: Accuracy, precision: Precision, is_evaluated: bool) -> bool:
+        """Return True if rejected outputs are accepted, or may be once they have been evaluated."""
+        awaits_metric = is_evaluated and bool(self.required.metrics) and _may_be_evaluated(accuracy, precision)
+        return not accuracy.passed and (self._allows(accuracy) or awaits_metric)
+
+    def applied_to(self, record: Record) -> Record:
+        """Return the record as ok if its errors are accepted, and else as incorrect, as the numeric check says.
+
+        Records that did not fail by the size of errors alone are returned unchanged.
+        """
+        accuracy = record.accuracy
+        before = next((doubt for doubt in record.doubts if isinstance(doubt, Accepted)), None)
+        failure = record.failure or (before.failure if before else None)
+        is_judged_here = before is not None or record.status is Status.INCORRECT
+        if not (is_judged_here and failure and accuracy and accuracy.is_only_inexact):
+            return record
+        facts = {"relative_rmse": accuracy.relative_rmse, "failure": failure}
+        doubt: AcceptedByLimit | AcceptedByMetric | None = None
+        if self._allows(accuracy):
+            doubt = AcceptedByLimit(required=str(self.limits), **facts)
+        elif _may_be_evaluated(accuracy, record.cell.precision) and self.required.are_surely_kept(record):
+            doubt = AcceptedByMetric(required=str(self.required.of_metrics()), **facts)
+        doubts = [each for each in record.doubts if each is not before]
+        if doubt is None:
+            changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
+            return record.model_copy(update=changed | {"doubts": doubts})
+        return record.model_copy(
+            update={"status": Status.OK, "reason": "", "failure": None, "doubts": [*doubts, doubt]}
+        )
+
+    def _allows(self, accuracy: Accuracy) -> bool:
+        limits = self.limits.each
+        return accuracy.is_only_inexact and bool(limits) and all(limit.holds_for(accuracy) for limit in limits)
+
+
+ACCEPTS_NOTHING = Acceptance()
+
+
+def _may_be_evaluated(accuracy: Accuracy, precision: Precision) -> bool:
     return accuracy.is_only_inexact and (precision.is_quantised or precision.is_16_bit)
-
-
-def accepted_by_metric(record: Record, requirements: Requirements) -> Record:
-    """Return the record as ok if required metrics surely hold, and else as incorrect, as the numeric check says.
-
-    That is asked of a record whose outputs are only too far off, in a reduced precision. Any other is returned as it
-    is: outputs of another form, values that are not finite, and float32 are no matter of a metric.
-    """
-    accuracy = record.accuracy
-    told = next((doubt for doubt in record.doubts if isinstance(doubt, AcceptedByMetric)), None)
-    failure = told.failure if told else record.failure
-    is_judged_here = told is not None or record.status is Status.INCORRECT
-    if not (is_judged_here and failure and accuracy and may_be_accepted(accuracy, record.cell.precision)):
-        return record
-    doubts = [doubt for doubt in record.doubts if doubt is not told]
-    if not requirements.are_surely_kept(record):
-        changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
-        return record.model_copy(update=changed | {"doubts": doubts})
-    required = str(requirements.of_metrics())
-    doubts.append(AcceptedByMetric(required=required, relative_rmse=accuracy.relative_rmse, failure=failure))
-    return record.model_copy(update={"status": Status.OK, "reason": "", "failure": None, "doubts": doubts})

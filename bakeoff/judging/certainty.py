@@ -29,7 +29,7 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
-    AcceptedByMetric,
+    Accepted,
     BuiltAnew,
     DecidedByRounding,
     FrozenChoices,
@@ -89,7 +89,7 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
             return Effect.NONE
         case RequirementOpen() | NotEvaluated() | WithoutInterval() | JudgedByCalibration() | EvaluationVaries():
             return Effect.NONE
-        case OfRecords(doubt=AcceptedByMetric() | NarrowReference() | DecidedByRounding()):
+        case OfRecords(doubt=Accepted() | NarrowReference() | DecidedByRounding()):
             return Effect.NONE
         case OfRecords(doubt=OtherWidths() | WarmUpNoise() | BuiltAnew()):
             return Effect.NONE

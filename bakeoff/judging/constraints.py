@@ -32,7 +32,7 @@ class Requirements:
     each: tuple[Requirement, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, names: Collection[str] = ()) -> Requirements:
+    def parse(cls, text: str, names: Collection[str] = (), option: str = "--require") -> Requirements:
         """Read `NAME<NUMBER[UNIT]`, separated by commas. An empty text requires nothing.
 
         `names` are those of the quantities that can be required. Without them they are those of a record, and any other
@@ -40,7 +40,7 @@ class Requirements:
         form.
         """
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        return cls(", ".join(parts), tuple(_parse_one(part, names) for part in parts))
+        return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
         """Return one doubt for each requirement that `record` does not meet."""
@@ -127,6 +127,17 @@ class Requirements:
         return self.text
 
 
+NOTHING = Requirements()
+
+
+def parse_limits_on_errors(text: str) -> Requirements:
+    """Read the limits of `--accept`, such as `rmse<1e-3`. Raise UsageError for what is no upper limit of an error."""
+    limits = Requirements.parse(text, ERRORS, "--accept")
+    if wrong := next((limit for limit in limits.each if not limit.comparison.startswith("<")), None):
+        raise UsageError(f"--accept '{wrong}': an error has an upper limit: write {wrong.name}<{wrong.limit_text}")
+    return limits
+
+
 @dataclass(frozen=True)
 class Requirement:
     """One quantity and its limit, which is in the quantity's own unit."""
@@ -155,6 +166,10 @@ class Requirement:
         """Return True for a metric with an interval, all of which meets this."""
         margin = self.margin(record)
         return margin is not None and margin.samples > 0 and margin.outcome(self._is_met) == "met"
+
+    def holds_for(self, accuracy: Accuracy) -> bool:
+        """Return True if this limit of an error is kept."""
+        return bool(_COMPARISONS[self.comparison](getattr(accuracy, self.name), self.limit))
 
     def open(self, record: Record) -> RequirementOpen | None:
         """Return a doubt if `record` may miss this, and may as well meet it, by the interval of the quantity."""
@@ -332,23 +347,23 @@ def is_bytes(name: str) -> bool:
     return name.endswith("_bytes")
 
 
-def _parse_one(text: str, names: Collection[str]) -> Requirement:
+def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
-        raise UsageError(f"--require '{text}': {FORM}")
+        raise UsageError(f"{option} '{text}': {FORM}")
     name, comparison, sign, number, unit = match.groups()
     if not names and name not in QUANTITIES:
         if unit not in ("", "%"):
-            raise UsageError(f"--require '{text}': {name} takes a plain number, or a change such as -1%")
+            raise UsageError(f"{option} '{text}': {name} takes a plain number, or a change such as -1%")
         limit = float(f"{sign}{number}")
         written = f"{sign}{number}{unit}"
         return Requirement(name, comparison, limit / 100 if unit else limit, written, True, bool(unit))
     if sign:
-        raise UsageError(f"--require '{text}': {FORM}")
+        raise UsageError(f"{option} '{text}': {FORM}")
     if name not in (names or QUANTITIES):
-        raise unknown("quantity", name, names, f"--require '{text}'")
+        raise unknown("quantity", name, names, f"{option} '{text}'")
     if unit and not is_bytes(name):
-        raise UsageError(f"--require '{text}': {name} takes a plain number, not one in {unit}")
+        raise UsageError(f"{option} '{text}': {name} takes a plain number, not one in {unit}")
     if unit and unit not in UNITS:
-        raise unknown("unit of bytes", unit, UNITS, f"--require '{text}'")
+        raise unknown("unit of bytes", unit, UNITS, f"{option} '{text}'")
     return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")

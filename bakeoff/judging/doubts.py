@@ -333,6 +333,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     EvaluationVaries,
     WithoutInterval,
     record_doubts.AcceptedByMetric,
+    record_doubts.AcceptedByLimit,
     record_doubts.Caveat,
     record_doubts.DecidedByRounding,
     record_doubts.NarrowReference,

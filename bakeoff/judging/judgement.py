@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from bakeoff.judging.acceptance import accepted_by_metric
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.acceptance import Acceptance
+from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
 from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES
 from bakeoff.judging.doubts import Stop
@@ -120,18 +120,24 @@ def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
     return judge(report).contests
 
 
-def judged_anew(report: Report, calls: int | None = None, require: str | None = None) -> Report:
-    """Return the report with other requirements, or compared over another number of calls. None changes nothing.
+def judged_anew(
+    report: Report, calls: int | None = None, require: str | None = None, accept: str | None = None
+) -> Report:
+    """Return the report with other requirements or accepted errors, or over another number of calls. None: as it was.
 
     Raise UsageError for a required metric where nothing was evaluated.
     """
     if require and not any(record.reference_metrics for record in report.records):
         Requirements.parse(require).refuse_metrics()
-    changes = {"calls": calls, "require": require}
+    changes = {"calls": calls, "require": require, "accept": accept}
     request = report.request | {name: value for name, value in changes.items() if value is not None}
-    if require is None:
+    if require is None and accept is None:
         return report.model_copy(update={"request": request})
-    requirements = Requirements.parse(require)
-    command = "\n".join(with_option(line, "--require", require) for line in report.command.splitlines())
-    records = [accepted_by_metric(record, requirements) for record in report.records]
+    limits = parse_limits_on_errors(str(request.get("accept") or ""))
+    acceptance = Acceptance(limits, Requirements.parse(str(request.get("require") or "")))
+    command = report.command
+    for option, value in {"--require": require, "--accept": accept}.items():
+        if value is not None:
+            command = "\n".join(with_option(line, option, value) for line in command.splitlines())
+    records = [acceptance.applied_to(record) for record in report.records]
     return report.model_copy(update={"request": request, "records": records, "command": command})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.judging.decision import Relation, is_apart, is_decided, is_only_close, may_be_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
@@ -19,8 +19,6 @@ from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Sta
 BASELINE = "eager"
 
 ONNX_BASELINE = "onnx"
-
-NOTHING = Requirements()
 
 CALLED = (Relation.FASTER, Relation.SLOWER)
 

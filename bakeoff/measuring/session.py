@@ -194,6 +194,7 @@ def measurement_of(
         headers,
         machine=machine or Machine(),
         requirements=request.require.without_starts(),
+        accept=request.accept,
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,

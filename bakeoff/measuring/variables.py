@@ -1,6 +1,7 @@
 """Which of a user's environment variables reach a worker. No other library is imported here."""
 
 import hashlib
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 
@@ -21,6 +22,8 @@ OF_LIBRARIES_PREFIXES = (
     "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
 )
 """What libraries may read of a user's variables."""
+
+OF_SPEED = ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
 
 OF_SHELLS = frozenset({"PATH", "USER", "LOGNAME", "LANG", "LANGUAGE", "TERM", "SHELL", "VIRTUAL_ENV"})
 """What differs between two terminals of one machine. No build depends on it, but on which tools `PATH` finds."""
@@ -58,6 +61,23 @@ def is_withheld(name: str) -> bool:
 def variables_of_libraries(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `given` that libraries in a worker read, without the user's own."""
     return {name: value for name, value in given.items() if _is_known(name)}
+
+
+def variables_of_speed(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `given` that bear on how fast a worker computes, such as OMP_NUM_THREADS."""
+    return {
+        name: value
+        for name, value in given.items()
+        if (name.startswith(OF_LIBRARIES_PREFIXES) and not name.startswith("LC_")) or name in OF_SPEED
+    }
+
+
+def with_variables(command: str, given: Mapping[str, str]) -> str:
+    """Return a command with the variables of `given` that change its result. Those of `--malloc` follow from it."""
+    chosen = variables_of_speed(given)
+    if "--malloc" in command:
+        chosen = {name: value for name, value in chosen.items() if not name.startswith(READ_AT_START)}
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in sorted(chosen.items())), command])
 
 
 def variables_of_builds(given: Mapping[str, str]) -> dict[str, str]:

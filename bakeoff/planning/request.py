@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import PydanticCustomError, core_schema
 
 from bakeoff import models
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
 from bakeoff.judging.price import Price
 from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
@@ -185,6 +185,14 @@ class Request(Frozen):
             "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
             in_record_command=True,
             parse=Requirements.parse,
+        ),
+    ] = Requirements()
+    accept: Annotated[
+        Requirements,
+        Option(
+            "Errors to accept beyond what the check allows, in fp32 too: 'rmse<1e-3' or 'relative_rmse<1e-2'",
+            in_record_command=True,
+            parse=parse_limits_on_errors,
         ),
     ] = Requirements()
     starts: Annotated[

@@ -7,6 +7,16 @@ from enum import StrEnum
 from pydantic import Field
 
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.schema import INFERENCE, Cell
+
+
+def why_no_modules(cell: Cell) -> str:
+    """Return why modules of a cell's model cannot be looked into, or nothing."""
+    if cell.task != INFERENCE:
+        return f"only {INFERENCE} is looked into, and this is {cell.task}"
+    if cell.is_onnx_file:
+        return "torch has no modules of an ONNX file"
+    return "a build for a range of sizes is not looked into: name one for a single size" if cell.dynamic else ""
 
 
 class Found(StrEnum):

@@ -69,13 +69,24 @@ class Unchecked(Frozen):
     why: str
 
 
-class AcceptedByMetric(Frozen):
-    """The numeric check rejects the outputs, but a required metric of the user's own surely holds."""
+class Accepted(Frozen):
+    """The numeric check rejects the outputs, and something that the user has written accepts them."""
 
-    kind: Literal["accepted by metric"] = "accepted by metric"
-    required: str  # such as `top1>-1%`
+    required: str  # such as `top1>-1%` or `rmse<1e-3`
     relative_rmse: float
     failure: Failure  # of the numeric check
+
+
+class AcceptedByMetric(Accepted):
+    """A required metric of the user's own surely holds."""
+
+    kind: Literal["accepted by metric"] = "accepted by metric"
+
+
+class AcceptedByLimit(Accepted):
+    """The errors are within the limits of `--accept`."""
+
+    kind: Literal["accepted by limit"] = "accepted by limit"
 
 
 class OtherWidths(Frozen):
@@ -127,6 +138,7 @@ RecordDoubt = Annotated[
     Caveat
     | Unchecked
     | AcceptedByMetric
+    | AcceptedByLimit
     | FrozenChoices
     | InputsNotWritten
     | DecidedByRounding

@@ -28,7 +28,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.7.0"
+SCHEMA_VERSION = "3.8.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -399,6 +399,7 @@ class Accuracy(Frozen):
     atol: float
     passed: bool
     rule: str  # what decided: "no more than rounding", "at most 4x eager's error", "allclose", or what failed
+    times_limit: float | None = None  # the largest error, as a multiple of its limit; None: it is within all limits
     is_only_inexact: bool = False  # it failed by the size of errors alone: forms, types and finite values are right
     unchecked: str = ""  # why outputs could not be compared; then there are no errors
     other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"

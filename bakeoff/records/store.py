@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shlex
 import shutil
 import tempfile
 import time
@@ -112,7 +113,9 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True)
             if any(root.iterdir()):
-                raise UsageError(f"--out {root}: the folder is not empty; name another, or: bakeoff resume {root}")
+                raise UsageError(
+                    f"--out {root}: the folder is not empty; name another, or: bakeoff resume {shlex.quote(str(root))}"
+                )
             with tempfile.TemporaryFile(dir=root):
                 pass
         except OSError as error:

@@ -73,6 +73,11 @@ def spell_minutes(*moments: str) -> str:
     return f"{first[:10]} {first[11:16]}{f' to {last[11:16]}' if last[:16] > first[:16] else ''} UTC"
 
 
+def spell_times(value: float) -> str:
+    """Return a multiple as `1.7`, `94.3` or `12,000`. One above 1 is never `1`."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{math.ceil(round(value * 100, 6)) / 100:.3g}"
+
+
 def spell_rate(value: float) -> str:
     """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
@@ -119,11 +124,18 @@ def values_of(command: str, option: str) -> list[str]:
     return given
 
 
+def variables_before(command: str) -> str:
+    """Return the environment variables that a command begins with, such as `OMP_NUM_THREADS=1 `, or nothing."""
+    found = re.match(r"(?:[A-Za-z_]\w*=(?:'[^']*'|[^\s'])*\s+)+", command)
+    return found[0] if found else ""
+
+
 def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:
     """Return a command with changed words. A call in Python stays as it is, and so does what cannot be split."""
     if command.startswith(IN_PYTHON):
         return command
+    variables = variables_before(command)
     try:
-        return shlex.join(change(shlex.split(command)))
+        return variables + shlex.join(change(shlex.split(command.removeprefix(variables))))
     except ValueError:
         return command  # it was cut, or comes from another program

@@ -154,9 +154,7 @@ def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> 
                 say(reason, console)
         (print_answers if quiet else print_report)(judgement, console, str(folder))
     finally:  # `| head` may close the pipe before all is printed
-        written = writer.render(judgement, folder)
-    say(f"Report: {written['report.md']}", console)
-    say(f"Page: {written['report.html']}", console)
+        writer.render(judgement, folder)
 
 
 def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:

@@ -247,10 +247,10 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 f"checked against eager in {doubt.computed_in}, since float64 gave no reference here"
                 f"{f' ({causes})' if causes else ''}: an error that eager makes too is not seen"
             )
-        case record_doubts.AcceptedByMetric():
+        case record_doubts.AcceptedByMetric() | record_doubts.AcceptedByLimit():
             return (
                 f"the numeric check rejects it (relative RMSE {number_format.error(doubt.relative_rmse)}), but "
-                f"{doubt.required} surely holds, which decides. Make sure that the metric covers what you need"
+                f"{why_accepted(doubt)}. Make sure that this covers what you need"
             )
         case record_doubts.OtherWidths():
             return f"returns {', '.join(doubt.outputs)}, with the right values: cast it where your code needs the type"
@@ -277,6 +277,13 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
         case record_doubts.BuiltAnew():
             return f"a build that an earlier run kept failed ({doubt.reason}): its numbers are those of a new build"
     assert_never(doubt)
+
+
+def why_accepted(doubt: record_doubts.Accepted) -> str:
+    """Say what accepts outputs that the numeric check rejects."""
+    if isinstance(doubt, record_doubts.AcceptedByLimit):
+        return f"--accept '{doubt.required}' allows it"
+    return f"{doubt.required} surely holds, which decides"
 
 
 def brief(doubt: contest_doubts.Doubt) -> str:

@@ -13,10 +13,12 @@ from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.doubts import AcceptedByMetric
+from bakeoff.records.blame import why_no_modules
+from bakeoff.records.doubts import Accepted
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
-from bakeoff.records.text import again, first, listed, one_line, values_of, with_option
+from bakeoff.records.text import again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
+from bakeoff.reports.doubt_sentences import why_accepted
 
 AGAIN = "all of it again"
 
@@ -64,10 +66,10 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     ]
     parts += [
         f"The outputs of {cell.label} are off by more than the check allows{_in(contest, contests)} (relative RMSE "
-        f"{number_format.error(doubt.relative_rmse)}), but {doubt.required} surely holds, which decides."
+        f"{number_format.error(doubt.relative_rmse)}), but {why_accepted(doubt)}."
         for contest, cell in best
         for doubt in cell.record.doubts
-        if isinstance(doubt, AcceptedByMetric)
+        if isinstance(doubt, Accepted)
     ]
     checked = [
         (cell.label, accuracy)
@@ -127,6 +129,12 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     undecided = [each for each in contests if headline_of(each).certainty is Certainty.OPEN]
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
+    wrong = [
+        cell
+        for contest in contests
+        for cell in contest.cells
+        if cell.record.status is Status.INCORRECT and (check := cell.record.accuracy) and check.is_only_inexact
+    ]
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
@@ -135,7 +143,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             for contest in contests
             if contest.winner == WITH_WINNERS
         ],
-        "the rest of it": [f"bakeoff resume {shlex.quote(folder)}"]
+        "the rest of it": [f"{variables_before(judgement.report.command)}bakeoff resume {shlex.quote(folder)}"]
         if has_kept_models
         and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
@@ -147,6 +155,12 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
         if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
         else [],
+        "where precision is lost": [
+            f"bakeoff blame {shlex.quote(folder)} {shlex.quote(cell.label if is_alone else cell.cell.id)}"
+            for cell in wrong
+            if has_kept_models and not why_no_modules(cell.cell)
+        ],
+        "to accept errors of this size after all": [accept_command(wrong, folder)] if wrong else [],
         AGAIN: as_before,
     }
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}
@@ -168,6 +182,13 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     for option, value in changes.items():
         command = with_option(command, option, value)
     return command
+
+
+def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
+    """Return the command that judges a run again and accepts the errors of these cells, rounded up to two digits."""
+    largest = max(cell.record.accuracy.relative_rmse for cell in wrong if cell.record.accuracy)
+    limit = f"relative_rmse<={float(f'{largest:.1e}') * (1 if float(f'{largest:.1e}') >= largest else 1.1):.1e}"
+    return f"bakeoff report {shlex.quote(folder)} --accept {shlex.quote(limit)}"
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from rich import box
@@ -294,15 +295,8 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER")
 
 
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
-    """Print what a reader looks for: a line for each answer, whether to ship it, and what to run now."""
+    """Print what to run now, where the report is, whether to ship the winner, and last a line for each answer."""
     screen = first_screen(judgement, folder)
-    for sentence in screen.unfinished:
-        console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
-    for answer in (*screen.of_suites, *screen.over_sizes):
-        console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
-    _print_winners(judgement, console)
-    if screen.whether_to_ship:
-        console.print(Text(one_line(screen.whether_to_ship)), highlight=False)
     for purpose, commands in screen.commands.items():
         if purpose != AGAIN:  # who reads a terminal has just typed it
             shown = "".join(f"\n  {command}" for command in commands[:COMMANDS_SHOWN])
@@ -310,6 +304,15 @@ def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER"
             console.print(Text(f"{purpose[0].upper()}{purpose[1:]}:{shown}{more}"), highlight=False, soft_wrap=True)
     if screen.variables_to_set and screen.commands.keys() - {AGAIN}:
         console.print(Text(screen.variables_to_set), highlight=False, soft_wrap=True)
+    for kind, file in {"Report": "report.md", "Page": "report.html"}.items():
+        console.print(Text(f"{kind}: {Path(folder, file)}"), highlight=False, soft_wrap=True)
+    for sentence in screen.unfinished:
+        console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
+    if screen.whether_to_ship:
+        console.print(Text(one_line(screen.whether_to_ship)), highlight=False)
+    _print_winners(judgement, console)
+    for answer in (*screen.of_suites, *screen.over_sizes):
+        console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
 
 
 def _print_winners(judgement: Judgement, console: Console) -> None:

@@ -198,7 +198,8 @@ def _runtime_of(record: Record, run: Path) -> Runtime:
     elif runtime.exports_anew and cell.environment:
         reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
     elif not runtime.exports_anew and not record.artifact and record.is_in_part:
-        reason = f"its artefact was not kept when the run ended. The rest of it keeps it: bakeoff resume {run}"
+        rest = f"bakeoff resume {shlex.quote(str(run))}"
+        reason = f"its artefact was not kept when the run ended. The rest of it keeps it: {rest}"
     elif not runtime.exports_anew and not record.artifact:
         reason = (
             "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit, "

@@ -3,13 +3,13 @@ import random
 
 import pytest
 
-from bakeoff.judging.acceptance import accepted_by_metric
+from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.certainty import Certainty, Effect
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import EvaluationVaries, NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
 from bakeoff.judging.metrics import judge_metrics, mcnemar
-from bakeoff.records.doubts import AcceptedByMetric
+from bakeoff.records.doubts import AcceptedByLimit, AcceptedByMetric
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
@@ -258,8 +258,12 @@ def rejected(scores: list[float] | float, precision: str = "int8", is_only_inexa
     return record.model_copy(update=update)
 
 
+def accepted(record: Record, require: str = "", accept: str = "") -> Record:
+    return Acceptance(parse_limits_on_errors(accept), Requirements.parse(require)).applied_to(record)
+
+
 def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -> None:
-    record = accepted_by_metric(rejected(right(800)), Requirements.parse("top1>-1%"))
+    record = accepted(rejected(right(800)), require="top1>-1%")
     [doubt] = record.doubts
     assert isinstance(doubt, AcceptedByMetric) and (doubt.required, doubt.relative_rmse) == ("top1>-1%", 0.34)
     eager = measured("eager", right(800), right(800), ms=2.0)
@@ -290,4 +294,38 @@ def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -
     ],
 )
 def test_what_a_metric_does_not_surely_accept_stays_incorrect(record: Record, require: str) -> None:
-    assert accepted_by_metric(record, Requirements.parse(require)).status is Status.INCORRECT
+    assert accepted(record, require=require).status is Status.INCORRECT
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_an_error_that_the_user_accepts_wins_and_every_output_says_so(precision: str) -> None:
+    record = accepted(rejected(1.0, precision), accept="relative_rmse<0.5, rmse<0.9")
+    [doubt] = record.doubts
+    assert isinstance(doubt, AcceptedByLimit) and doubt.required == "relative_rmse<0.5, rmse<0.9"
+    assert doubt.failure == rejected(1.0).failure
+    contest = judge_contest([record])
+    for said in (first_screen.whether_to_ship([contest]), " ".join(doubt_sentences.doubts(contest))):
+        assert "--accept 'relative_rmse<0.5, rmse<0.9'" in said
+    again = accepted(record, accept="rmse<0.1")
+    assert (again.status, again.failure, again.doubts) == (Status.INCORRECT, doubt.failure, [])
+
+
+@pytest.mark.parametrize(
+    ("record", "accept"),
+    [
+        (rejected(1.0), "relative_rmse<0.3"),
+        (rejected(1.0), "relative_rmse<0.5, max_abs_error<1e-9"),  # both must hold
+        (rejected(1.0, is_only_inexact=False), "relative_rmse<0.5"),
+    ],
+)
+def test_an_error_beyond_what_the_user_accepts_stays_incorrect(record: Record, accept: str) -> None:
+    assert accepted(record, accept=accept).status is Status.INCORRECT
+
+
+@pytest.mark.parametrize(
+    ("accept", "says"),
+    [("p99_ms<3", "--accept 'p99_ms<3'"), ("rmse>3", "write rmse<3"), ("rmse<3GB", "plain number"), ("x", "write")],
+)
+def test_only_upper_limits_of_errors_are_accepted(accept: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_limits_on_errors(accept)

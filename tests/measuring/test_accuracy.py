@@ -403,7 +403,16 @@ def test_a_wrong_output_tells_what_came_and_what_was_expected() -> None:
     ours = EXACT.clone()
     ours[7] = -3.0
     found = check([(EXACT,), (ours,)], Reference(((EXACT,), (EXACT,)), (1e-9,)), Precision.FP32)
-    assert found.rule.endswith("; worst at [7] of input set 1: -3, expected 1.11111")
+    assert "; worst at [7] of input set 1: -3, expected 1.11111 (" in found.rule
+    assert found.times_limit is not None and found.times_limit > 1e5 and "times the limit" in found.rule
+
+
+def test_how_far_an_error_is_over_its_limit_is_told() -> None:
+    limit = 16 * EPSILON["fp32"] * math.sqrt(float(EXACT.square().mean()))
+    for times in (0.9, 1.7):
+        found = check([(EXACT + times * limit,)], Reference(((EXACT,),), (0.0,)), Precision.FP32)
+        assert found.times_limit == (None if times < 1 else pytest.approx(times, rel=1e-3))
+        assert ("(1.7 times the limit)" in found.rule) == (times > 1)
 
 
 def test_how_eagers_error_is_spread_is_kept(tmp_path: Path) -> None:

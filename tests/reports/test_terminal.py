@@ -254,11 +254,14 @@ def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
     assert text.count("iree") == 1
 
 
-def test_the_last_things_that_are_said_are_a_line_for_each_contest_and_whether_to_ship() -> None:
+def test_the_answer_stands_last_behind_commands_and_paths() -> None:
     missing = failed(cell("iree", dimensions=conv_on_cpu()[0].cell.dimensions), Status.UNAVAILABLE, "no iree")
     lines = printed(judged([*conv_on_cpu(), missing, *mlp_on_cuda()])).rstrip().splitlines()
-    last = next(place for place, line in enumerate(lines) if line.startswith("The outputs of the best in 2 of 2"))
-    absent, conv, mlp = lines[last - 3 : last]
-    assert absent == "1 backend that cannot run here was not tried: iree."
+    assert "1 backend that cannot run here was not tried: iree." in lines
+    *before, conv, mlp = lines
+    report = before.index("Report: FOLDER/report.md")
+    assert before[report + 1] == "Page: FOLDER/report.html"
+    assert before[report + 2].startswith("The outputs of the best in 2 of 2")
+    assert before[report - 1].startswith("  ") and "--processes" in before[report - 1]
     assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  but measured in too few processes"
     assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  undecided"

@@ -1,6 +1,7 @@
 """The record of a cell, from what its processes have told: numbers, doubts, missing placement, causes of death."""
 
 import math
+import os
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,12 +9,12 @@ from typing import Any
 
 from bakeoff import backends, models
 from bakeoff.judging import roofline
-from bakeoff.judging.acceptance import accepted_by_metric
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller.build_folder import placement_of_both
 from bakeoff.measuring.controller.contest_setup import ContestSetup
 from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.messages import Finished, Ready
+from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import (
     AcceptedByMetric,
@@ -108,7 +109,6 @@ class GrowingRecord:
         if metrics is not None:
             assert self._setup.metrics is not None, "the build is evaluated"
             record = record.model_copy(update={"metrics": metrics})
-            record = accepted_by_metric(record, self._setup.metrics.requirements)
         if kernel_times:
             record = record.model_copy(update={"kernel_times": kernel_times})
         self.known = self._summarised(record)
@@ -122,7 +122,7 @@ class GrowingRecord:
         if record is None:
             return None
         if live.ready and not live.bursts:
-            record = record.model_copy(update=self._failed_check(record, live.ready.accuracy))
+            record = self._summarised(record.model_copy(update=self._failed_check(record, live.ready.accuracy)))
         lost = ProcessLost(reason=reason, rounds=len(live.bursts))
         return record.model_copy(update={"doubts": [*record.doubts, lost]})
 
@@ -170,14 +170,17 @@ class GrowingRecord:
             failure = wrong_outputs(after, "right at first, wrong after measuring")
         elif self._planned.strict:
             status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
+        worst = after if after and before.passed and not after.passed else before
         if after:
-            is_only_inexact = before.is_only_inexact and (after.passed or after.is_only_inexact)
-            before = before.model_copy(update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact})
+            is_only_inexact = all(check.passed or check.is_only_inexact for check in (before, after))
+            worst = worst.model_copy(
+                update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact and not worst.passed}
+            )
         return self.ended(
             live,
             status if failure else Status.OK,
             failure,
-            accuracy=before,
+            accuracy=worst,
             doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory if finished else ready.memory, made),
             placement=placement,
@@ -220,7 +223,7 @@ class GrowingRecord:
 
     def _summarised(self, record: Record) -> Record:
         measured = record.model_copy(update={"latency": summarise(record.bursts)})
-        return with_roofline(measured, self._setup.store)
+        return with_roofline(self._setup.acceptance.applied_to(measured), self._setup.store)
 
     @property
     def _traits(self) -> ModelTraits | None:
@@ -245,7 +248,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     """Return the fields that every record has, even if the cell was never started."""
     return {
         "asked_by_name": planned.asked_by_name,
-        "command": command_for(planned.cell, planned.options),
+        "command": with_variables(command_for(planned.cell, planned.options), os.environ),
         "colour": colour_of(planned.cell.backend),
     }
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
-from bakeoff.judging.acceptance import may_be_accepted
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.measuring.controller.ahead import LIMIT_S, AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
@@ -386,7 +385,7 @@ class CellRun:
             made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
             self._builds.done(live.build, made)
             self._setup.store.keep_build(made)
-        if self.cached_at and not ready.accuracy.passed:
+        if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy))
 
     def _share_build(self, live: LiveProcess) -> None:
@@ -466,15 +465,14 @@ class CellRun:
 
     @property
     def is_right(self) -> bool:
-        """Return True when its process has answered rightly so far, or so that a required metric may accept it."""
-        return self._alive().warm.accuracy.passed or self.awaits_metric
+        """Return True when its process has answered rightly so far, or so that its errors may be accepted."""
+        return self._alive().warm.accuracy.passed or self.may_be_accepted
 
     @property
-    def awaits_metric(self) -> bool:
-        """Return True if a required metric may accept, or has accepted, what the check of its answers rejects."""
-        checked, setup = self._alive().warm.accuracy, self._setup.metrics
-        may_accept = self.is_evaluated and setup is not None and bool(setup.requirements.metrics)
-        return may_accept and not checked.passed and may_be_accepted(checked, self.cell.precision)
+    def may_be_accepted(self) -> bool:
+        """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
+        accuracy = self._alive().warm.accuracy
+        return self._setup.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
     def _take_load(self, order: TakeLoad) -> TrafficWindow:
         live = self._alive()

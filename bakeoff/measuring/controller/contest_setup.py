@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.ranking import NOTHING
+from bakeoff.judging.acceptance import ACCEPTS_NOTHING, Acceptance
 from bakeoff.measuring.controller.build_folder import BuildFolder
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.progress import Progress
@@ -23,7 +22,6 @@ class MetricsSetup:
     evaluation: Evaluation
     reference: Metrics
     limit_s: float
-    requirements: Requirements = NOTHING  # what may accept a build that the numeric check rejects
 
 
 @dataclass(frozen=True)
@@ -38,5 +36,6 @@ class ContestSetup:
     machine: Machine = field(default_factory=Machine)
     metrics: MetricsSetup | None = None  # None: nothing is evaluated
     load: LoadPlan | None = None
+    acceptance: Acceptance = ACCEPTS_NOTHING
     interleaved: bool = True  # all cells are alive together, and stopped while another one is measured
     budget_ends_s: float = math.inf  # the run's time budget

@@ -72,6 +72,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.machine,
         _metrics(run, contest.id, sensible),
         run.load,
+        run.acceptance,
         run.interleaved,
         run.time_plan.budget_ends_s,
     )
@@ -167,7 +168,7 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
     elif missing := [name for name in run.requirements.metrics if name not in reference.values]:
         returned = ", ".join(reference.values)
         run.progress.note(f"evaluate returned {returned}, and --require names {', '.join(missing)}: nothing can win")
-    return MetricsSetup(evaluation, reference, limit_s, run.requirements)
+    return MetricsSetup(evaluation, reference, limit_s)
 
 
 def _leave_out(

@@ -22,7 +22,7 @@ from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.isolation import has_full_disk
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
-from bakeoff.measuring.variables import OF_LIBRARIES_PREFIXES, variables_of_libraries
+from bakeoff.measuring.variables import variables_of_speed
 from bakeoff.measuring.versions import all_versions
 from bakeoff.records.device import Device
 from bakeoff.records.package import checkout, digests
@@ -55,12 +55,7 @@ def capture() -> Environment:
         git_dirty=git[1],
         source_digest=None if git[0] else hashlib.sha256("".join(digests()).encode()).hexdigest()[:16],
         container=container(),
-        variables={
-            name: value
-            for name, value in variables_of_libraries(os.environ).items()
-            if (name.startswith(OF_LIBRARIES_PREFIXES) and not name.startswith("LC_"))
-            or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
-        },
+        variables=variables_of_speed(os.environ),
     )
 
 

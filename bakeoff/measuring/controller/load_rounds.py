@@ -151,7 +151,7 @@ class LoadRounds:
     def _to_soak(self) -> list[CellRun]:
         """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
 
-        A cell that may not win is neither, unless no other one serves. One that a metric may accept may win.
+        A cell that may not win is neither, unless no other one serves. One whose errors may be accepted may win.
         """
 
         def ms_per_request(load: Load) -> float:
@@ -159,7 +159,7 @@ class LoadRounds:
 
         serving = [each for each in self._alive if each.load and any(turn.value for turn in each.load.turns)]
         serving.sort(key=lambda each: ms_per_request(each.load) if each.load else math.inf)
-        able = [each for each in serving if each.cell.label in self._may_win or each.awaits_metric]
+        able = [each for each in serving if each.cell.label in self._may_win or each.may_be_accepted]
         chosen = serving if self._plan.soaks_all else (able or serving)[:2]
         return [each for each in chosen if each.load and not each.load.soak]
 

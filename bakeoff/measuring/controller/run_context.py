@@ -5,8 +5,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.ranking import NOTHING, Ranking, undecided
+from bakeoff.judging.acceptance import Acceptance
+from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.judging.ranking import Ranking, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
@@ -56,6 +57,7 @@ class RunContext:
     undecided: Callable[[Sequence[Record]], Pairs] | None = None  # what to ask instead of `judging`
     machine: Machine = field(default_factory=Machine)
     requirements: Requirements = NOTHING
+    accept: Requirements = NOTHING  # errors that the numeric check rejects
     artifacts: Artifacts | None = None  # keeps what cells have built; None: nothing is kept
     load: LoadPlan | None = None
     place: str = ""  # of a pool
@@ -68,6 +70,10 @@ class RunContext:
         self.begun_s = self.machine.now_s() - self.store.elapsed_s
         self._ends_by_s = math.inf  # was told, and the run takes no longer
         self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
+
+    @property
+    def acceptance(self) -> Acceptance:
+        return Acceptance(self.accept, self.requirements)
 
     def await_serving(self) -> None:
         """Wait until no fork server imports anything any more."""

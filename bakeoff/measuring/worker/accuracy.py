@@ -60,6 +60,7 @@ from bakeoff.measuring.worker.matching import (
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
+from bakeoff.records.text import spell_times
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 TRAINING_TOLERANCE = 1e-4
@@ -306,7 +307,8 @@ def check(
     else:
         worst = max(wrong, key=lambda each: each.excess)
         where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
-        rule = f"{worst.reason}; {where}"
+        over = f" ({spell_times(worst.excess)} times the limit)" if math.isfinite(worst.excess) else ""
+        rule = f"{worst.reason}; {where}{over}"
     return Accuracy(
         rmse=_worst([each.errors.rmse for each in shown]) if is_compared else math.nan,
         relative_rmse=max(each.relative_rmse for each in judged) if is_compared else math.nan,
@@ -318,6 +320,7 @@ def check(
         atol=max(each.tolerance for each in shown),
         passed=passed,
         rule=rule,
+        times_limit=max((each.excess for each in wrong), default=None),
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
         changes=sum(each.kind == "change" for each in training_outputs),
