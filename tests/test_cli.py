@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from bakeoff.planning.load_plan import LoadPlan, Traffic
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records import report_file
+from bakeoff.records.doubts import Accepted
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
@@ -188,7 +190,9 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
     assert report.complete and report.planned == 2
     assert [record.cell.id for record in report.records] == ids
     assert all(record.latency and record.latency.calls >= 34 for record in report.records)
-    assert report.command == " ".join(["OMP_NUM_THREADS=1", "bakeoff", *TINY, "--backends", "eager,null/double", "--out", "run"])
+    assert report.command == " ".join(
+        ["OMP_NUM_THREADS=1", "bakeoff", *TINY, "--backends", "eager,null/double", "--out", "run"]
+    )
     assert report.verdicts[0].winner == "eager"
     with open("run/cells.csv", encoding="utf-8") as file:
         assert [row["backend"] for row in csv.DictReader(file)] == ["eager", "null"]
@@ -273,6 +277,35 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
     assert "x tensorrt unavailable: TensorRT runs on NVIDIA GPUs" in said
 
 
+def test_what_is_incorrect_names_blame_and_how_to_accept_it_and_is_accepted_where_that_was_asked(
+    command_line: CommandLine,
+) -> None:
+    asked = (*TINY, "--processes", "2", "--backends", "eager,null/wrong")
+    status, out, _ = command_line(*asked, "--out", "run")
+    assert status == 1 and statuses(report_file.read(Path("run")))["null/wrong"] == "incorrect"
+    lines = out.splitlines()
+    assert "  bakeoff blame run null/wrong" in lines
+    [accepting] = [line.split(maxsplit=1)[1] for line in lines if "--accept" in line]
+    before = report_file.read(Path("run")).records
+    assert command_line(*shlex.split(accepting))[0] == 0
+    assert statuses(report_file.read(Path("run")))["null/wrong"] == "ok"
+    assert command_line("report", "run", "--accept", "")[0] == 0
+    assert report_file.read(Path("run")).records == before
+
+    assert command_line(*asked, "--accept", "rmse<5", "--out", "again")[0] == 0
+    record = next(each for each in report_file.read(Path("again")).records if each.cell.mode == "wrong")
+    assert record.status is Status.OK and len(record.processes) == 2
+    assert [(doubt.kind, doubt.required) for doubt in record.doubts if isinstance(doubt, Accepted)] == [
+        ("accepted by limit", "rmse<5")
+    ]
+    assert "--accept 'rmse<5'" in record.command and "rmse<5" in out_of("again")
+
+
+def out_of(run: str) -> str:
+    """Return the pages of a run, one after the other."""
+    return "".join(Path(run, name).read_text() for name in ("report.md", "details.md", "report.html"))
+
+
 @pytest.mark.parametrize(
     "status", [Status.INCORRECT, Status.FALLBACK, Status.CRASH, Status.ERROR, Status.OOM, Status.TIMEOUT]
 )
@@ -320,9 +353,9 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
         "[set]\nfeatures = 8\nhidden = 4\n"
     )
     status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
-    first, page, *_, answer = out.splitlines()
+    *before, answer = out.splitlines()
     assert status == 0 and answer.startswith("mlp  → null/again  ")
-    assert [first, page] == ["Report: run/report.md", "Page: run/report.html"]
+    assert {"Report: run/report.md", "Page: run/report.html"} < set(before)
     (record,) = report_file.read(Path("run")).records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",

@@ -227,8 +227,13 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
     sizes: dict[str, int | str] = {}
     for each in parameters:
         if each.name != "seed" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            default = None if each.default is each.empty else each.default
-            sizes[each.name] = dimension_of(_name_of(factory), each.name, default).default
+            if each.default is each.empty:
+                raise UsageError(
+                    f"a function that is given in place of a torch.nn.Module makes one, and '{each.name}' of this one "
+                    f"has no default: give it a size, such as {each.name}=8. If the function computes the answer, make "
+                    "it the forward of a torch.nn.Module"
+                )
+            sizes[each.name] = dimension_of(_name_of(factory), each.name, each.default).default
     return {"dimensions": sizes, "takes_seed": any(each.name == "seed" for each in parameters)}
 
 

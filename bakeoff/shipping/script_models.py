@@ -43,12 +43,18 @@ USER_IMPORTS = (
 TEMPLATES = ("mlp", "conv", "transformer")
 """Our models with a template of their own in scripts/models."""
 
-COVERED = f"{', '.join(TEMPLATES)}, for your own, and for those of hf:, timm:, torchvision:, diffusers: and pt2:"
+SOURCES = ("hf", "timm", "torchvision", "diffusers", "pt2")
+"""Sources of models with a template."""
+
+COVERED = f"{', '.join(TEMPLATES)}, for your own, and for those of {', '.join(f'{source}:' for source in SOURCES)}"
 
 
 def is_covered(model: str) -> bool:
     """Return whether there are scripts for models of this kind."""
-    return model in TEMPLATES or not (model in models.names() or model.startswith("onnx:"))
+    source, colon, _ = model.partition(":")
+    if colon and source in models.CLASSES:
+        return source in SOURCES
+    return model in TEMPLATES or model not in models.names()
 
 
 def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:

@@ -120,7 +120,7 @@ def test_function_may_take_its_inputs_from_the_caller(taken: Take) -> None:
 
 
 def test_parameter_of_a_function_needs_a_default(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="parameter 'width' has no default"):
+    with pytest.raises(UsageError, match=r"'width' of this one has no default: .*width=8.*the forward of a"):
         live_model.save(lambda width: nn.Linear(width, 2), None, tmp_path)
 
 

@@ -64,7 +64,7 @@ def of_cells(report: Report, *labels: str) -> Report:
         ("null", Status.OK, "", None, None),
         ("null/unsupported", Status.UNSUPPORTED, "found out while building", None, None),
         ("null/error", Status.ERROR, "RuntimeError: scripted failure", "compile", None),
-        ("null/oom", Status.OOM, "MemoryError: scripted: no memory left", "compile", None),
+        ("null/oom", Status.OOM, "MemoryError: scripted: no memory left: smaller inputs or", "compile", None),
         ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
         ("null/hang", Status.TIMEOUT, "not done within 8 s, in compile: raise --time-limit", "compile", None),
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),

@@ -30,7 +30,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
-from bakeoff.shipping import reproduce, script_parts
+from bakeoff.shipping import reproduce, script_models, script_parts
 from tests.conftest import CommandLine
 from tests.shipping import conftest
 from tests.shipping.conftest import record_of, report_on
@@ -270,8 +270,14 @@ def test_models_that_no_script_covers_are_named(tmp_path: Path, vision: object) 
     cell = Cell(model="torchvision:ssdlite320_mobilenet_v3_large", device=CPU, backend="eager")
     with pytest.raises(UsageError, match=r"no script for torchvision:.*: detectors take a list of images"):
         script_of(cell)
-    with pytest.raises(UsageError, match=r"no script for model onnx:x.onnx: there is one for each of mlp"):
-        script_of(Cell(model="onnx:x.onnx", device=CPU, backend="onnx"))
+    for source in models.CLASSES.keys() - script_models.SOURCES:
+        with pytest.raises(UsageError, match=rf"no script for model {source}:x: there is one for each of mlp"):
+            script_of(Cell(model=f"{source}:x", device=CPU, backend="eager"))
+    templates = {
+        path.name.partition(".")[0]
+        for path in Path(script_models.__file__).with_name("scripts").joinpath("models").iterdir()
+    }
+    assert {*script_models.SOURCES, *script_models.TEMPLATES} - {"hf"} < templates
 
 
 @pytest.mark.gpu

@@ -278,6 +278,8 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
     says_full = any(words in str(each) for each in chain_of(error) for words in FULL_DISK_WORDS)
     if says_full or isolation.has_full_disk(Path(tempfile.gettempdir())):
         failure = failure.on_full_disk
+    elif status is Status.OOM:
+        failure = failure.of_memory
     elif name := unset_variable(error):
         failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
     elif any("nference tensor" in str(each) for each in chain_of(error)):
