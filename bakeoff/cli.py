@@ -323,7 +323,7 @@ def compare(
     status = REGRESSION if comparison.failing(kinds) else 0
     if as_json:
         return print_json(command_answers.of_comparison(comparison, kinds), status)
-    print_markdown(to_markdown(comparison, folds=not stdout.is_terminal))
+    print_markdown(to_markdown(comparison, folds=False))
     return status
 
 

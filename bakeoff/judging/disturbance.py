@@ -83,6 +83,7 @@ def is_starved(bursts: Iterable[Burst]) -> bool:
 
 def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
     """Return one doubt for each kind of thing that disturbed the bursts of these records."""
+    records = list(records)
     by_label = {record.cell.label: record.bursts for record in records if _conditions(record.bursts)}
     measured = list(by_label.values())
     everything = [seen for bursts in measured for seen in _conditions(bursts)]
@@ -93,7 +94,7 @@ def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
         _clock_fell(measured, everything),
         _clock_held_down(everything),
         CoresTaken(waiting) if waiting >= NAMED_SHARE else None,
-        _threads_always_waited(by_label),
+        _threads_always_waited(by_label, {each.cell.label: each.settings.get("threads") for each in records}),
         CoresStolen(stolen) if stolen >= NAMED_SHARE else None,
         _speed_drifted(measured),
         _gpu_shared(everything),
@@ -162,11 +163,13 @@ def _hottest_c(slowed: Iterable[Conditions]) -> int | None:
     return max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
 
 
-def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> AlwaysWaited | None:
+def _threads_always_waited(
+    by_label: Mapping[str, Sequence[Burst]], threads: Mapping[str, object]
+) -> AlwaysWaited | None:
     """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
     shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
     named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
-    return AlwaysWaited(named) if named else None
+    return AlwaysWaited(named, all(threads[label] == 1 for label in named)) if named else None
 
 
 def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> SpeedDrifted | None:

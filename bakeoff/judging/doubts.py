@@ -254,7 +254,8 @@ class CoresStolen:
 class AlwaysWaited:
     """The threads of these cells never all had a core."""
 
-    shares: Mapping[str, float]  # of the time that they waited, by label
+    shares: Mapping[str, float]  # time that they waited, summed over threads / time of the calls, by label
+    have_one_thread: bool = False  # so that it is others who keep the cores busy
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ What a report needs is imported where one is written: help and usage errors come
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 import sys
 import threading
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
 
+
+PIPE_WIDTH = 160
+"""The width of text that no terminal shows."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
 
@@ -184,13 +188,16 @@ def write(path: Path | None, text: Callable[[], str]) -> None:
 
 
 def print_markdown(text: str) -> None:
-    """Print Markdown, laid out where the output is a terminal."""
-    if stdout.is_terminal:
-        from rich.markdown import Markdown
+    """Print Markdown, laid out as text."""
+    from rich.markdown import Markdown
 
+    if stdout.is_terminal:
         stdout.print(Markdown(text))
-    else:
-        typer.echo(text, nl=False)
+        return
+    laid_out = Console(file=io.StringIO(), width=PIPE_WIDTH)
+    laid_out.print(Markdown(text))
+    assert isinstance(laid_out.file, io.StringIO)
+    typer.echo("\n".join(line.rstrip() for line in laid_out.file.getvalue().splitlines()))
 
 
 def say(text: str, console: Console | None = None) -> None:

@@ -178,9 +178,14 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
             return f"{stolen}. {_what_of_these(doubt)}"
         case contest_doubts.AlwaysWaited():
             return (
-                f"threads waited for a core all the time ({_percentages(doubt.shares)} of their time, summed over "
-                "threads): there are more threads than cores, or another process never rests. Stop it, or lower "
-                "OMP_NUM_THREADS"
+                "threads waited for a core all the time (in each second of calls, and summed over threads, "
+                f"{', '.join(f'{label} {share:.2g} s' for label, share in doubt.shares.items())}): "
+                + (
+                    "another process never rests. Stop it"
+                    if doubt.have_one_thread
+                    else "there are more threads than cores, or another process never rests. Stop it, or lower "
+                    "OMP_NUM_THREADS"
+                )
             )
         case contest_doubts.SpeedDrifted():
             by = f"by {percent(doubt.share)}" if doubt.share <= 1 else f"by a factor of {1 + doubt.share:.2g}"

@@ -33,8 +33,8 @@ def rounds(*conditions: dict[str, Any]) -> list[Burst]:
     ]
 
 
-def doubts(*conditions: dict[str, Any]) -> list[Doubt]:
-    return doubts_of_conditions([ok(cell("eager"), rounds(*conditions))])
+def doubts(*conditions: dict[str, Any], threads: int = 2) -> list[Doubt]:
+    return doubts_of_conditions([ok(cell("eager"), rounds(*conditions), settings={"threads": threads})])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,9 @@ def test_cores_that_others_took_are_a_doubt(conditions: dict[str, Any], doubt: D
 
 
 def test_threads_that_always_wait_are_a_doubt_about_their_cell() -> None:
-    assert doubts(*[{"wait_share": 0.35}] * 12) == [AlwaysWaited({"eager": 0.35})]
+    for threads in (1, 2):
+        waited = [{"wait_share": 0.35}] * 12
+        assert doubts(*waited, threads=threads) == [AlwaysWaited({"eager": 0.35}, have_one_thread=threads == 1)]
 
 
 def test_a_drift_is_a_doubt_and_a_single_slow_round_is_none() -> None:

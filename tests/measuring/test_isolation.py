@@ -12,8 +12,9 @@ import pytest
 
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.environment import capture
-from bakeoff.measuring.variables import variables_of_libraries
+from bakeoff.measuring.variables import variables_of_libraries, with_variables
 from bakeoff.measuring.worker.compiler_checks import tools
+from bakeoff.records.text import with_option
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -55,6 +56,15 @@ def test_a_variable_of_the_users_own_is_passed_on_and_its_value_recorded_nowhere
     assert isolation.child_environment(os.environ, tmp_path, "mark")[name] == "a value of mine"
     assert "a value of mine" not in capture().model_dump_json()
     assert name not in variables_of_libraries(os.environ), "builds of other values can be used again"
+
+
+def test_variables_that_change_a_result_are_part_of_the_command() -> None:
+    given = {"OMP_PLACES": "{0}, {1}", "OMP_NUM_THREADS": "1", "LC_ALL": "C", "HOME": "/root", "LD_PRELOAD": "x.so"}
+    command = with_variables("bakeoff --model mlp", given)
+    assert command == "LD_PRELOAD=x.so OMP_NUM_THREADS=1 OMP_PLACES='{0}, {1}' bakeoff --model mlp"
+    assert with_option(command, "--seed", "1") == f"{command} --seed 1"
+    with_malloc = "bakeoff --model mlp --malloc jemalloc"  # which preloads its own
+    assert with_variables(with_malloc, {"LD_PRELOAD": "x.so"}) == with_malloc
 
 
 def test_weights_that_torch_hub_has_downloaded_are_found(tmp_path: Path) -> None:

@@ -83,6 +83,16 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     assert first_screen(judge(plain), "run").variables_to_set == ""
 
 
+def test_commands_that_measure_begin_with_the_variables_of_the_run() -> None:
+    undecided = report([ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))])
+    typed = "OMP_NUM_THREADS=1 bakeoff --model conv --out run --quiet"
+    made = undecided.model_copy(update={"command": typed, "complete": False})
+    assert list(first_screen(judge(made), "a run").commands.values()) == [
+        ["OMP_NUM_THREADS=1 bakeoff resume 'a run'"],
+        ["OMP_NUM_THREADS=1 bakeoff --model conv"],
+    ]
+
+
 def test_resume_measures_what_had_no_time_or_no_disk_and_nobody_what_cannot_run() -> None:
     missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to build it")
     assert ["bakeoff resume run"] in first_screen(judged([once(1.0, "eager"), missed]), "run").commands.values()
