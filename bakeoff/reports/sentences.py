@@ -148,7 +148,12 @@ def pays(contest: ContestJudgement) -> str:
         return f"It is not established when {building} pays against {against}."
     if break_even.calls == 0:
         return f"{contest.winner} is ahead of {against} from the first call on, building included."
-    return f"{building[0].upper()}{building[1:]} pays against {against} from call {break_even.calls:,} on."
+    sentence = f"{building[0].upper()}{building[1:]} pays against {against} from call {break_even.calls:,} on"
+    *before, last = contest.costs.legs("cold", contest.contenders)
+    if before and last.line.label == contest.winner and last.first_call != break_even.calls:
+        cheaper = f"until then {before[-1].line.label} costs less"
+        sentence += f", and costs least of all from call {last.first_call:,} on: {cheaper}"
+    return f"{sentence}."
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:

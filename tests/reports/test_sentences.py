@@ -54,7 +54,7 @@ from bakeoff.records.doubts import (
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
 from bakeoff.records.traits import ModelTraits, NotFinite
-from bakeoff.reports import doubt_sentences, headline, sentences, traits
+from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
 from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report, roofline
 
 
@@ -182,6 +182,15 @@ def test_when_building_the_winner_pays_is_told_against_eager_or_else_the_runner_
     told = sentences.pays(judged(eager, onnx.model_copy(update={"phases": settled})))
     assert told.startswith("Building onnx (1.0 s, and 21 s of calls until it was final) pays against eager from call 2")
     assert sentences.pays(judged(once(1.0, "eager"), once(2.0, "onnx"))) == ""  # nothing is to be built
+
+
+def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_have_the_same_number() -> None:
+    contest = judged(once(2.0, "eager"), once(1.2, "jit", build_s=0.1), once(1.0, "onnx", build_s=1.0))
+    told = sentences.pays(contest)
+    against_eager, least = (f"{leg:,}" for leg in (1001, contest.costs.legs("cold", contest.contenders)[-1].first_call))
+    assert f"pays against eager from call {against_eager} on, and costs least of all from call {least} on" in told
+    assert told.endswith(": until then jit costs less.")
+    assert f"onnx from call {least} on" in findings.costs(contest)
 
 
 def test_the_answer_of_a_contest_is_its_candidates_and_how_sure_that_is() -> None:
