@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,7 @@ def to_cell(judgement: Judgement) -> str:
         .get_template("cell.html.jinja")
         .render(
             palette=palette,
+            scope=f"b{zlib.crc32(repr(palette.looks).encode()):x}",  # other cells of the notebook have other palettes
             sections=[CellSection(contest, palette, report) for contest in contests],
             first_screen=first_screen(judgement, ""),
             summary=machine.summary(report),

@@ -4,6 +4,7 @@ import re
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -11,11 +12,12 @@ import pytest
 from PIL import Image
 
 from bakeoff.judging.judgement import contests_of, judge, judge_together
-from bakeoff.records.schema import Record, Report, Status
+from bakeoff.records.schema import Interval, Record, Report, Status
 from bakeoff.reports import charts
-from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette
-from bakeoff.reports.charts.chart import Axis, Dots
+from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, speed
+from bakeoff.reports.charts.chart import Axis, Dots, Line
 from bakeoff.reports.charts.paint import save_png, save_svg
+from bakeoff.reports.page import to_cell
 from tests.reports.samples import (
     bursts,
     cell,
@@ -31,6 +33,7 @@ from tests.reports.samples import (
 )
 
 PAIR = [ok(cell(), over_processes(2.0)), ok(cell("onnx"), over_processes(1.0), build_s=1.0)]
+TORCHSCRIPT = ok(cell("torchscript"), over_processes(1.0), build_s=1.0)
 NAMES = {"latency", "speedup", "costs", "pareto", "phases", "samples"}
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -74,7 +77,7 @@ def png_size_and_dpi(path: Path) -> tuple[int, int, int]:
 def test_every_figure_is_written_as_svg_and_for_papers_as_png(drawn: dict[str, Path], tmp_path: Path) -> None:
     assert set(drawn) == {f"{name}.svg" for name in NAMES}
     files = charts.draw(judge(report(PAIR)), tmp_path, png=True)
-    assert {f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")} <= {path.name for path in files}
+    assert {f"{name}.{kind}" for name in NAMES - {"pareto"} for kind in ("png", "svg")} <= {path.name for path in files}
 
 
 def test_a_figure_is_as_wide_as_a_page_or_for_one_contest_as_a_column(tmp_path: Path) -> None:
@@ -147,7 +150,8 @@ def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
     made = report(hostile_on_cpu())
     (contest,) = contests_of(made)
     names = {chart.name for chart in charts.of_contest(contest, Palette(found.record for found in contest.cells), made)}
-    assert names == (NAMES | {"drift"}) - {"speedup"}  # nothing to be faster than
+    # nothing to be faster than, and too few cells for a front
+    assert names == (NAMES | {"drift"}) - {"speedup", "pareto"}
 
 
 def test_the_costs_are_drawn_from_a_cold_start_with_their_crossings() -> None:
@@ -180,7 +184,7 @@ def test_what_a_sweep_shows_its_contests_do_not_show_again(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("median_ms", [1e-6, 1e5])
 def test_one_burst_of_one_call_can_be_drawn(median_ms: float) -> None:
-    records = [ok(cell("eager"), bursts(median_ms, 1, 1)), ok(cell("onnx"), bursts(2 * median_ms, 1, 1))]
+    records = [ok(cell(label), bursts(n * median_ms, 1, 1)) for n, label in enumerate(("eager", "onnx", "iree"), 1)]
     for name in NAMES:
         assert seen(*described(records, name))
 
@@ -218,3 +222,40 @@ def test_a_dot_is_filled_where_nothing_dominates_it() -> None:
 def test_values_have_a_place_on_their_axis() -> None:
     assert [Axis("", 1.0, 100.0, is_log=True).share(value) for value in (1, 10, 100)] == pytest.approx([0, 0.5, 1])
     assert Axis("", 2.0, 4.0).share(3.0) == 0.5
+
+
+def test_an_interval_that_begins_below_the_axis_is_cut_off_there() -> None:
+    """A median of 1.4 ms beside 40 ms, whose interval begins at 0.27 ms, or at next to nothing."""
+    for low_ms in (0.27, 1e-6):
+        records = [ok(cell(), over_processes(40.0)), ok(cell("onnx"), over_processes(1.4))]
+        (contest,) = contests_of(report(records))
+        best = contest.cells[0].record
+        assert best.latency is not None
+        interval = {"median_ci95_ms": Interval(low=low_ms, high=2.2)}
+        widened = best.model_copy(update={"latency": best.latency.model_copy(update=interval)})
+        cells = (replace(contest.cells[0], record=widened), *contest.cells[1:])
+        chart = speed.latency(replace(contest, cells=cells), Palette(records))
+        assert chart is not None and chart.x.is_log
+        spans = [shape.xs for mark in chart.marks for shape in mark.shapes if isinstance(shape, Line)]
+        assert all(chart.x.low <= x for xs in spans for x in xs)
+        assert chart.x.low == pytest.approx(max(0.27 if low_ms > 0.1 else 0, 0.14) / 1.3, rel=0.05)
+
+
+def test_two_backends_have_no_front_and_what_is_absent_stands_below_no_chart() -> None:
+    made = report(PAIR)
+    (contest,) = contests_of(made)
+    drawn_of = charts.of_contest(contest, Palette(PAIR), made)
+    assert "pareto" not in {chart.name for chart in drawn_of}
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU", asked_by_name=True)
+    crashed = failed(cell("iree"), Status.CRASH, "signal 11")
+    chart, _ = described([*PAIR, ok(cell("openvino"), over_processes(1.5)), absent, crashed], "pareto")
+    assert chart.foot_note == "\u00d7 iree crash"
+
+
+def test_outputs_of_a_notebook_keep_their_own_colours_and_say_what_their_figure_shows() -> None:
+    pages = [to_cell(judge(report(records))) for records in (PAIR, [PAIR[0], TORCHSCRIPT])]
+    scopes = [re.findall(r'<div class="bakeoff (\w+)">', page)[0] for page in pages]
+    assert scopes[0] != scopes[1]
+    for page, scope in zip(pages, scopes, strict=True):
+        assert set(re.findall(r"\.([\w]+)\{--ink", page)) == {scope}
+        assert re.search(r"<figcaption[^>]*>\w+ is fastest .*</figcaption>", page)

@@ -156,6 +156,7 @@ def test_every_chart_has_a_text_that_is_read_out() -> None:
     records = [
         ok(cell(), over_processes(2.0), roofline=roofline(2.0)),
         ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0, roofline=roofline(1.0)),
+        ok(cell("openvino"), over_processes(1.5, seed=2), build_s=3.0, roofline=roofline(1.5)),
     ]
     made = Page(to_page(judged(records)))
     assert made.charts() == [

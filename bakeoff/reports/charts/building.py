@@ -44,7 +44,7 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
 def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
     points = [(cell, latency) for cell in contest.ranked if (latency := cell.latency)]
-    if len(contest.ranked) < 2 or any(latency.median_ms <= 0 for _, latency in points):
+    if len(contest.ranked) < 3 or any(latency.median_ms <= 0 for _, latency in points):
         return None
     builds_s = [build_s(cell) for cell, _ in points]
     is_cut = SHORTEST_BUILD_S in builds_s
@@ -67,7 +67,11 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
         y=axis_around("median latency (ms)", reached, is_log=min(reached) > 0),
         marks=tuple(marks),
         legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
-        foot_note=" ".join(f"\u00d7 {name(cell)} {cell.record.status}" for cell in contest.unranked),
+        foot_note=" ".join(
+            f"\u00d7 {name(cell)} {cell.record.status}"
+            for cell in contest.unranked
+            if not cell.record.status.is_absence
+        ),
     )
 
 

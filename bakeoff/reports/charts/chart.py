@@ -188,5 +188,6 @@ def name(cell: CellJudgement) -> str:
 def lost_cell(place: int, cell: CellJudgement, palette: Palette) -> Mark:
     """Return the cross and the status of a cell without numbers in its row."""
     fate = number_format.ending(cell.record)
-    text = Text(None, place + BAR_Y, f"\u00d7 {one_line(fate, 48)}", colour="bad")
+    colour = "soft" if cell.record.status.is_absence else "bad"
+    text = Text(None, place + BAR_Y, f"\u00d7 {one_line(fate, 48)}", colour=colour)
     return Mark((text,), f"{cell.label}: {fate} {one_line(cell.record.reason, 200)}".strip(), palette(cell.label))

@@ -26,6 +26,9 @@ from bakeoff.reports.charts.palette import Palette
 LOG_FROM = 20.0
 """Latencies stand on a logarithmic axis if the longest is over so many times the shortest."""
 
+MOST_BELOW = 10.0
+"""A logarithmic axis begins at most so many times below the shortest median. Intervals are cut off there."""
+
 LOG_FROM_RATIO = 6.0
 """The same for speed-ups."""
 
@@ -37,14 +40,19 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
         return None
     medians_ms = [each.median_ms for each in measured]
     is_log = max(medians_ms) > LOG_FROM * min(medians_ms) > 0
+    low = 0.0
+    if is_log:
+        lowest_ms = min([*medians_ms, *(each.median_ci95_ms.low for each in measured if each.median_ci95_ms)])
+        low = max(lowest_ms, min(medians_ms) / MOST_BELOW) / 1.3
+    x = Axis("median latency (ms), 95 % interval", low, max(medians_ms), is_log)
     return Chart(
         name="latency",
         subject=contest.title,
         finding=findings.latency(contest),
         caption="Median latency in ms, with its 95 % interval",
-        x=Axis("median latency (ms), 95 % interval", min(medians_ms) / 1.3 if is_log else 0.0, max(medians_ms), is_log),
+        x=x,
         y=None,
-        marks=tuple(_median(place, cell, palette, is_log) for place, cell in enumerate(contest.shown)),
+        marks=tuple(_median(place, cell, palette, x) for place, cell in enumerate(contest.shown)),
         rows=tuple(map(name, contest.shown)),
     )
 
@@ -80,16 +88,16 @@ def interval(low: float, high: float, y: float) -> Line:
     return Line((low, high), (y, y), colour="ink", width=1.1)
 
 
-def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> Mark:
+def _median(place: int, cell: CellJudgement, palette: Palette, x: Axis) -> Mark:
     found, y = cell.latency, place + BAR_Y
     if found is None:
         return lost_cell(place, cell, palette)
     is_wrong = cell.record.status.is_failure
     dot = Dots((found.median_ms,), (y,), not is_wrong)
-    shapes: list[Shape] = [dot if is_log else Bar(y, 0.0, found.median_ms, not is_wrong)]
+    shapes: list[Shape] = [dot if x.is_log else Bar(y, 0.0, found.median_ms, not is_wrong)]
     end = found.median_ms
     if found.median_ci95_ms:
-        shapes.append(interval(found.median_ci95_ms.low, found.median_ci95_ms.high, y))
+        shapes.append(interval(max(x.low, found.median_ci95_ms.low), found.median_ci95_ms.high, y))
         end = max(end, found.median_ci95_ms.high)
     note = f" {cell.record.status}" if is_wrong else ""
     shapes.append(Text(end, y, f"{number_format.milliseconds(found.median_ms)}{note}"))
