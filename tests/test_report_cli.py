@@ -47,6 +47,20 @@ def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
     assert report_file.read(folder).verdicts == before.verdicts
 
 
+def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = report_file.read(folder)
+    kept = [each.model_copy(update={"artifact": f"artifacts/{each.cell.id}"}) for each in made.records]
+    for has_builds in (True, False):
+        report_file.write_json(made.model_copy(update={"records": kept}), folder)
+        for record in kept:
+            path = folder / record.artifact
+            path.mkdir(parents=True) if has_builds else path.rmdir()
+        assert call(folder) == 0
+        assert ("bakeoff export" in capsys.readouterr().out) is has_builds
+
+
 def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,7 +113,7 @@ def compare(
         time_limit: Seconds that each cell may take.
         min_time: Seconds that each cell is sampled in three processes or more. One or two take their share, and a cell
             that is clearly behind takes half of it, as short calls do: a burst of a hundred is enough.
-        processes: Fresh processes of each cell, at least.
+        processes: Fresh processes of each cell: 1 or 2 are all, and 3 or more the least.
         builds: Times that each cell is built anew.
         schedule: `"interleaved"` or `"sequential"`.
         start_method: `"auto"`, `"forkserver"` or `"spawn"`.

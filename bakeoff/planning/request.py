@@ -148,7 +148,7 @@ class Request(Frozen):
     processes: Annotated[
         int | None,
         Option(
-            "Fresh processes of each cell, at least; more where they disagree",
+            "Fresh processes of each cell: 1 or 2 are all, 3 or more the least, and more are added where they disagree",
             default="3, and fewer of what is surely beaten",
             in_record_command=True,
         ),

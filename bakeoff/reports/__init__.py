@@ -1,1 +1,1 @@
-"""From records to a report: schema, statistics, verdict, and the forms a report is read in. Never imports torch."""
+"""How a judgement is shown: terminal, Markdown, page, CSV, JSON and figures. This room imports no torch."""

@@ -59,8 +59,10 @@ def tell(
     from bakeoff.judging.judgement import judge
     from bakeoff.records import report_file
     from bakeoff.reports import sentences
+    from bakeoff.reports.joined import without_artifact
 
-    judgement = judge(report)
+    kept = [each if (folder / each.artifact).exists() else without_artifact(each) for each in report.records]
+    judgement = judge(report.model_copy(update={"records": kept}))
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     write_for_ci(judgement, junit, summary)
     _tell(judgement, folder, quiet, console)

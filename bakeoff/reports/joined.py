@@ -6,7 +6,7 @@ from pathlib import Path
 from bakeoff.judging.environments import bear_on_speed
 from bakeoff.judging.fit import by_contest
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Report
+from bakeoff.records.schema import Record, Report
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
 
@@ -40,7 +40,7 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
             "request": {key: value for key, value in first.request.items() if key != "shard"},
             "own_files": {},  # each run has folders of its own
             "weights": {name: digest for each in reports for name, digest in each.weights.items()},
-            "records": [record.model_copy(update={"artifact": ""}) for each in reports for record in each.records],
+            "records": [without_artifact(record) for each in reports for record in each.records],
             "notes": notes,
             "elapsed_s": sum(each.elapsed_s for each in reports),
         }
@@ -58,3 +58,8 @@ def _refuse_what_differs(reports: Sequence[Report]) -> None:
     for option in ("require", "calls"):
         if len({str(report.request.get(option) or "") for report in reports}) > 1:
             raise UsageError(f"these runs have different --{option}: give the one to judge all of them by")
+
+
+def without_artifact(record: Record) -> Record:
+    """Return the record of a cell whose build is not in its run's folder, so that nothing offers to export it."""
+    return record.model_copy(update={"artifact": ""})

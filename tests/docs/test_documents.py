@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import io
 import re
 import tomllib
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import bakeoff
 from bakeoff import backends, models
 from bakeoff.judging.judgement import judge
 from bakeoff.records import report_file
@@ -113,6 +116,34 @@ def test_every_dependency_is_pinned_in_one_place() -> None:
 def test_every_model_of_the_table_can_be_found() -> None:
     for name in models.TABLE:
         assert models.find(name).name == name
+
+
+def test_the_api_reference_says_what_each_name_is_on_github_too() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    paths = re.findall(r"^<!-- ::: ([\w.]+) -->$", page, re.MULTILINE)
+    documented = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in paths}
+    for name, module in documented.items():
+        value = getattr(importlib.import_module(module), name)
+        is_imported = inspect.isfunction(value) or issubclass(value, Exception)
+        assert not is_imported or getattr(bakeoff, name) is value, name
+        described = inspect.getdoc(value) or ""
+        first = " ".join(described.partition("\n\n")[0].split())
+        assert re.search(rf"^\| `{name}(\(\.\.\.\))?` \| {re.escape(first)} \|$", page, re.MULTILINE), name
+
+
+def test_the_site_leads_to_every_page() -> None:
+    named = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    rendered = {f"showcase/{run}/{name}.md" for run in ("cpu", "h100") for name in ("report", "details")}
+    assert named <= pages and pages - named <= rendered
+
+
+def test_the_showcase_offers_no_command_that_cannot_run() -> None:
+    """Its folders hold no builds, so that nothing can be exported from them."""
+    for page in (ROOT / "docs/showcase").glob("*/*.md"):
+        assert not re.findall(
+            r"^bakeoff (?:export|explain|blame|resume|start) .*", page.read_text("utf-8"), re.MULTILINE
+        )
 
 
 def test_the_readme_shows_what_the_showcases_report_says() -> None:

@@ -1,7 +1,6 @@
 """Decides the number of rounds and processes of a contest, and the order in which cells take turns. It is pure.
 
-This is the one place where the harness asks judging how far measuring has come: whether rounds were disturbed, whether
-they are precise, and which pairs are undecided.
+It asks judging whether rounds were disturbed, whether they are precise, and which pairs are undecided.
 """
 
 import math
