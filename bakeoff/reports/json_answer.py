@@ -161,7 +161,7 @@ class BackendAnswer(Frozen):
     asked: int  # without what cannot run here and what was not reached
     cannot_run: int
     wins: int  # sure ones, with the error over all contests held by Holm's method
-    profile: dict[str, float]  # share of the models on which it is within so many times the best latency, by that
+    profile: dict[str, float]  # factor -> share of the models on which it is within that factor of the best latency
     speedup: float | None  # geometric mean over the baseline, of what every ranked backend passed
     build_s: float | None  # median of the same
     memory: float | None  # geometric mean of peak memory over the baseline's, of the same

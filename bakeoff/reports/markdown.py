@@ -37,7 +37,7 @@ _FIGURE_CAPTIONS = {
     "costs": "Total time over n calls from a cold start",
     "sweep-latency": "Median latency over the sizes that were swept",
     "sweep-speedup": "Speed-up over eager over the sizes that were swept",
-    "profile": "Share of the models on which a backend is within so many times the best latency",
+    "profile": "Share of the models on which a backend is within a factor of the best latency",
     "map": "Speed-up of each backend on each model",
     "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
     "precisions": "Speed against error, or the metric, over all precisions",

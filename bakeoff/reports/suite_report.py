@@ -28,7 +28,7 @@ NBSP = "\u00a0"
 """A blank at which no heading is broken."""
 
 
-PROFILE = "On what share of the models a backend is within so many times the best latency (a failure never is)"
+PROFILE = "On what share of the models a backend is within a factor of the best latency (a failure never is)"
 
 
 def map_title(suite: Suite) -> str:

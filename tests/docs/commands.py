@@ -42,7 +42,6 @@ NOT_RUN = {
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",
     r"report results/zoo-1 ": "joins runs on GPUs; tests/reports/test_suite_report.py joins two",
-    r'--calls 1000 --require "p99_ms<5, build_s<60"$': "runs every backend and model; recipes.md has a small one",
     r"^bakeoff doctor( --json > doctor\.json)?$": "takes minutes; pages also name backends",
     r"--model my_model\.py:factory( --set batch=1,8,64)?$": "runs every backend; recipes.md has a sweep of two",
     r"^bakeoff --model mlp (--dry-run|--budget 60s|--json > answer\.json)$": (

@@ -272,7 +272,7 @@ class Caller:
         self._call(batched, self._together)
 
     def outputs(self) -> list[accuracy.Outputs]:
-        """Return the outputs for every input set: of single calls, and with batches of a batch's last place."""
+        """Return the outputs for every input set: of single calls, or of the last place of each batch."""
         if self._batched is None:
             return [self._outputs_of(self._single, inputs) for inputs in self._sets]
         whole_outputs = []

@@ -28,7 +28,7 @@ def profile(suite: Suite, palette: Palette) -> Chart | None:
         name="profile",
         subject=suite_report.title(suite),
         finding=findings.profile(suite),
-        caption="On what share of the models a backend is within so many times the best latency; a failure never is",
+        caption="On what share of the models a backend is within a factor of the best latency; a failure never is",
         x=Axis("times the best latency", 1.0, end, is_log=True),
         y=Axis("share of the models", 0.0, 1.0),
         marks=tuple(Mark((_steps(row, end),), _tip(row), palette(row.label)) for row in shown),
