@@ -151,7 +151,8 @@ def place_in(stack: Sequence[Any] | None) -> str:
     if not stack:
         return ""
     frame = stack[-1]
-    return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+    name = re.sub(r"^torch_dynamo_resume_in_(.+)_at_\d+$", r"\1", frame.name)  # what follows an earlier break
+    return f"{Path(frame.filename).name}, line {frame.lineno}, in {name}"
 
 
 def compiler_work(named: NamedKernels) -> CompilerWork:

@@ -1,9 +1,11 @@
 """Profiles cells of a run that has ended. Each is built once more, in a worker of its own, in which nothing is timed
 for a record."""
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -39,10 +41,11 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
     what is not in the run or cannot be profiled, and BakeoffError for a cell that fails now.
     """
     report = report_at(path)
-    record = script_parts.find_record(report, label) if label else best_of(report)
-    other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
-    for each in filter(None, (record, other)):
-        check_profiled(each)
+    with rest_named(report, path):
+        record = script_parts.find_record(report, label) if label else best_of(report)
+        other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
+        for each in filter(None, (record, other)):
+            check_profiled(each)
     if other:
         check_comparable(record.cell, other.cell)
     store = Store(path if path.is_dir() else path.parent)
@@ -55,6 +58,18 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
         return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 
     return named_apart([profiled(each) for each in (record, other) if each])
+
+
+@contextlib.contextmanager
+def rest_named(report: Report, path: Path) -> Iterator[None]:
+    """Have a UsageError of the block name `resume` where the run was interrupted, or its budget was over."""
+    try:
+        yield
+    except UsageError as error:
+        if report.complete and not any(each.is_left_to_resume for each in report.records):
+            raise
+        folder = path if path.is_dir() else path.parent
+        raise UsageError(f"{error}; the rest of the run: bakeoff resume {shlex.quote(str(folder))}") from None
 
 
 def best_of(report: Report) -> Record:

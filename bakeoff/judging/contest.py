@@ -29,7 +29,8 @@ from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roof
 class CellJudgement:
     """What is known of one cell of a contest.
 
-    `rank` is None for a cell that is not ranked, with or without numbers. A cell that may be the fastest can have another rank than 1.
+    `rank` is None for a cell that is not ranked, with or without numbers. What may be the fastest can have another
+    rank than 1.
     """
 
     record: Record

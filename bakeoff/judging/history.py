@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from bakeoff.judging.environments import Difference, bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.judging.precisions import grouped_alike
+from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.schema import Environment, Record, Report
 
 
@@ -48,7 +49,7 @@ def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str])
     """
     runs: list[Run] = []
     order = sorted(dated)
-    fitted = grouped_alike([fitted_report(dated[key]) for key in order])
+    fitted = grouped_alike(named_by_work([fitted_report(dated[key]) for key in order]))
     for (at, run_id), report in zip(order, fitted, strict=True):
         records = {record.cell.id: record for record in report.records}
         changes = bear_on_speed(runs[-1].environment, report.environment) if runs else []

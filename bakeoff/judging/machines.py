@@ -11,6 +11,7 @@ from pathlib import Path
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.price import Price
+from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Interval, Latency, Report
 
@@ -93,7 +94,7 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
         if name not in reports:
             raise unknown("machine", name, reports, "--price NAME=2.5/h")
     machines: dict[str, list[Offer]] = {}
-    for name, report in reports.items():
+    for name, report in zip(reports, named_by_work(list(reports.values())), strict=True):
         for contest in judge(report).contests:
             if offer := _offer(name, contest, prices.get(name)):
                 title = contest.cell.title.replace(f" on {contest.cell.device}, ", ", ")  # machines differ by it

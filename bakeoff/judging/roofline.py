@@ -5,7 +5,11 @@ architectures", CACM 52(4), 2009. It assumes that weights, inputs and outputs mo
 level of memory that can hold them all between calls.
 """
 
-from bakeoff.records.schema import Ceilings, Latency, MemoryLevel, Roofline, Work
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from bakeoff.records.device import CPU
+from bakeoff.records.schema import Ceilings, Cell, Latency, MemoryLevel, Record, Report, Roofline, Work
 
 
 def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
@@ -39,3 +43,32 @@ def level_of(size: int, ceilings: Ceilings) -> MemoryLevel:
     """
     levels = ceilings.levels or [MemoryLevel(working_set_bytes=0, bytes_per_s=ceilings.bytes_per_s)]
     return next((each for each in reversed(levels) if each.working_set_bytes <= size), levels[0])
+
+
+def named_by_work(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports, with its work in the name of a model where another report's of that name does other work.
+
+    A model that lives in a program, or in a file, may have another width than before, and no dimension says so.
+    """
+    own = [
+        {_on_any_device(each.cell): each.roofline.flops for each in report.records if each.roofline}
+        for report in reports
+    ]
+    works = {(key, flops) for known in own for key, flops in known.items()}
+    differing = {key for key, count in Counter(key for key, _ in works).items() if count > 1}
+
+    def named(record: Record, known: Mapping[str, int]) -> Record:
+        cell = record.cell
+        if (key := _on_any_device(cell)) not in differing or key not in known:
+            return record
+        model = f"{cell.model} ({known[key]:,} FLOP)"
+        return record.model_copy(update={"cell": cell.model_copy(update={"model": model})})
+
+    return [
+        report.model_copy(update={"records": [named(record, known) for record in report.records]})
+        for report, known in zip(reports, own, strict=True)
+    ]
+
+
+def _on_any_device(cell: Cell) -> str:
+    return cell.model_copy(update={"device": CPU}).contest_id

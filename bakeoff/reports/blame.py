@@ -154,11 +154,11 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         else ""
     )
     if blame.looks_for_failure:
-        outcomes = [[trial.name or THE_MODEL, trial.kind, outcome(trial)] for trial in trials]
+        outcomes = [[part(trial), trial.kind, outcome(trial)] for trial in trials]
         return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll") + note
     rows = [
         [
-            trial.name or THE_MODEL,
+            part(trial),
             trial.kind,
             error(trial.error),
             error(trial.eager_error),
@@ -169,6 +169,11 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
     ]
     headings = ["part, built apart", "kind", "error", "eager's", "limit", "error / limit"]
     return text_table(headings, rows, "llrrrr") + note
+
+
+def part(trial: Trial) -> str:
+    """Return the name of a part, with the line that calls it: a module may call an operator several times."""
+    return f"{trial.name or THE_MODEL}{f' ({trial.line})' if trial.line else ''}"
 
 
 def outcome(trial: Trial) -> str:

@@ -224,6 +224,23 @@ def test_a_graph_break_is_named_by_file_and_line() -> None:
     torch._dynamo.reset()
 
 
+def breaking_twice(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x = x + 1
+    if x.mean() > 0:
+        x = x + 2
+    return x
+
+
+def test_of_two_graph_breaks_in_a_row_both_are_named() -> None:
+    torch._dynamo.reset()
+    torch.compile(breaking_twice, backend="eager")(torch.ones(2))
+    line = breaking_twice.__code__.co_firstlineno
+    places = {each.place for each in inductor_profiling.graph_breaks()}
+    assert {f"test_profiling.py, line {line + n}, in breaking_twice" for n in (1, 3)} <= places
+    torch._dynamo.reset()
+
+
 def test_a_graph_break_without_a_reason_is_told_in_words() -> None:
     reasons = ["step_unsupported", "No resume\n  Explanation: it is a loop.\n  Hint: none."]
     sentences = [inductor_profiling.first_sentence(reason) for reason in reasons]

@@ -26,7 +26,7 @@ from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, largest_local
+from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
@@ -38,6 +38,7 @@ from bakeoff.reports.blame import (
     growth_sentence,
     script_sentence,
     to_markdown,
+    trials_table,
 )
 from tests.conftest import CommandLine
 from tests.reports import samples
@@ -405,3 +406,17 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
     command = [sys.executable, "-I", "-c", without, tmp_path / "failing.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode and "eager returns" in done.stdout and "bessel_j0" in done.stderr
+
+
+def test_operators_of_one_name_have_their_line_in_the_table() -> None:
+    trials = [Trial(name="", kind="Net", error=0.1, eager_error=0.0, limit=0.01)]
+    for line in (9, 12):
+        where = f"mine.py, line {line}, in forward"
+        trials.append(
+            Trial(name="norm: aten.to.dtype", kind="operator", error=0.1, eager_error=0.0, limit=0.01, line=where)
+        )
+    blame = Blame(
+        label="onnx", cell_id="net", precision="fp32", looks_for_failure=False, found=Found.PLACE, trials=trials
+    )
+    table = trials_table(blame)
+    assert all(f"norm: aten.to.dtype (mine.py, line {line}, in forward)" in table for line in (9, 12))

@@ -58,6 +58,12 @@ def test_a_cell_that_failed_is_refused_with_its_reason(command_line: CommandLine
     report_file.write_json(report.model_copy(update={"records": [*report.records, failed]}), run)
     status, _, err = command_line("explain", run, "onnx")
     assert status == 2 and "cannot be explained: it is error: no such operator" in err
+    assert "resume" not in err
+    ahead = samples.failed(samples.cell("onnx", model="steps.py:make"), samples.Status.NOT_REACHED, "interrupted")
+    records = [*report.records, ahead]
+    report_file.write_json(report.model_copy(update={"records": records, "complete": False}), run)
+    _, _, err = command_line("explain", run, "onnx")
+    assert f"the rest of the run: bakeoff resume {run}" in err
 
 
 def test_cells_of_two_models_are_not_compared(command_line: CommandLine, tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from bakeoff.judging.history import history_of
 from bakeoff.judging.machines import machines_of, names_of, parse_prices
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Energy, Record, Throughput
+from bakeoff.records.schema import Energy, Record, Report, Throughput
 from bakeoff.reports.machines import answer, to_markdown
-from tests.reports.samples import cell, ok, over_processes, report
+from tests.reports.samples import cell, ok, over_processes, report, roofline
 
 
 def build(median_ms: float, label: str, device: str = "cpu", model: str = "conv") -> Record:
@@ -60,6 +62,23 @@ def test_a_machine_that_never_tried_what_is_fastest_elsewhere_is_named() -> None
     assert "b did not try inductor, so that it may do better than it shows." in to_markdown(found)
     del reports["b"]
     assert machines_of(reports).questions[0].untried == {}
+
+
+def test_widths_of_one_model_are_kept_apart() -> None:
+    """Two runs of `live:Net`: no dimension says that one of them is twice as wide."""
+
+    def run(flops: int, device: str = "cpu") -> Report:
+        record = build(2.0, "eager", device, model="live:Net")
+        floor = roofline(2.0).model_copy(update={"flops": flops})
+        return report([record.model_copy(update={"roofline": floor})])
+
+    alike = machines_of({"a": run(1_000), "b": run(1_000, "cuda")})
+    assert len(alike.questions) == 1 and "FLOP" not in alike.questions[0].title
+    differing = machines_of({"a": run(1_000), "b": run(4_000, "cuda")})
+    assert not differing.questions
+    assert differing.asked_once == ("live:Net (1,000 FLOP), fp32", "live:Net (4,000 FLOP), fp32")
+    runs = {(datetime(2026, 1, day, tzinfo=UTC), f"run{day}"): run(flops) for day, flops in ((1, 1_000), (2, 4_000))}
+    assert len(history_of(runs, []).contests) == 2
 
 
 def test_machines_without_a_common_model_are_told_so() -> None:

@@ -183,7 +183,7 @@ def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
 
 
 def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
-    """Return a function that gives `value` the content that it has now, and returns it. An object that occurs twice is visited once."""
+    """Return a function that gives `value` the content that it has now, and returns it."""
     if isinstance(value, torch.Tensor):
         return _remembered_tensor(value)
     if isinstance(value, torch.Generator):
