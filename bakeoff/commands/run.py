@@ -195,6 +195,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
 def _measure_rest(store: Store, request: Request, contests: list[Contest], progress: Progress) -> None:
     if request.cluster:
         with Cluster(request.cluster) as cluster:
+            cluster.require_own_variables(store.own_variables())
             _note_resumption(store)
             cluster.measure(request, _with_open_axes(request), store, progress)
         return

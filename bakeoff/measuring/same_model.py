@@ -11,8 +11,8 @@ from bakeoff.records.store import Store
 def require_same_model(store: Store, reference_id: str | None = None) -> None:
     """Raise UsageError if a file that the run's models come from, or a variable that they read, has changed.
 
-    With `reference_id` it is asked of this model alone. Nothing is known of a run on a cluster, whose nodes have files
-    and variables of their own, nor of a report without its run.
+    With `reference_id` it is asked of this model alone. Nothing is known of a report without its run, nor of the files
+    of a cluster's nodes, which answer for their variables themselves.
     """
     if not Store.is_run(store.root) or store.request().get("cluster"):
         return

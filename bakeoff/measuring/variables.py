@@ -47,6 +47,9 @@ WITHHELD_PREFIXES = (
 or let two runs of one command differ."""
 
 
+DIGEST_ROUNDS = 200_000
+
+
 def allowed_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `given` that a worker may see: the user's own, and those of libraries that are known."""
     return {name: value for name, value in given.items() if not is_withheld(name)}
@@ -91,10 +94,15 @@ def variables_of_builds(given: Mapping[str, str]) -> dict[str, str]:
 def own_digests(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
     """Return a digest of each of these variables that is a user's own, or "" for one that is not in `given`.
 
-    Values may be secrets, so that they are written nowhere.
+    Values may be secrets, so that they are written nowhere. The name is the salt, so that equal values of two variables
+    have other digests, and each guess takes long. Two runs can be compared all the same.
     """
     own = [name for name in names if not is_withheld(name) and not _is_known(name)]
-    return {name: hashlib.sha256(given[name].encode()).hexdigest()[:16] if name in given else "" for name in own}
+    return {name: _digest(name, given[name]) if name in given else "" for name in own}
+
+
+def _digest(name: str, value: str) -> str:
+    return hashlib.pbkdf2_hmac("sha256", value.encode(), name.encode(), DIGEST_ROUNDS).hex()[:16]
 
 
 def _is_known(name: str) -> bool:

@@ -12,7 +12,7 @@ import platform
 import re
 import socket
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -22,6 +22,7 @@ from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.cores import usable_cores
+from bakeoff.measuring.same_model import require_own_variables
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place, divide_cores, physical_cores
 from bakeoff.planning.plan import Contest
@@ -159,6 +160,16 @@ class Cluster:
         alive = self._alive()
         return {node.kind for node in nodes if node.id in alive}
 
+    def require_own_variables(self, recorded: Mapping[str, str]) -> None:
+        """Raise UsageError where a node's variables are not those that the models' files have read in this run."""
+        probe = self._ray.remote(num_cpus=0, max_retries=0)(other_variables)
+        answers = {
+            node_id: probe.options(label_selector={NODE_ID: node_id}).remote(recorded) for node_id in self._alive()
+        }
+        for node_id, answer in answers.items():
+            if said := self._ray.get(answer):
+                raise UsageError(f"node {node_id[:8]} of the cluster: {said}")
+
     def _home(self, store: Store) -> Any:
         """Start the actor, beside this process, that writes what is copied back to the driver."""
         here = self._ray.get_runtime_context().get_node_id()
@@ -281,6 +292,15 @@ def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> 
     index = int(gpu_ids[0])
     cores = usable_cores()
     return Place(f"{here} cuda:{index}", device, divide_cores(cores, physical_cores(cores), gpus)[index], gpu=0)
+
+
+def other_variables(recorded: Mapping[str, str]) -> str:
+    """Return how this machine's variables differ from those that a run has recorded, or nothing."""
+    try:
+        require_own_variables(recorded, os.environ)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def hardware() -> str:

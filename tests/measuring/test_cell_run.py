@@ -299,7 +299,11 @@ def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
     for exit_status, kernel_killed, status, kind, told in (
         (-11, False, Status.CRASH, "SIGSEGV", "died of signal 11 (SIGSEGV) in load"),
         (3, False, Status.CRASH, "exit status 3", "left with exit status 3 in load"),
-        (-9, True, Status.OOM, "killed by the kernel", "killed in load by the kernel, which had no memory left"),
+        (
+            *(-9, True, Status.OOM, "killed by the kernel"),
+            "killed in load by the kernel, which had no memory left: smaller inputs or a narrower --precision need "
+            "less",
+        ),
     ):
         assert cause_of_death(exit_status, "load", kernel_killed) == (status, Failure(kind=kind, text=told))
 

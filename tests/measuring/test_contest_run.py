@@ -137,12 +137,27 @@ def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
     assert any(note in told for told in run.notes) or not note
 
 
-@pytest.mark.parametrize("stage", ["start", "build", "burst 3"])
-def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(tmp_path: Path, stage: str) -> None:
-    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, stage): SEGFAULT})}
+@pytest.mark.parametrize(("process", "stage"), [(1, "start"), (1, "build"), (0, "burst 3")])
+def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(
+    tmp_path: Path, process: int, stage: str
+) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(process, stage): SEGFAULT})}
     run = run_contest(tmp_path, scripts, plan_of(2))
     assert run.records["null"].status is Status.CRASH
     assert "died of signal 11 (SIGSEGV)" in run.records["null"].reason
+    assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
+
+
+@pytest.mark.parametrize("ending", [SEGFAULT, Status.ERROR])
+def test_a_further_process_that_dies_in_a_round_costs_that_process_and_not_its_cell(
+    tmp_path: Path, ending: Ending
+) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, "burst 3"): ending})}
+    run = run_contest(tmp_path, scripts, plan_of(2))
+    record = run.records["null"]
+    assert (record.status, rounds_of(record), len(record.processes)) == (Status.OK, 15, 2)
+    [doubt] = record.doubts
+    assert isinstance(doubt, ProcessLost) and doubt.rounds == 3 and "in measure" in doubt.reason
     assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
 
 

@@ -1,5 +1,6 @@
 """What a worker may see, and that all that it starts is ended."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.environment import capture
-from bakeoff.measuring.variables import variables_of_libraries, with_variables
+from bakeoff.measuring.variables import own_digests, variables_of_libraries, with_variables
 from bakeoff.measuring.worker.compiler_checks import tools
 from bakeoff.records.text import with_option
 
@@ -56,6 +57,14 @@ def test_a_variable_of_the_users_own_is_passed_on_and_its_value_recorded_nowhere
     assert isolation.child_environment(os.environ, tmp_path, "mark")[name] == "a value of mine"
     assert "a value of mine" not in capture().model_dump_json()
     assert name not in variables_of_libraries(os.environ), "builds of other values can be used again"
+
+
+def test_digests_of_variables_are_salted_and_can_be_compared() -> None:
+    given = {"MY_TOKEN": "secret", "MY_OTHER_TOKEN": "secret"}
+    digests = own_digests(["MY_TOKEN", "MY_OTHER_TOKEN", "MY_UNSET"], given)
+    assert digests == own_digests(digests, given) and digests["MY_UNSET"] == ""
+    assert digests["MY_TOKEN"] != digests["MY_OTHER_TOKEN"]
+    assert hashlib.sha256(b"secret").hexdigest()[:16] not in digests.values()
 
 
 def test_variables_that_change_a_result_are_part_of_the_command() -> None:

@@ -6,20 +6,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Report, Status
 from bakeoff.records.store import Store
-from bakeoff.scaling.cluster import own_resources, pack, place_of_task, unpack
+from bakeoff.scaling.cluster import Cluster, own_resources, pack, place_of_task, unpack
 from tests.support.measuring import measure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +141,42 @@ def test_every_record_is_found_once_though_a_node_died(story: Story) -> None:
 
 def test_a_contest_of_a_node_that_died_began_again(story: Story) -> None:
     assert any("began again on" in note for note in story.whole.notes), story.whole.notes
+
+
+class FakeRay(ModuleType):
+    """A cluster of two nodes, whose tasks run here, each with the variables of its node."""
+
+    def __init__(self, variables: Mapping[str, Mapping[str, str]]) -> None:
+        super().__init__("ray")
+        self.__spec__ = ModuleSpec("ray", None)
+        self._variables = variables
+        self.init = self.shutdown = lambda **_: None
+        self.remote = lambda **_: lambda task: SimpleNamespace(options=lambda **where: self._task(task, **where))
+        self.get = lambda answer: answer
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": name, "Alive": True, "Resources": {}} for name in self._variables]
+
+    def _task(self, task: Callable[..., Any], label_selector: Mapping[str, str]) -> Any:
+        def remote(*arguments: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in self._variables[next(iter(label_selector.values()))].items():
+                    patch.setenv(name, value)
+                return task(*arguments)
+
+        return SimpleNamespace(remote=remote)
+
+
+def test_a_run_is_not_resumed_on_a_cluster_where_a_node_has_other_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = own_digests(["MY_WIDTH"], {"MY_WIDTH": "64"})
+    for other, is_refused in (("64", False), ("128", True)):
+        monkeypatch.setitem(sys.modules, "ray", FakeRay({"a": {"MY_WIDTH": "64"}, "b": {"MY_WIDTH": other}}))
+        with Cluster("auto") as cluster:
+            if not is_refused:
+                cluster.require_own_variables(recorded)
+                continue
+            with pytest.raises(UsageError, match=r"node b of the cluster: .*MY_WIDTH, which has another value"):
+                cluster.require_own_variables(recorded)
 
 
 def test_no_cluster_at_an_address_is_said(nodes: object, tmp_path: Path) -> None:

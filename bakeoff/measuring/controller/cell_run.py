@@ -617,11 +617,13 @@ class CellRun:
     ) -> CellEnded:
         """Return the end of a cell whose process failed.
 
-        Its rounds count if the process failed in a later step, or if `rounds_count` says so.
+        Its rounds count if the process failed in a later step, or in a round after another process of the cell has
+        ended well, or if `rounds_count` says so.
         """
         record = self._growing.ended(live, status, failure, load=self.load, **fields)
-        in_later_step = live.has_all_bursts and status.is_failure and not record.failed_on_full_disk
-        if failure is None or not (rounds_count or in_later_step):
+        is_one_of_several = self.was_measured and live.ready is not None
+        costs_process = status.is_failure and (live.has_all_bursts or is_one_of_several)
+        if failure is None or not (rounds_count or (costs_process and not record.failed_on_full_disk)):
             return CellEnded(record)
         where = f" in {live.phase}"
         reason = failure.sentence if where in failure.sentence else f"{failure.sentence}{where}"
