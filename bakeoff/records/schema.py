@@ -399,6 +399,7 @@ class Accuracy(Frozen):
     atol: float
     passed: bool
     rule: str  # what decided: "no more than rounding", "at most 4x eager's error", "allclose", or what failed
+    not_finite: int = 0  # values that are infinite or NaN in the reference: of these only that was compared
     times_limit: float | None = None  # the largest error, as a multiple of its limit; None: it is within all limits
     is_only_inexact: bool = False  # it failed by the size of errors alone: forms, types and finite values are right
     unchecked: str = ""  # why outputs could not be compared; then there are no errors

@@ -14,7 +14,7 @@ from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
-from bakeoff.records.text import first, listed, one_line, percent, spell_minutes, spell_ms
+from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
 
 NAME_LIMIT = 40
@@ -128,10 +128,21 @@ def remarks(contest: ContestJudgement) -> list[str]:
         f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else no_floor(contest),
         *floor.sentences(contest),
         f"Tensor cores: {nominal}." if nominal else "",
+        not_finite(contest),
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
     return [each for each in parts if each]
+
+
+def not_finite(contest: ContestJudgement) -> str:
+    """Say how many values of the model's own outputs are not finite, if some are, and not all."""
+    checks = [cell.record.accuracy for cell in contest.cells if cell.record.accuracy]
+    count = max((check.not_finite for check in checks if not check.unchecked), default=0)
+    if not count:
+        return ""
+    are = "is" if count == 1 else "are"
+    return f"{counted(count, 'value')} of the model's own outputs {are} infinite or NaN: only the others have an error."
 
 
 def pays(contest: ContestJudgement) -> str:

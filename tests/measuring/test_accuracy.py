@@ -407,6 +407,14 @@ def test_a_wrong_output_tells_what_came_and_what_was_expected() -> None:
     assert found.times_limit is not None and found.times_limit > 1e5 and "times the limit" in found.rule
 
 
+def test_values_that_are_not_finite_in_the_reference_are_counted() -> None:
+    exact = EXACT.clone()
+    exact[:3] = torch.tensor([math.nan, math.inf, -math.inf], dtype=torch.float64)
+    found = check([(exact.clone(),)], Reference(((exact,),), (0.0,)), Precision.FP32)
+    assert (found.passed, found.unchecked, found.not_finite) == (True, "", 3)
+    assert check([(EXACT,)], Reference(((EXACT,),), (0.0,)), Precision.FP32).not_finite == 0
+
+
 def test_how_far_an_error_is_over_its_limit_is_told() -> None:
     limit = 16 * EPSILON["fp32"] * math.sqrt(float(EXACT.square().mean()))
     for times in (0.9, 1.7):

@@ -55,7 +55,19 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
 from bakeoff.records.traits import ModelTraits, NotFinite
 from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
-from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, over_processes, report, roofline
+from tests.reports.samples import (
+    accuracy,
+    caveat,
+    cell,
+    constant,
+    failed,
+    lived,
+    ok,
+    once,
+    over_processes,
+    report,
+    roofline,
+)
 
 
 def verdict(*records: Record, require: str = "") -> str:
@@ -182,6 +194,14 @@ def test_when_building_the_winner_pays_is_told_against_eager_or_else_the_runner_
     told = sentences.pays(judged(eager, onnx.model_copy(update={"phases": settled})))
     assert told.startswith("Building onnx (1.0 s, and 21 s of calls until it was final) pays against eager from call 2")
     assert sentences.pays(judged(once(1.0, "eager"), once(2.0, "onnx"))) == ""  # nothing is to be built
+
+
+def test_an_output_that_is_partly_nan_in_the_reference_too_is_remarked() -> None:
+    partly = accuracy().model_copy(update={"not_finite": 3})
+    for check, is_told in ((accuracy(), False), (partly, True)):
+        contest = judged(once(1.0, "onnx").model_copy(update={"accuracy": check}), once(2.0, "eager"))
+        told = "3 values of the model's own outputs are infinite or NaN: only the others have an error."
+        assert (told in sentences.remarks(contest)) is is_told
 
 
 def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_have_the_same_number() -> None:

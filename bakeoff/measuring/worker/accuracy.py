@@ -320,6 +320,7 @@ def check(
         atol=max(each.tolerance for each in shown),
         passed=passed,
         rule=rule,
+        not_finite=sum(int((~torch.isfinite(each)).sum()) for outputs in reference.outputs for each in outputs),
         times_limit=max((each.excess for each in wrong), default=None),
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
