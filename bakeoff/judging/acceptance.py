@@ -31,16 +31,16 @@ class Acceptance:
         is_judged_here = before is not None or record.status is Status.INCORRECT
         if not (is_judged_here and failure and accuracy and accuracy.is_only_inexact):
             return record
-        facts = {"relative_rmse": accuracy.relative_rmse, "failure": failure}
-        doubt: AcceptedByLimit | AcceptedByMetric | None = None
+        kind: type[AcceptedByLimit | AcceptedByMetric] | None = None
         if self._allows(accuracy):
-            doubt = AcceptedByLimit(required=str(self.limits), **facts)
+            kind, required = AcceptedByLimit, self.limits
         elif _may_be_evaluated(accuracy, record.cell.precision) and self.required.are_surely_kept(record):
-            doubt = AcceptedByMetric(required=str(self.required.of_metrics()), **facts)
+            kind, required = AcceptedByMetric, self.required.of_metrics()
         doubts = [each for each in record.doubts if each is not before]
-        if doubt is None:
+        if kind is None:
             changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
             return record.model_copy(update=changed | {"doubts": doubts})
+        doubt = kind(required=str(required), relative_rmse=accuracy.relative_rmse, failure=failure)
         return record.model_copy(
             update={"status": Status.OK, "reason": "", "failure": None, "doubts": [*doubts, doubt]}
         )

@@ -407,6 +407,16 @@ def test_devices_that_torch_sees_are_taken() -> None:
     runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)
 
 
+def test_a_wrong_input_shape_is_found_by_a_call_of_eager_before_anything_is_built(tmp_path: Path) -> None:
+    code = "import torch\ndef factory():\n    return torch.nn.Linear(8, 4), torch.randn(2, 9)\n"
+    (tmp_path / "narrow.py").write_text(code)
+    report = measure(tmp_path / "run", "eager", "null", models=[f"{tmp_path / 'narrow.py'}:factory"], set={})
+    assert [(record.status, record.phases) for record in report.records] == [(Status.ERROR, [])] * 2
+    eager, null = (record.reason for record in report.records)
+    assert "failed when it was called in fp32: RuntimeError: mat1 and mat2 shapes cannot be multiplied" in eager
+    assert null.endswith("see eager")
+
+
 READS_VARIABLES = """import os, pathlib, tempfile
 import torch
 def factory(batch: int = 2):
