@@ -27,10 +27,11 @@ from bakeoff.records.schema import (
     Ratio,
     Record,
     Roofline,
+    Status,
     Throughput,
     WarmUp,
 )
-from bakeoff.records.text import one_line, visible
+from bakeoff.records.text import one_line, spell_times, visible
 from bakeoff.reports import doubt_sentences, end_to_end, floor, headline, metrics, number_format, sentences
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
@@ -370,7 +371,8 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
     def outputs(row: CellJudgement) -> str:
-        return NONE if row.record.accuracy is None else "wrong" if is_bad(row) else "right"
+        wrong = "accepted" if row.record.status is Status.OK else "wrong"
+        return NONE if row.record.accuracy is None else wrong if is_bad(row) else "right"
 
     def error(row: CellJudgement) -> str:
         return number_format.error_of(row.record.accuracy) if row.record.accuracy else NONE
@@ -398,6 +400,8 @@ def _accuracy() -> list[Column[CellJudgement]]:
                details=group, csv="eager_rmse"),
         Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=number_format.error,
                details=group),
+        Column("error, as a multiple of its limit", _ACCURACY(lambda it: it.times_limit), write=spell_times,
+               details=group, csv="times_limit"),
         Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error,
                details=group, csv="max_abs_error"),
         Column("tolerances", tolerances, details=group),
