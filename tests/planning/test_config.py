@@ -90,7 +90,7 @@ def test_dashes_and_underscores_are_the_same(file: Path, key: str) -> None:
     [
         ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'?"),
         ("time-limits = 3", "unknown key 'time-limits': did you mean 'time-limit'?"),
-        ("xyz = 3", "unknown key 'xyz': known: artifact-limit, backends, "),
+        ("xyz = 3", "unknown key 'xyz': known: accept, artifact-limit, backends, "),
         ("seed = -1", "--seed -1: "),
         ("seed = 1.5", "--seed 1.5: "),
         ("seed = true", "'seed' cannot be True"),
