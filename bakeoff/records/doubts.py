@@ -63,10 +63,11 @@ class BuiltAnew(Frozen):
 
 
 class Unchecked(Frozen):
-    """The outputs of the cell could not be compared."""
+    """The outputs of the cell, or some of them, could not be compared."""
 
     kind: Literal["unchecked"] = "unchecked"
     why: str
+    others_compared: bool = False
 
 
 class Accepted(Frozen):

@@ -402,7 +402,8 @@ class Accuracy(Frozen):
     not_finite: int = 0  # values that are infinite or NaN in the reference: of these only that was compared
     times_limit: float | None = None  # the largest error, as a multiple of its limit; None: it is within all limits
     is_only_inexact: bool = False  # it failed by the size of errors alone: forms, types and finite values are right
-    unchecked: str = ""  # why outputs could not be compared; then there are no errors
+    unchecked: str = ""  # why outputs could not be compared; unless others were compared, there are no errors
+    others_compared: bool = False  # some outputs could not be compared, and the errors are those of the others
     other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"
     unwritten_inputs: list[str] = Field(default_factory=list)  # a call does not leave in them what eager's leaves
     rmse_after: float | None = None  # checked once more after the last burst

@@ -207,7 +207,8 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
         case record_doubts.Caveat():
             return doubt.text
         case record_doubts.Unchecked():
-            return f"its outputs could not be compared: {doubt.why}. Compare them yourself before you rely on it"
+            which = "some of its outputs" if doubt.others_compared else "its outputs"
+            return f"{which} could not be compared: {doubt.why}. Compare them yourself before you rely on it"
         case record_doubts.FrozenChoices():
             return (
                 f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "

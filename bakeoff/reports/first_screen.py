@@ -60,7 +60,8 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     """Say whether the outputs of the best cells were found right, and what may change that they are best."""
     best = [(contest, cell) for contest in contests if (cell := _best(contest)) and cell.record.accuracy]
     parts = [
-        f"The outputs of {cell.label} could not be checked{_in(contest, contests)}: {one_line(reason)}."
+        f"{'Some' if cell.record.accuracy.others_compared else 'The'} outputs of {cell.label} could not be "
+        f"checked{_in(contest, contests)}: {one_line(reason)}."
         for contest, cell in best
         if cell.record.accuracy and (reason := cell.record.accuracy.unchecked)
     ]

@@ -1,5 +1,7 @@
 """The check of outputs finds faults that are planted in eager, and passes eager itself."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from tests.support.checkout import ROOT
 from tests.support.plugin import planted_faults as faults
 
 MODELS: dict[str, dict[str, str | int]] = {
@@ -18,16 +21,21 @@ MODELS: dict[str, dict[str, str | int]] = {
     "mlp": {"batch": 4, "features": 64, "hidden": 64},
 }
 
-TOO_SMALL_FOR_BF16 = {"epsilon-tenfold", "epsilon-1e-3", "tanh-gelu", "bf16", "tf32"}
+MANY_MAGNITUDES = f"{ROOT}/tests/cases/many_magnitudes.py:factory"
+
+IN_MAGNITUDES = {fault for fault in faults.IN_OUTPUTS if fault.startswith("zeros-at-")}
+
+TOO_SMALL_FOR_BF16 = {"epsilon-tenfold", "epsilon-1e-3", "tanh-gelu", "bf16", "tf32", *IN_MAGNITUDES}
 """These change less than bfloat16 rounds, or nothing at all."""
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "precision"), [*itertools.product(MODELS, ("fp32", "bf16")), (MANY_MAGNITUDES, "fp32")]
+)
 def test_planted_faults_are_found(model: str, precision: str) -> None:
     cell = Cell(
         model=model,
-        dimensions=models.find(model).resolve(MODELS[model]),
+        dimensions=models.find(model).resolve(MODELS.get(model, {})),
         precision=Precision(precision),
         backend="planted",
     )
@@ -41,6 +49,9 @@ def test_planted_faults_are_found(model: str, precision: str) -> None:
         ]
     if precision == "bf16":
         planted = [fault for fault in planted if fault not in TOO_SMALL_FOR_BF16]
+    else:
+        magnitudes = [fault for fault in planted if fault in IN_MAGNITUDES]
+        assert len(magnitudes) >= (12 if model == MANY_MAGNITUDES else 2)
     assert len(planted) >= 3 and {"one-channel", "one-row", "zeros"} <= set(planted)
 
 

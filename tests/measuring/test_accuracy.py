@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bakeoff.backends.training import TrainingOutput
-from bakeoff.measuring.worker.accuracy import Outputs, Reference, check, errors_of_eager
+from bakeoff.measuring.worker.accuracy import BESIDE_LARGER, Outputs, Reference, check, errors_of_eager
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
 
@@ -390,7 +390,60 @@ def test_masked_values_hide_no_wrong_ones(fill: float, masked: int, tmp_path: Pa
     assert check([(right.float(),)], reference, Precision.FP32).passed
     found = check([(zeros,)], reference, Precision.FP32)
     assert not found.passed
-    assert "of the values that are not far larger than the others, eager's " in found.rule
+    assert "of the values of 2 to 4, eager's " in found.rule
+
+
+def test_of_several_limits_the_one_that_is_missed_by_most_is_the_reason() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(64, 64, dtype=torch.float64, generator=generator)
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+    ours = exact.float()
+    ours[:, 3] += 1e-2  # which is over the limit for all values, too
+    assert "at index 3 of dimension 1" in check([(ours,)], reference, Precision.FP32).rule
+
+
+def test_errors_in_small_values_beside_large_ones() -> None:
+    """Zeros are wrong in each power of ten. What cancels, and what is exact as a share of 1, is right."""
+    generator = torch.Generator().manual_seed(0)
+    powers = torch.randint(-6, 10, (4096, 8), generator=generator)
+    exact = torch.randn(4096, 8, dtype=torch.float64, generator=generator).abs().clamp_min(0.1) * 10.0**powers
+    eager = exact.float()
+    reference = Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)]))
+    assert check([(eager,)], reference, Precision.FP32).passed
+    for power in range(-6, 10):
+        found = check([(eager.masked_fill(powers == power, 0),)], reference, Precision.FP32)
+        assert not found.passed and found.relative_rmse > 0.3, power
+    sums = torch.randn(2, 2**18, dtype=torch.float64, generator=generator)
+    differences = (
+        sums[0] - sums[1],
+        (sums[0].float() - sums[1].float()),
+        (1 + sums[0]).float() - (1 + sums[1]).float(),
+    )
+    exact, eager, ours = (each.view(512, 512) for each in differences)
+    reference = Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)]))
+    assert check([(ours,)], reference, Precision.FP32).passed
+    scores = torch.sigmoid(torch.linspace(-10, -8, 4096, dtype=torch.float64)).view(64, 64)
+    exact = torch.cat([640 * torch.rand(64, 4, dtype=torch.float64, generator=generator), scores], 1)
+    coarse = torch.where(exact < 1, (exact * 2**24).round() / 2**24, exact.float().double())
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+    found = check([(coarse,)], reference, Precision.FP32)
+    assert found.passed and found.rule == BESIDE_LARGER and found.relative_rmse > 5e-5
+    assert check([(exact.float(),)], reference, Precision.FP32).rule == "no more than rounding"
+
+
+def test_an_output_that_is_lost_to_rounding_does_not_hide_that_the_others_were_compared() -> None:
+    right, zero = FEATURES.flatten(), 1e-17 * FEATURES.flatten()
+    eager = (right.float(), 1e-9 * FEATURES.flatten().flip(0))
+    reference = Reference(((right, zero),), *errors_of_eager([eager], [(right, zero)]))
+    found = check([eager], reference, Precision.FP32)
+    assert found.passed and found.others_compared and found.relative_rmse < 1e-6
+    assert "eager's own output 1 is 1e+08 times its own size off" in found.unchecked
+    assert not check([(right + 1e-3, eager[1])], reference, Precision.FP32).passed
+    alone = Reference(((zero,),), *errors_of_eager([eager[1:]], [(zero,)]))
+    assert (
+        check([eager[1:]], alone, Precision.FP32).unchecked
+        and not check([eager[1:]], alone, Precision.FP32).others_compared
+    )
 
 
 def test_tails_of_a_softmax_may_become_zeros() -> None:

@@ -323,7 +323,7 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     if ready.caveat:
         doubts.append(Caveat(text=ready.caveat))
     if ready.accuracy.unchecked:
-        doubts.append(Unchecked(why=ready.accuracy.unchecked))
+        doubts.append(Unchecked(why=ready.accuracy.unchecked, others_compared=ready.accuracy.others_compared))
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
     if ready.accuracy.unwritten_inputs:

@@ -2,8 +2,8 @@
 
 A cell passes when the error of every output is no more than rounding (`worker.tolerance`), or at most two to four
 times that of eager in the same precision on the same device. That holds over all values, in each channel and row, for
-the worst value, and for the other values where a few are far larger, as in masked logits. A compiler may round
-differently. It may not be much worse than what it compiles.
+the worst value, and for the values of each magnitude. A compiler may round differently. It may not be much worse than
+what it compiles.
 
 The types are those of eager's outputs in the cell's precision. A type of another kind is wrong, such as float32 in
 place of int64, and one of another width is told.
@@ -44,6 +44,7 @@ from bakeoff.backends.training import TrainingOutput
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.choices import Choice
 from bakeoff.measuring.worker.generating import Greedy
+from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, sums_by_octave
 from bakeoff.measuring.worker.matching import (
     Matched,
     OtherTypes,
@@ -85,8 +86,12 @@ PIECE_ELEMENTS = 2**18
 """So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
 fast."""
 
-SAMPLED_ELEMENTS = 2**10
-"""So many values of an output of one input set tell which size is usual in it."""
+MIN_SHOWN_SHARE = 0.05
+"""Of the values that are far smaller than the output's size, the error of so large a share is shown."""
+
+FAR_SMALLER = 1e-3
+
+BESIDE_LARGER = "of the worst part; no more than rounding beside larger values"
 
 PIECE_ELEMENTS_ON_GPU = 2**20
 """There each piece is a copy and a dozen kernels, and its intermediate results take 100 MB."""
@@ -101,12 +106,19 @@ class ErrorSpread:
 
     largest: float
     slices: Mapping[int, torch.Tensor]
-    usual: float = 0.0  # the RMSE of the values that are not outlying, if some are
+    octaves: EagerOctaves | None = None  # None: whole numbers
 
     def or_larger(self, other: ErrorSpread) -> ErrorSpread:
         """Return the larger one of each error."""
         slices = {dimension: rows.maximum(other.slices[dimension]) for dimension, rows in self.slices.items()}
-        return ErrorSpread(max(self.largest, other.largest), slices, max(self.usual, other.usual))
+        octaves = self.octaves.or_larger(other.octaves) if self.octaves and other.octaves else self.octaves
+        return ErrorSpread(max(self.largest, other.largest), slices, octaves)
+
+    def or_perturbed(self, perturbed: ErrorSpread) -> ErrorSpread:
+        """Return the same with the larger error in each magnitude, where the other one is that of a perturbed model."""
+        if not (self.octaves and perturbed.octaves):
+            return self
+        return replace(self, octaves=self.octaves.or_perturbed(perturbed.octaves))
 
 
 @dataclass(frozen=True)
@@ -133,10 +145,10 @@ class Reference:
         tensors, known = ({}, {"outputs_in": outputs_at.name}) if outputs_at else self._outputs_to_save()
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
+            tensors |= {f"octaves.{number}": torch.stack(spread.octaves)} if spread.octaves else {}
         known |= {
             "eager_rmse": json.dumps(self.eager_rmse),
             "eager_largest": json.dumps([spread.largest for spread in self.eager_spread]),
-            "eager_usual": json.dumps([spread.usual for spread in self.eager_spread]),
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
@@ -181,13 +193,13 @@ class Reference:
             if kind == "slices":
                 number, _, dimension = place.partition(".")
                 slices.setdefault(int(number), {})[int(dimension)] = rows
-        largest, usual = json.loads(known["eager_largest"]), json.loads(known["eager_usual"])
+        octaves = {key: EagerOctaves(*rows) for key, rows in tensors.items() if key.startswith("octaves.")}
         return cls(
             outputs,
             tuple(json.loads(known["eager_rmse"])),
             tuple(
-                ErrorSpread(error, slices.get(number, {}), of_usual)
-                for number, (error, of_usual) in enumerate(zip(largest, usual, strict=True))
+                ErrorSpread(error, slices.get(number, {}), octaves.get(f"octaves.{number}"))
+                for number, error in enumerate(json.loads(known["eager_largest"]))
             ),
             known.get("computed_in", "float64"),
             tuple(json.loads(known.get("in_float32", "[]"))),
@@ -293,13 +305,17 @@ def check(
     judged = [each for each in shown if each.is_wrong or not each.is_unheld]
     passed = not not_finite and not wrong
     is_compared = any(each.values for each in errors) or not passed
-    unchecked = _why_nothing(reference)
-    if is_compared:
-        unchecked = _why_anything(judged) if passed and not training_outputs else ""
+    unchecked, others_compared = "" if is_compared else _why_nothing(reference), False
+    lost = [each for each in judged if each.is_lost] if passed and not training_outputs else []
+    if is_compared and lost:
+        unchecked, others_compared = _why_lost(lost), len(lost) < len(judged)
+        judged = [each for each in judged if not each.is_lost] or judged
     if unchecked:
-        rule = f"not compared: {unchecked}"
+        rule = f"{'not all' if others_compared else 'not'} compared: {unchecked}"
     elif passed:
-        rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
+        rule = f"at most {precision.max_times_eager_rmse:g}x eager's error"
+        if allclose:  # of one that is rounding beside larger values only, its own share is told
+            rule = max(shown, key=lambda each: each.worst_part).why_close
         choosing = [each.of_indices for each in errors if each.of_indices and each.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
     elif not_finite:
@@ -324,6 +340,7 @@ def check(
         times_limit=max((each.excess for each in wrong), default=None),
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
+        others_compared=others_compared,
         changes=sum(each.kind == "change" for each in training_outputs),
         changes_unheld=sum(each.is_unheld for each in checked),
         other_widths=list(other.widths),
@@ -336,13 +353,9 @@ def _why_nothing(reference: Reference) -> str:
     return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
 
 
-def _why_anything(checked: Sequence[_CheckedOutput]) -> str:
-    """Say of which output anything would pass, or return nothing. An unrelated answer, or zeros, have an error of 1."""
-    lost = [each for each in checked if not each.is_close and each.eager_relative_rmse >= 1]
-    if not lost:
-        return ""
+def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
     worst = max(lost, key=lambda each: each.eager_relative_rmse)
-    error = f"{worst.eager_relative_rmse:.2g} off what float64 gives"
+    error = f"{worst.eager_relative_rmse:.2g} times its own size off what float64 gives"
     return f"the answer depends on rounding, and eager's own {worst.errors.label} is {error}"
 
 
@@ -358,6 +371,22 @@ class EagerErrors(NamedTuple):
             tuple(map(max, self.rmse, other.rmse)), tuple(map(ErrorSpread.or_larger, self.spread, other.spread))
         )
 
+    def or_perturbed(self, perturbed: EagerErrors) -> EagerErrors:
+        """Return the same with the larger error in each magnitude, where the others are those of a perturbed model."""
+        return self._replace(spread=tuple(map(ErrorSpread.or_perturbed, self.spread, perturbed.spread)))
+
+    def spans_magnitudes(self, precision: Precision) -> bool:
+        """Return True if values of some magnitude must be more exact than their output on the whole."""
+        if precision not in tolerance.ROUNDING_UNITS:
+            return False
+        for rmse, spread in zip(self.rmse, self.spread, strict=True):
+            if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager_squares)):
+                limit = tolerance.rmse_limit(precision, rmse, spread.octaves.size)
+                limits = groups.limits(precision, limit, rmse)
+                if bool((limits < limit).any()):
+                    return True
+        return False
+
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
@@ -366,17 +395,20 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
         raise BakeoffError(f"eager does not return the same in two types: {problem}")
     all_errors = _errors(matched, reference, 0.0)
     sizes = {errors.label: _SliceSums() for errors in all_errors}
+    known: dict[str, list[torch.Tensor]] = {errors.label: [] for errors in all_errors}
     for exact in reference:
         for label, tensor in zip(labels(exact), exact, strict=True):
-            known = as_pairs(tensor).detach().to(torch.float64)
-            sizes[label].add(torch.where(torch.isfinite(known), known, 0.0).square())
+            wide = as_pairs(tensor).detach().to(torch.float64)
+            known[label].append(torch.where(torch.isfinite(wide), wide, 0.0))
+            sizes[label].add(known[label][-1].square())
     spreads = []
     for errors in all_errors:
         slices = {
             dimension: torch.stack((rmse, sizes[errors.label].root_mean_squares[dimension])).cpu()
             for dimension, rmse in errors.slices.root_mean_squares.items()
         }
-        spreads.append(ErrorSpread(errors.max_abs_error, slices, errors.usual.rmse if errors.usual else 0.0))
+        octaves = None if errors.is_whole else EagerOctaves.of(known[errors.label], errors.squares_by_octave)
+        spreads.append(ErrorSpread(errors.max_abs_error, slices, octaves))
     return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
 
 
@@ -439,7 +471,7 @@ class _Errors:
     not_finite_in_reference: int = 0  # finite where the reference is not
     not_finite_differently: int = 0  # neither is finite, and they differ
     slices: _SliceSums = field(default_factory=_SliceSums)
-    usual: _Errors | None = None  # of the values that are not outlying, if some are
+    squares_by_octave: torch.Tensor = field(default_factory=lambda: torch.zeros(EXPONENTS, dtype=torch.float64))
 
     def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""
@@ -477,6 +509,7 @@ class _Errors:
         known = torch.where(is_known, reference, 0.0).abs_()
         is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
         squared: torch.Tensor = error.square()
+        self.squares_by_octave = self.squares_by_octave.to(ours.device) + sums_by_octave(known, squared)
         sums = (
             is_compared.sum(),
             squared.sum(),
@@ -546,7 +579,7 @@ def _errors(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: floa
         chosen = choices_of(theirs)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
             is_whole = not (expected.is_floating_point() or expected.is_complex())
-            errors = by_label.setdefault(label, _Errors(label, rtol, is_whole))
+            by_label.setdefault(label, _Errors(label, rtol, is_whole))
             if label in chosen:
                 name = f"what {label} chooses"
                 of_values = by_label.setdefault(name, _Errors(name, rtol, False, label))
@@ -557,36 +590,7 @@ def _errors(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: floa
                 pairs.setdefault(label, []).append((value, expected))
     for label, several in pairs.items():
         by_label[label].add_all(several)
-    for errors in by_label.values():
-        if not errors.is_whole and errors.reference_rms:
-            errors.usual = _errors_of_usual_values(errors, outputs, reference)
     return list(by_label.values())
-
-
-def _errors_of_usual_values(
-    errors: _Errors, outputs: Sequence[Matched], reference: Sequence[Outputs]
-) -> _Errors | None:
-    """Return the errors of the values that are not outlying, or None where no values are."""
-    pairs = [
-        (as_pairs(value).detach().flatten(), as_pairs(expected).detach().flatten())
-        for ours, theirs in zip(outputs, reference, strict=True)
-        for label, value, expected in zip(labels(theirs), ours, theirs, strict=True)
-        if label == errors.label and value is not None and value.numel()
-    ]
-    if not pairs:
-        return None
-    samples = torch.cat([expected[:: 1 + expected.numel() // SAMPLED_ELEMENTS].double().abs() for _, expected in pairs])
-    samples = samples[torch.isfinite(samples) & (samples > 0)]
-    rank = 1 + int(tolerance.USUAL_QUANTILE * (samples.numel() - 1))
-    usual_size = float(samples.kthvalue(rank).values) if samples.numel() else math.inf
-    if errors.reference_rms <= tolerance.OUTLYING_TIMES * usual_size:
-        return None
-    usual = _Errors(errors.label, errors.rtol, is_whole=False)
-    for value, expected in pairs:
-        is_usual = expected.abs() <= tolerance.USUAL_TIMES * usual_size
-        if bool(is_usual.any()):
-            usual.add(value[is_usual.to(value.device)], expected[is_usual])
-    return usual
 
 
 def _chosen_values(
@@ -626,11 +630,16 @@ class _CheckedOutput:
     rtol: float
     tolerance: float  # the absolute one
     is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
-    worst_part: float = 0.0  # the relative RMSE of the worst slice, or of the values that are not far larger
+    worst_part: float = 0.0  # the relative RMSE of the worst slice, or of values that are far smaller than others
 
     @property
     def is_wrong(self) -> bool:
         return self.excess > 1
+
+    @property
+    def is_lost(self) -> bool:
+        """Return True if zeros would pass, too, because eager's error is as large as the output."""
+        return not self.is_close and self.eager_relative_rmse >= 1
 
     @property
     def relative_rmse(self) -> float:
@@ -679,7 +688,7 @@ def _checked_exactly(errors: _Errors, eager_rmse: float, precision: Precision) -
 def _checked_by_rounding(
     errors: _Errors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
 ) -> _CheckedOutput:
-    """Check an output by the limits of `worker.tolerance`: over all, by slices, of the worst and of usual values."""
+    """Check an output by the limits of `worker.tolerance`: over all, by slices, of the worst value, by magnitudes."""
     size = errors.reference_rms
     floor = tolerance.rounding_floor(precision, size)
     limit = tolerance.rmse_limit(precision, eager_rmse, size)
@@ -688,10 +697,14 @@ def _checked_by_rounding(
     checks = [(_share(errors.rmse, limit), overall)]
     worst_part = 0.0
     if spread is not None:
+        groups = spread.octaves.groups(errors.squares_by_octave) if spread.octaves else None
+        if groups is not None:
+            limits = groups.limits(precision, limit, eager_rmse)
         for dimension, rmse in errors.slices.root_mean_squares.items():
             rmse = rmse.cpu()
             eager, sizes = spread.slices[dimension]
-            shares = rmse / tolerance.slice_limits(precision, limit, eager, sizes)
+            as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
+            shares = rmse / tolerance.slice_limits(precision, as_large, eager, sizes)
             worst = int(shares.argmax())
             usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
             worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
@@ -702,16 +715,18 @@ def _checked_by_rounding(
             checks.append((float(shares[worst]), text))
         largest = _share(errors.largest, tolerance.value_limit(precision, limit, spread.largest))
         checks.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
-        if errors.usual is not None:
-            usual = errors.usual
-            worst_part = max(worst_part, usual.rmse / usual.reference_rms if usual.reference_rms else 0.0)
-            share = _share(usual.rmse, tolerance.usual_limit(precision, spread.usual, usual.reference_rms))
+        if groups is not None:
+            shares = groups.ours / limits
+            worst = int(shares.argmax())
             text = (
-                f"rmse {usual.rmse:.2g} of the values that are not far larger than the others, "
-                f"eager's {spread.usual:.2g} there"
+                f"rmse {groups.ours[worst]:.2g} of the values of {groups.range_of(worst)}, "
+                f"eager's {groups.eager[worst]:.2g} there and {eager_rmse:.2g} overall"
             )
-            checks.append((share, text))
-    excess, reason = next((check for check in checks if check[0] > 1), checks[0])
+            checks.append((float(shares[worst]), text))
+            is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
+            is_shown = (shares > 1) | (is_many & (groups.sizes < FAR_SMALLER * size))
+            worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
+    excess, reason = max(checks, key=lambda check: check[0])
     return _CheckedOutput(
         errors=errors,
         eager_rmse=eager_rmse,
@@ -719,7 +734,7 @@ def _checked_by_rounding(
         excess=excess,
         reason=f"{errors.label}: {reason}",
         is_close=errors.rmse <= floor,
-        why_close="no more than rounding",
+        why_close="no more than rounding" if worst_part <= tolerance.most_shown(precision) else BESIDE_LARGER,
         rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
         tolerance=0.0 if size else floor,
         worst_part=worst_part,

@@ -42,7 +42,6 @@ ALWAYS_ALIKE = "the model answers the same inputs differently from call to call,
 VARIES = "this build answers the same inputs differently from call to call, and the model answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
 LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
-OTHERS_COMPARED = "the outputs that do not vary were compared"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 FROZEN = "the trace froze a choice by values at {}"
 
@@ -154,9 +153,8 @@ class Checker:
             if difference:
                 return right.model_copy(update={"passed": False, "rule": difference})
             why += f"; {LIKE_EAGERS.format(count)}"
-        if not unknown:
-            why += f"; {OTHERS_COMPARED}"
-        return right.model_copy(update={"passed": True, "unchecked": why, "rule": f"not compared: {why}", **unknown})
+        told = {"unchecked": why, "rule": f"not compared: {why}", "others_compared": not unknown}
+        return right.model_copy(update={"passed": True, **told, **unknown})
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""

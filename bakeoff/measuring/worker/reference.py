@@ -177,13 +177,19 @@ def compute(
         elif traits.varying:
             eager = with_varying(eager, outputs_with_perturbed_weights(known), traits.varying) or eager
         clock.synchronise()
-    parts = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits)
+    parts, perturbed = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits), tuple[Outputs, ...]()
     for path, places in parts.items():
         ours, theirs = [eager[place] for place in places], tuple(exact[place] for place in places)
         errors = yardsticks(ours, theirs, rounding_decides=bool(traits.depends_on_rounding))
         for each in noisy:
             noise = [each[place] for place in places]
             errors = errors.or_larger(yardsticks(noise, theirs, rounding_decides=True, only_whole=not lost))
+        if computed.outputs is not None and traits.begins_alike and errors.spans_magnitudes(cell.precision):
+            if not perturbed:
+                with clock.on_stream(), gradients(cell.task):
+                    perturbed = outputs_with_perturbed_weights(known)
+            change = yardsticks([perturbed[place] for place in places], theirs, rounding_decides=True)
+            errors = errors.or_perturbed(change)
         if path == job.reference and job.sample is not None and as_is.sample is not None:
             as_is.sample.save(job.sample, theirs[0], errors.rmse, cell.precision)
         accuracy.Reference(

@@ -1,9 +1,9 @@
 """How large may an error be before it is more than rounding? Pure functions from numbers to limits.
 
-An output passes when three errors are within their limits: the RMSE over all values, the RMSE in each slice along each
-dimension (each channel, each row), and the largest error of a single value. The last two find a fault in one channel or
-in one row, which the RMSE over a large output hides. Where some values are far larger than all the others, such as -1e9
-in masked logits, the others have a limit of their own.
+An output passes when four errors are within their limits: the RMSE over all values, the RMSE in each slice along each
+dimension (each channel, each row), the largest error of a single value, and the RMSE of the values of each magnitude.
+Slices and single values show a fault in one channel or in one row, which the RMSE over a large output hides. Magnitudes
+show a fault in small values beside far larger ones, such as -1e9 in masked logits.
 
 Each limit is the larger of two: some times the same error of eager, and a floor of some units in the last place of the
 precision's type. The floor is relative to the size of the output, because outputs of 1e-5 and of 1e5 are as well known.
@@ -35,14 +35,21 @@ SLICE_MARGIN = 2.0
 VALUE_MARGIN = 4.0
 """A single value may have this many times eager's largest error times the allowed multiple: tails are heavy."""
 
-USUAL_QUANTILE = 0.05
-"""The size that this share of the values stays below is a usual one: of masked logits most may be masked."""
+MIN_MAGNITUDE_VALUES = 16
+"""So many values make a magnitude. Of as many Gaussian errors, eager's RMSE is nearly never an eighth of a build's."""
 
-OUTLYING_TIMES = 1000.0
-"""An output whose root mean square is more than so many times a usual size has outlying values."""
+MAX_ABSOLUTE_SHARE = 0.25
+"""The absolute tolerance of torch.testing excuses an error up to this share of a magnitude's own size."""
 
-USUAL_TIMES = 100.0
-"""Values of at most so many times the usual size are not outlying. It is six standard deviations of a normal one."""
+MAX_PERTURBED_SHARE = 2.0**-8
+"""What perturbed weights and inputs change in a magnitude counts as eager's error up to this share of its size. At most
+64 times eager's error is allowed there, and so a fourth of the size."""
+
+MIN_CANCELLING, MAX_CANCELLED_SHARE = 0.01, 2.0**-4
+"""Of expected values that cancel, as many count, and their error up to this share of the size, so a fourth at most."""
+
+UNIT_OF_ONE = 2.0**-23
+"""A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
 
 
 def rounding_floor(precision: Precision, size: float) -> float:
@@ -62,12 +69,14 @@ def rmse_limit(precision: Precision, eager_rmse: float, size: float) -> float:
     return max(near_eager, rounding_floor(precision, size))
 
 
-def slice_limits(precision: Precision, limit: float, eager_rmse: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Return the largest RMSE of each slice: from `limit` for the whole output, eager's RMSE in the same slice, and the
-    root mean square of the slice."""
+def slice_limits(
+    precision: Precision, limits: torch.Tensor | float, eager_rmse: torch.Tensor, sizes: torch.Tensor
+) -> torch.Tensor:
+    """Return the largest RMSE of each slice: from the `limits` for values as large as the slice, eager's RMSE in the
+    same slice, and the root mean square of the slice."""
     near_eager = precision.max_times_eager_rmse * eager_rmse
     floor = ROUNDING_UNITS[precision] * precision.epsilon * sizes
-    return SLICE_MARGIN * near_eager.maximum(floor).clamp_min(limit)
+    return SLICE_MARGIN * near_eager.maximum(floor).clamp_min(torch.as_tensor(limits, dtype=sizes.dtype))
 
 
 def value_limit(precision: Precision, limit: float, eager_largest: float) -> float:
@@ -75,12 +84,36 @@ def value_limit(precision: Precision, limit: float, eager_largest: float) -> flo
     return VALUE_MARGIN * max(precision.max_times_eager_rmse * eager_largest, limit)
 
 
-def usual_limit(precision: Precision, eager_rmse: float, size: float) -> float:
-    """Return the largest RMSE of the usual values of an output with outlying ones, if theirs has this root mean square.
+def most_shown(precision: Precision) -> float:
+    """Return the largest error of a part of an output, relative to its own size, that is called rounding alone."""
+    return VALUE_MARGIN * ROUNDING_UNITS[precision] * precision.epsilon
 
-    Tails of a softmax that come out as zeros are right by the absolute tolerance.
+
+def magnitude_limits(
+    precision: Precision,
+    limit: float,
+    eager_rmse: float,
+    counts: torch.Tensor,
+    eager: torch.Tensor,
+    sizes: torch.Tensor,
+) -> torch.Tensor:
+    """Return the largest RMSE of each magnitude, from the number of values, eager's RMSE, and the root mean square.
+
+    An output may have another multiple of eager's error than usual, because its `limit` is a floor. Then each magnitude
+    may have this multiple, too, up to that of an eager that rounds once. The first magnitude is the largest.
+
+    Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values of
+    one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, up to a share.
     """
-    return max(VALUE_MARGIN * rmse_limit(precision, eager_rmse, size), ABSOLUTE_TOLERANCE)
+    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
+    times = max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
+    rounding = (times * eager).maximum(ROUNDING_UNITS[precision] * precision.epsilon * sizes)
+    cancelling = counts * (sizes[:, None] / sizes)  # a row for each magnitude that is left
+    cancelling = torch.where((cancelling >= MIN_CANCELLING) & (sizes > sizes[:, None]), cancelling, 0.0)
+    cancelled = ((cancelling / counts[:, None]).clamp_max(1.0) @ (times * eager).square()).sqrt()
+    rounding = rounding.maximum(cancelled.minimum(MAX_CANCELLED_SHARE * sizes))
+    absolute = (MAX_ABSOLUTE_SHARE * sizes).clamp_max(ABSOLUTE_TOLERANCE)
+    return (VALUE_MARGIN * rounding).maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(sizes[0]), 1.0))
 
 
 MOST_EXCUSED_UNITS = {Precision.FP32: 256.0, Precision.TF32: 8.0, Precision.BF16: 8.0, Precision.FP16: 8.0}

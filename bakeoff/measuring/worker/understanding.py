@@ -468,7 +468,7 @@ def far_from_float64(eager: Sequence[Outputs], exact: Sequence[Outputs], precisi
     for ours, theirs in zip(eager, exact, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             if (error := _relative_error(one, other)) > most:
-                return f"output {place} in {precision} is {error:.2g} off what float64 gives"
+                return f"output {place} in {precision} is {error:.2g} times its own size off what float64 gives"
     return ""
 
 

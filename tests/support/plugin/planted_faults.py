@@ -25,6 +25,12 @@ Outputs = tuple["torch.Tensor", ...]
 LARGE_MANTISSA_BITS = 23
 TF32_MANTISSA_BITS = 10
 
+POWERS_OF_TEN = range(-6, 10)
+"""Zeros are planted in place of the values that are between such a power of ten and the next one."""
+
+MIN_VALUES, MIN_SHARE = 16, 1e-4
+"""A magnitude of fewer values, or of a smaller share of all values, is rounding alone."""
+
 
 class Planted(Eager):
     name = "planted"
@@ -47,6 +53,7 @@ class Planted(Eager):
                 "fewer-outputs",
                 "frozen-inputs",
                 "zeros",
+                *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
             ),
         ),
     )
@@ -102,10 +109,12 @@ def one_channel(outputs: Outputs) -> Outputs:
 
 def one_row(outputs: Outputs) -> Outputs:
     """Answer zeros in the last row of the first output."""
+    import torch
+
     changed = list(outputs)
     for number, tensor in enumerate(outputs):
         if tensor.is_floating_point() and tensor.dim() >= 2:
-            wrong = tensor.clone()
+            wrong = tensor.clone(memory_format=torch.contiguous_format)
             wrong.flatten(0, -2)[-1] = 0.0
             changed[number] = wrong
             return tuple(changed)
@@ -128,6 +137,21 @@ def zeros(outputs: Outputs) -> Outputs:
     import torch
 
     return tuple(torch.zeros_like(tensor) for tensor in outputs)
+
+
+def zeros_at(power: int) -> Callable[[Outputs], Outputs]:
+    def plant(outputs: Outputs) -> Outputs:
+        def is_there(tensor: torch.Tensor) -> torch.Tensor:
+            return (tensor.abs() >= 10.0**power) & (tensor.abs() < 10.0 ** (power + 1))
+
+        places = [is_there(each) if each.is_floating_point() else None for each in outputs]
+        if not any(found is not None and found.sum() >= max(MIN_VALUES, MIN_SHARE * found.numel()) for found in places):
+            raise Unsupported("hardly any value has this magnitude")
+        return tuple(
+            each if found is None else each.masked_fill(found, 0) for each, found in zip(outputs, places, strict=True)
+        )
+
+    return plant
 
 
 def change_epsilon(change: Callable[[float], float]) -> Callable[[torch.nn.Module], None]:
@@ -230,6 +254,7 @@ IN_OUTPUTS: Mapping[str, Callable[[Outputs], Outputs]] = {
     "no-conjugate": no_conjugate,
     "fewer-outputs": fewer_outputs,
     "zeros": zeros,
+    **{f"zeros-at-1e{power}": zeros_at(power) for power in POWERS_OF_TEN},
 }
 IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
     "epsilon-tenfold": change_epsilon(lambda epsilon: 10 * epsilon),

@@ -1,0 +1,110 @@
+"""Errors by the magnitude of the reference's values: a fault in small values does not show beside far larger ones.
+
+Squares are added up in each octave, from a power of two to the next one. Neighbouring octaves count together where one
+has too few values to tell anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from bakeoff.measuring.worker.tolerance import MAX_PERTURBED_SHARE, MIN_MAGNITUDE_VALUES, magnitude_limits
+from bakeoff.records.precision import Precision
+
+EXPONENTS = 2**11
+"""Float64 has as many. The first one is that of zeros, which have no magnitude."""
+
+EXPONENT_OF_ONE = 1023
+
+
+def sums_by_octave(sizes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Add up the values in the octave of each of these sizes, which are in float64 and not negative."""
+    sums = torch.zeros(EXPONENTS, dtype=torch.float64, device=values.device)
+    return sums.index_add_(0, (sizes.view(torch.int64) >> 52).reshape(-1), values.reshape(-1))
+
+
+class EagerOctaves(NamedTuple):
+    """What eager and the reference have in each octave: vectors that start with zeros' and end with the largest."""
+
+    counts: torch.Tensor
+    reference_squares: torch.Tensor
+    eager_squares: torch.Tensor
+
+    @classmethod
+    def of(cls, references: Iterable[torch.Tensor], eager_squares: torch.Tensor) -> EagerOctaves:
+        """Return those of an output for all input sets, in float64 and finite, beside eager's squared errors."""
+        counts = squares = torch.zeros(EXPONENTS, dtype=torch.float64)
+        for reference in references:
+            sizes = reference.abs()
+            counts = counts + sums_by_octave(sizes, torch.ones_like(sizes)).cpu()
+            squares = squares + sums_by_octave(sizes, sizes.square()).cpu()
+        return cls(counts, squares, eager_squares.cpu())
+
+    @property
+    def size(self) -> float:
+        """The root mean square of the reference."""
+        return float((self.reference_squares.sum() / self.counts.sum()).sqrt())
+
+    def or_larger(self, other: EagerOctaves) -> EagerOctaves:
+        """Return the larger one of each error."""
+        return self._replace(eager_squares=self.eager_squares.maximum(other.eager_squares))
+
+    def or_perturbed(self, perturbed: EagerOctaves) -> EagerOctaves:
+        """Return the larger one of each error, where the other one is that of a perturbed model."""
+        most = MAX_PERTURBED_SHARE**2 * self.reference_squares
+        return self._replace(eager_squares=self.eager_squares.maximum(perturbed.eager_squares.minimum(most)))
+
+    def groups(self, squares: torch.Tensor) -> Groups | None:
+        """Return the groups of octaves with enough values, the largest first, beside a build's squared errors."""
+        ends, count = list[int](), 0.0
+        exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
+        for exponent in exponents:
+            count += float(self.counts[exponent])
+            if count >= MIN_MAGNITUDE_VALUES:
+                ends.append(exponent)
+                count = 0.0
+        if not ends:
+            return None
+        ends[-1] = exponents[-1] if count else ends[-1]  # the few smallest ones count with those before them
+        starts = [EXPONENTS, *ends[:-1]]
+
+        def summed(sums: torch.Tensor) -> torch.Tensor:
+            return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
+
+        counts = summed(self.counts)
+        rows = (summed(each).div(counts).sqrt() for each in (squares.cpu(), self.eager_squares, self.reference_squares))
+        largest = [max(each for each in exponents if each < start) for start in starts]
+        return Groups(counts, *rows, tuple(zip(ends, largest, strict=True)))
+
+
+class Groups(NamedTuple):
+    """For each group of octaves the number of its values, two RMSEs, the root mean square of its reference, and its
+    first and last exponent."""
+
+    counts: torch.Tensor
+    ours: torch.Tensor
+    eager: torch.Tensor
+    sizes: torch.Tensor
+    exponents: tuple[tuple[int, int], ...]
+
+    def limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
+        """Return the largest RMSE of each group, where that of the whole output and eager's are these."""
+        return magnitude_limits(precision, limit, eager_rmse, self.counts, self.eager, self.sizes)
+
+    def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
+        """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`.
+
+        Sizes below those of all groups have no other limit.
+        """
+        growing = limits.flip(0).cummax(0).values.clamp_max(overall)
+        place = torch.searchsorted(self.sizes.flip(0), sizes.clamp_max(float(self.sizes[0])))
+        return torch.where(sizes < self.sizes[-1], overall, growing[place])
+
+    def range_of(self, number: int) -> str:
+        """Return in words which values a group has."""
+        first, last = self.exponents[number]
+        return f"{math.ldexp(1, first - EXPONENT_OF_ONE):.2g} to {math.ldexp(1, last + 1 - EXPONENT_OF_ONE):.2g}"
