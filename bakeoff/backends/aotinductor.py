@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -129,6 +129,7 @@ class AOTInductor(AheadOfTime):
                 "options": {name: value for name, value in options.items() if name not in configs},
                 "configs": {**configs, **({LINKED: [linked]} if linked else {})},
                 "linked": linked,
+                "strides": strides_in(str(settings.get(STRIDES, ""))),
             },
         )
 
@@ -153,6 +154,8 @@ class AOTInductor(AheadOfTime):
         import torch
         import torch._inductor
 
+        from bakeoff.backends.calling import as_called
+
         # on CUDA, transformers calls an operator of torch, and elsewhere a Python function that no package holds
         experts: Settings = {} if context.cell.device.is_cuda else use_exportable_experts(module)
         prepared = quantising.prepare(module, inputs, context, lower=False)
@@ -160,8 +163,7 @@ class AOTInductor(AheadOfTime):
         with torch.inference_mode(False), torch.no_grad():
             with context.phase("export"):
                 if prepared.layers:  # its arguments are flat already
-                    example = tuple(tensor.clone() for tensor in inputs.tensors())
-                    program = torch.export.export(prepared.module, example)
+                    program = torch.export.export(prepared.module, as_called(inputs))
                 else:
                     program = exported(module, inputs, context.open_axes)
             configs = {**inductor_configs(self.mode(context.cell.mode).options), **linker_options()}
@@ -203,8 +205,25 @@ class AOTInductor(AheadOfTime):
             if account["layers"] and not context.cell.precision.is_weight_only:
                 spared = quantising.sparing_inputs(lambda *tensors: loader.run(list(tensors)), inputs)
                 run = lambda tensors: spared(*tensors)  # noqa: E731
-            loaded: Compiled = LoadedPackage(run, account, options)
+            strides = "" if context.open_axes else spelled_strides(inputs.tensors())
+            loaded: Compiled = LoadedPackage(run, {**account, "strides": strides}, options)
         return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == CUDA_GRAPH else loaded
+
+
+STRIDES = "input_strides"
+"""The setting with the strides of inputs that are not contiguous. For others, a package computes something else."""
+
+
+def spelled_strides(tensors: Sequence[torch.Tensor]) -> str:
+    """Return such as `0: 16 2, 3: 256 1 32 4`, or nothing if all tensors are contiguous."""
+    strides = {number: tensor.stride() for number, tensor in enumerate(tensors) if not tensor.is_contiguous()}
+    return ", ".join(f"{number}: {' '.join(map(str, each))}" for number, each in strides.items())
+
+
+def strides_in(spelled: str) -> list[tuple[int, list[int]]]:
+    """Return the numbers of these inputs with their strides."""
+    pairs = (each.split(": ") for each in spelled.split(", ") if each)
+    return [(int(number), [int(stride) for stride in strides.split()]) for number, strides in pairs]
 
 
 def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
@@ -261,7 +280,8 @@ class LoadedPackage(Compiled):
     def settings(self) -> Settings:
         linked = self._account["linked"]
         called = {"loaded_and_called_through": "AOTIModelPackageLoader", **self._options}
-        return {**called, **self._account["experts"], **({LINKED: linked} if linked else {})}
+        named = {LINKED: linked, STRIDES: self._account["strides"]}
+        return {**called, **self._account["experts"], **{name: value for name, value in named.items() if value}}
 
     def close(self) -> None:
         self._tensors, self._outputs = [], []

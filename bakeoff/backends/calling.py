@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bakeoff.models.base import Inputs
+from bakeoff.models.input_sets import copied
 from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, field_names, form_of_call, parameters_of
 
 
@@ -256,6 +257,14 @@ def sampled_places(elements: int, at_most: int) -> torch.Tensor:
     """Return `at_most` random places in a flat tensor of so many elements, the same ones every time."""
     generator = torch.Generator().manual_seed(elements)
     return torch.randint(elements, (at_most,), generator=generator)
+
+
+def as_called(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """Return copies of the tensors to export with, in the layouts that calls have: strides that are not dense, too.
+
+    Each copy has memory of its own. Of two inputs that are one tensor, a trace would leave out one.
+    """
+    return tuple(copied([tensor])[0] for tensor in inputs.tensors())
 
 
 class FlatModule(torch.nn.Module):

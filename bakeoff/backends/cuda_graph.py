@@ -41,15 +41,15 @@ def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compi
 def _captured(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
     import torch
 
+    from bakeoff.models.input_sets import copied
+
     sets = context.calibration
     # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
     with torch.inference_mode(False):
         shared = set.intersection(*(_addresses(inputs) for inputs in sets)) if len(sets) > 1 else set()
-        static = example.map(
-            lambda tensor: (
-                tensor if tensor.data_ptr() in shared else tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            )
-        )
+        own = [tensor for tensor in example.tensors() if tensor.data_ptr() not in shared]
+        copies = dict(zip(map(id, own), copied(own), strict=True))
+        static = example.map(lambda tensor: copies.get(id(tensor), tensor))
     compiled.bind(static)
     for _ in range(WARMING_CALLS):
         compiled.run()
@@ -74,7 +74,9 @@ class Captured(Wrapped):
     def bind(self, inputs: Inputs) -> None:
         for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
             if buffer.data_ptr() != tensor.data_ptr():
-                buffer.detach().copy_(tensor.detach())
+                # an expanded buffer holds each value once
+                once = tuple(slice(None if stride else 1) for stride in buffer.stride())
+                buffer.detach()[once].copy_(tensor.detach()[once])
         self._inner.refresh()
 
     def run(self) -> None:

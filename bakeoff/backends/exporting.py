@@ -56,17 +56,16 @@ def export_onnx(
     """
     import torch
 
-    from bakeoff.backends.calling import FlatModule, tensor_names
+    from bakeoff.backends.calling import FlatModule, as_called, tensor_names
     from bakeoff.backends.ranges import exported
     from bakeoff.models.onnx_module import OnnxModule
 
     path = folder / EXPORTED
-    tensors = inputs.tensors()
     if isinstance(module, OnnxModule):
         if axes:
             module.write_open(path)
         else:
-            module.write(path, *tensors)
+            module.write(path, *inputs.tensors())
         if opset is not None and opset < OLDEST_EXPORTED_OPSET:
             older_opset.lower_file(path, opset)
         return model_at(path)
@@ -75,7 +74,7 @@ def export_onnx(
         flat = FlatModule(module, inputs)
         program = torch.onnx.export(
             exported(module, inputs, axes) if axes else flat,
-            tuple(tensor.clone() for tensor in tensors),
+            as_called(inputs),
             input_names=tensor_names(module, inputs),
             opset_version=opset if opset is None else max(opset, OLDEST_EXPORTED_OPSET),
             dynamo=True,

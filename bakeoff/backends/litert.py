@@ -71,13 +71,13 @@ class LiteRT(AheadOfTime):
         import litert_torch
         import torch
 
-        from bakeoff.backends.calling import FlatModule
+        from bakeoff.backends.calling import FlatModule, as_called
 
         cell, path = context.cell, context.workspace / MODEL
         # it exports the module itself, which takes no inference tensors
         with context.phase("export"), torch.inference_mode(False), torch.no_grad():
             flat = FlatModule(module, inputs).eval()
-            example = tuple(tensor.clone() for tensor in inputs.tensors())
+            example = as_called(inputs)
             litert_torch.convert(flat, example).export(str(path))
             types = [str(output.dtype).removeprefix("torch.") for output in flat(*example)]
         layers: Settings = {}

@@ -189,7 +189,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     import openvino
     import torch
 
-    from bakeoff.backends.calling import FlatModule
+    from bakeoff.backends.calling import FlatModule, as_called
     from bakeoff.backends.exporting import export_onnx, exported_before
     from bakeoff.models.onnx_module import OnnxModule
 
@@ -213,7 +213,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
         return _with_rounded_weights(model, precision)
     with torch.inference_mode(False), torch.no_grad():
         if is_scripted(module):
-            flat, tensors = FlatModule(module, inputs), tuple(tensor.clone() for tensor in inputs.tensors())
+            flat, tensors = FlatModule(module, inputs), as_called(inputs)
             traced: Any = torch.jit.trace(flat, tensors, check_trace=False)  # type: ignore[no-untyped-call]
             model = openvino.convert_model(traced, example_input=tensors)
         else:

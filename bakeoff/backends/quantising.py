@@ -475,8 +475,10 @@ def _own_tensors(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     them."""
     import torch
 
+    from bakeoff.backends.calling import as_called
+
     with torch.inference_mode(False), torch.no_grad():
-        return tuple(tensor.clone() for tensor in inputs.tensors())
+        return as_called(inputs)
 
 
 def require_torchao() -> None:

@@ -57,11 +57,11 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept:
     import torch
     from torch.export import Dim
 
-    from bakeoff.backends.calling import FlatModule
+    from bakeoff.backends.calling import FlatModule, as_called
 
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad(), naming_the_form(module), refusing_guards(axes):
-        example = tuple(tensor.clone() for tensor in inputs.tensors())
+        example = as_called(inputs)
         if not axes:
             return torch.export.export(FlatModule(module, inputs, kept), example)
         shapes = tuple(

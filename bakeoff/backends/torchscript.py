@@ -76,7 +76,7 @@ class TorchScript(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        from bakeoff.backends.calling import FlatModule
+        from bakeoff.backends.calling import FlatModule, as_called
 
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
@@ -84,7 +84,7 @@ class TorchScript(Backend):
         kernels: list[Kernel] = []
         if not artifact.exists():
             with context.phase("export"):
-                traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
+                traced: Any = torch.jit.trace(FlatModule(module, inputs), as_called(inputs), check_trace=False)
                 traced = torch.jit.freeze(traced.eval())
                 kernels = list(_kernels_of(traced.graph.nodes())) if context.for_profile else []
                 torch.jit.save(traced, str(artifact))

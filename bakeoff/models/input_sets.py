@@ -50,14 +50,14 @@ def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> l
     return input_sets
 
 
-def copied(tensors: list[torch.Tensor], device: str | None = None) -> list[torch.Tensor]:
+def copied(tensors: list[torch.Tensor], device: Any = None, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """Return copies with the same strides. Tensors that share memory share it again, and one stays one.
 
-    Copies are on `device`, or each where its tensor is.
+    Copies are on `device` and of this type, or each where its tensor is and of its type.
     """
 
     def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device or tensor.device, copy=True)
+        return tensor.to(device or tensor.device, dtype or tensor.dtype, copy=True)
 
     buffers: dict[Any, tuple[int, torch.Tensor]] = {}
     strided = [tensor for tensor in tensors if is_strided(tensor) and tensor.numel()]

@@ -65,6 +65,8 @@ def require(record: Record, runtime: Runtime, captures: bool) -> None:
         raise UsageError(f"{record.cell.id} cannot be exported: of what is built, only that of {having} has a program")
     if captures:
         raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
+    if script_parts.part_of(record).facts.get("strides"):
+        raise UsageError(f"{record.cell.id} cannot be exported: it takes inputs that are not contiguous in memory")
 
 
 def write(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:

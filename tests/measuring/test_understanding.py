@@ -437,8 +437,8 @@ def test_masks_of_other_values_are_tried(given: torch.Tensor) -> None:
         (torch.zeros(5, 2), torch.zeros(4, 2), "output 0 has other shapes, (5, 2) and (4, 2),"),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), "output 0 has 1 of 2 whole numbers different"),
         (torch.tensor([1.0, 3e7]), torch.tensor([1.0, torch.inf]).double(), "not finite at the same places"),
-        (torch.ones(3), torch.ones(3).double() * 1.1, "is 0.091 off what float64 gives"),
-        (torch.ones(3), torch.ones(3).double() * 1.001, "is 0.001 off what float64 gives"),
+        (torch.ones(3), torch.ones(3).double() * 1.1, "is 0.091 times its own size off what float64 gives"),
+        (torch.ones(3), torch.ones(3).double() * 1.001, "is 0.001 times its own size off what float64 gives"),
     ],
 )
 def test_an_answer_that_depends_on_rounding_is_told(eager: torch.Tensor, exact: torch.Tensor, told: str) -> None:

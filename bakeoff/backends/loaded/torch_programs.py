@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -35,7 +35,26 @@ def load_aotinductor(artifact: Artifact) -> Loaded:
         1,  # runners
         (index or 0) if on_cuda else -1,
     )
-    return called(artifact, package.run, needs_no_grad=False)
+    strides: dict[int, tuple[int, ...]] = {number: tuple(each) for number, each in artifact.settings.get("strides", ())}
+    if not strides:
+        return called(artifact, package.run, needs_no_grad=False)
+
+    def run(tensors: list[torch.Tensor]) -> Tensors:
+        laid_out = (_laid_out(tensor, strides.get(number)) for number, tensor in enumerate(tensors))
+        return cast("Tensors", package.run(list(laid_out)))
+
+    return called(artifact, run, needs_no_grad=False)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """Return the tensor in memory with these strides, which the package was compiled for."""
+    if strides is None or tensor.stride() == strides:
+        return tensor
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    result = tensor.new_empty(length).as_strided(tensor.shape, strides)
+    once = tuple(slice(None if stride else 1) for stride in strides)  # an expanded tensor holds each value once
+    result[once].copy_(tensor[once])
+    return result
 
 
 def load_inductor(artifact: Artifact) -> Loaded:

@@ -16,6 +16,7 @@ from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.calibration import with_calibration, without_calibrating_calls
 from bakeoff.models.generation import Generating
+from bakeoff.models.input_sets import copied, is_strided
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
@@ -94,6 +95,8 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
     def moved(given: Any) -> Any:
         if (tensor := known.get(id(given))) is None:
             tensor = given.detach().to(cell.device, type_in(given, wanted))
+            if is_strided(given) and tensor.stride() != given.stride():  # which are not dense
+                (tensor,) = copied([given.detach()], cell.device, tensor.dtype)
             asks = given.requires_grad or (trained and model.input_gradients)
             tensor = tensor.requires_grad_(asks and (tensor.is_floating_point() or tensor.is_complex()))
             if not trained:

@@ -21,6 +21,7 @@ from bakeoff.measuring.worker.matching import choices_of, labels
 from bakeoff.measuring.worker.memory import keeps_memory
 from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.measuring.worker.value_reads import ReadingWatch, Values
+from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import first_line
 from bakeoff.records.precision import Precision
@@ -436,7 +437,10 @@ def changed_tensor(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> t
         return of_whole(tensor.to(torch.uint8)).to(torch.bool)
     if tensor.is_floating_point() and tensor.element_size() == 1:
         return tensor
-    return torch.empty_like(tensor).copy_((of_real if tensor.is_floating_point() else of_whole)(tensor))
+    (changed,) = input_sets.copied([tensor])
+    values = input_sets.own_values(changed)
+    values.copy_((of_real if tensor.is_floating_point() else of_whole)(values))
+    return changed
 
 
 # --- rounding
@@ -538,14 +542,9 @@ def call(module: nn.Module, inputs: Inputs) -> Outputs:
 
 def copied(inputs: Inputs) -> Inputs:
     """Return the inputs with memory of their own. What shares a tensor goes on to share it."""
-    known: dict[int, torch.Tensor] = {}
-
-    def own(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in known:
-            known[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        return known[id(tensor)]
-
-    return inputs.map(own)
+    tensors = list(inputs.tensors())
+    copies = dict(zip(map(id, tensors), input_sets.copied(tensors), strict=True))
+    return inputs.map(lambda tensor: copies[id(tensor)])
 
 
 def owned(outputs: Outputs) -> Outputs:

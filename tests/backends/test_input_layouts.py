@@ -1,0 +1,119 @@
+"""Builds are made for the memory layouts that calls have, whatever they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bakeoff import models
+from bakeoff.backends.aotinductor import PACKAGE
+from bakeoff.backends.cuda_graph import Captured
+from bakeoff.backends.eager import Callables
+from bakeoff.backends.loaded.contract import Artifact
+from bakeoff.backends.loaded.torch_programs import load_aotinductor
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.understanding import changed_inputs, copied
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from tests.backends.building import built, reference_of
+from tests.support.checkout import ROOT
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CASES = f"{ROOT}/tests/cases"
+LAYOUTS = "input_layouts.py:factory"
+ENGINES = ["eager", "torchscript", "inductor", "aotinductor", "onnx", "openvino", "executorch", "litert", "iree"]
+
+
+def cell_of(case: str, backend: str, precision: str = "fp32") -> Cell:
+    model = f"{CASES}/{case}"
+    dimensions = models.find(model).resolve({})
+    return Cell(model=model, dimensions=dimensions, precision=Precision(precision), backend=backend)
+
+
+def strides(inputs: Inputs) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in inputs.tensors()]
+
+
+@pytest.mark.parametrize("backend", ENGINES)
+def test_a_build_is_right_for_inputs_in_every_layout(tmp_path: Path, backend: str) -> None:
+    cell = cell_of(LAYOUTS, backend)
+    with built(cell, tmp_path) as one:
+        outputs = [one.call(inputs) for inputs in one.sets]
+        *others, first, second = one.sets[1].args
+        assert first is second
+        distinct = Inputs((*others, first, first.flip(0)))
+        answer, expected = one.call(distinct), one.module(*distinct.args)
+    found = accuracy.check(outputs, reference_of(cell), cell.precision)
+    assert found.passed, found.rule
+    for ours, theirs in zip(answer, expected, strict=True):  # nor does it take two inputs for one
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["torchscript", "aotinductor"])
+def test_every_other_column_is_exported_as_such(tmp_path: Path, backend: str) -> None:
+    cell = cell_of("strided_inputs.py:factory", backend)
+    with built(cell, tmp_path) as one:
+        outputs = [one.call(inputs) for inputs in one.sets]
+    found = accuracy.check(outputs, reference_of(cell), cell.precision)
+    assert found.passed, found.rule
+
+
+def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path: Path) -> None:
+    """A user's own tensors are contiguous, such as those that `load.py` reads from a file."""
+    cell = cell_of("strided_inputs.py:factory", "aotinductor")
+    with built(cell, tmp_path) as one:
+        facts = one.backend.script(cell, one.compiled.settings()).facts
+        expected = one.call(one.sets[0])
+        contiguous = [tensor.contiguous() for tensor in one.sets[0].tensors()]
+        artifact = Artifact(
+            tmp_path / PACKAGE,
+            "cpu",
+            {
+                "options": {},
+                "graph": False,
+                "channels_last": False,
+                "strides": json.loads(json.dumps(facts["strides"])),
+            },
+            (),
+            (),
+            list,
+        )
+        answer = load_aotinductor(artifact).run(contiguous)
+    for ours, theirs in zip(answer, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layouts_stay_in_every_precision_and_in_copies_and_in_changed_inputs(precision: str) -> None:
+    cell = cell_of(LAYOUTS, "eager", precision)
+    model = load(cell)
+    expected = strides(model.inputs[0])
+    assert expected[:3] == [(16, 2), (2, 16), (0, 1)]
+    _, sets = move_to_device(model, cell)
+    assert [strides(inputs) for inputs in sets] == [expected] * len(sets)
+    assert strides(copied(sets[0])) == expected
+    assert all(strides(changed) == expected for changed in changed_inputs(sets[0]))
+
+
+def test_what_a_graph_reads_is_bound_in_every_layout() -> None:
+    """Without a GPU, the graph is a call of the module."""
+    cell = cell_of(LAYOUTS, "eager")
+    model = load(cell)
+    static = copied(model.inputs[0])
+    called = Callables(model.module)
+    called.bind(static)
+
+    class Graph:
+        def replay(self) -> None:
+            called.run()
+
+    captured = Captured(called, Graph(), static)
+    for inputs in model.inputs:
+        captured.bind(inputs)
+        captured.run()
+        for ours, theirs in zip(captured.outputs(), model.module(*inputs.args), strict=True):
+            torch.testing.assert_close(ours, theirs)

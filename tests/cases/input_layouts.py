@@ -1,0 +1,20 @@
+"""Inputs in several memory layouts: every other column, a transposed view, an expanded row, channels_last, one tensor
+given twice. A build that was made for other strides answers wrongly."""
+
+import torch
+from torch import nn
+
+
+class Mixes(nn.Module):
+    def forward(self, strided, transposed, expanded, image, first, second):
+        own = strided.clone()
+        own.mul_(2)
+        mixed = own @ transposed + expanded
+        return mixed + first * 3, image.sigmoid() * second.mean(), (first - second / 2).t()
+
+
+def factory(batch: int = 8):
+    x = torch.randn(batch, 2 * batch)
+    image = torch.randn(2, 4, batch, batch).to(memory_format=torch.channels_last)
+    twice = torch.randn(batch, batch)
+    return Mixes(), (x[:, ::2], x[:, 1::2].t(), torch.randn(1, batch).expand(batch, -1), image, twice, twice)
