@@ -1,11 +1,15 @@
 """PyTorch's fast path: in inference, `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one fused operator.
 
-TorchScript and torch.compile capture this operator whole and compile nothing inside of it; some exporters refuse it. So
-only eager's modes take the fast path (`Mode.fast_path`), and `eager/no-fast-path` measures what it brings.
+torch.compile captures this operator whole and compiles nothing inside of it; some exporters refuse it. So only modes of
+eager take the fast path, and those of TorchScript, as a user's own trace does (`Mode.fast_path`). `eager/no-fast-path`
+measures what it brings. With a mask of padded places the fast path may answer zeros there, where layers without it have
+other numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Backend, Settings
@@ -23,6 +27,19 @@ def apply(backend: Backend, cell: Cell) -> None:
     import torch
 
     torch.backends.mha.set_fastpath_enabled(backend.mode(cell.mode).fast_path)
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Run the block without the fast path."""
+    import torch
+
+    was_on = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_on)
 
 
 def can_take(module: torch.nn.Module) -> bool:

@@ -34,8 +34,8 @@ SPECIALISING_CALLS = 3
 """The profiling executor records the first call, compiles in the second, and is final by the third."""
 
 
-FROZEN = Mode(worth_trying=Suits("cpu"))
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
+FROZEN = Mode(worth_trying=Suits("cpu"), fast_path=True)
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT, fast_path=True)
 
 
 class TorchScript(Backend):

@@ -44,6 +44,14 @@ class Recall(Frozen):
     again: int  # of the next call with the same ones
 
 
+class FastPath(Frozen):
+    """How eager answers otherwise with the fast path of its transformer layers than without it."""
+
+    differing: int  # values, by more than rounding
+    values: int
+    are_zeros: bool  # with the fast path, as at padded places
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -63,6 +71,7 @@ class ModelTraits(Frozen):
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
+    fast_path: FastPath | None = None  # if it matters to what eager answers
     settings: tuple[Setting, ...] = ()
     threads: int | None = None  # torch's threads once the model is loaded and called, which are in force for all cells
     unwrapped: tuple[str, ...] = ()  # wrappers that were taken off, such as `torch.compile`

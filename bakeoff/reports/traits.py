@@ -59,6 +59,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
+    if fast := traits.fast_path:
+        what = "writes zeros at padded places" if fast.are_zeros else "answers otherwise than these layers"
+        yield (
+            f"has transformer layers, and eager's fast path {what} ({fast.differing:,} of {fast.values:,} values): a "
+            "build without it has other numbers there, and is right if it answers as eager does without its fast path"
+        )
     if traits.not_finite:
         places = listed([_of_not_finite(each) for each in traits.not_finite])
         yield (

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from bakeoff import models
+from bakeoff.backends import fast_path
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.eager import Callables
@@ -27,6 +28,7 @@ from bakeoff.measuring.worker.checking import (
     OWN_NUMBERS,
     UNREAD,
     VARIES,
+    WITHOUT_FAST_PATH,
     Checker,
     WithFreshInputs,
     WithFrozenChoices,
@@ -510,3 +512,33 @@ def test_eager_is_right_and_the_traits_are_these(
     found = accuracy.traits_in(references(case))
     assert found.model_copy(update={"threads": None}) == expected
     assert checked(case, references(case), as_it_is).passed
+
+
+PADDING = "encoder_padding.py:factory"
+
+
+def without_fast_path(change: float) -> Build:
+    """Answer as the layers do without eager's fast path, with another number at the last place of each sequence."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+            with fast_path.switched_off():
+                answer = cast("torch.Tensor", module(x, padding))
+            answer[:, -1] += change
+            return answer
+
+        return forward
+
+    return build
+
+
+def test_zeros_of_eagers_fast_path_at_padded_places_are_not_asked_of_a_build(references: Callable[[str], Path]) -> None:
+    path = references(PADDING)
+    found = accuracy.traits_in(path).fast_path
+    assert found and found.are_zeros and 0.1 < found.differing / found.values < 0.3
+    assert checked(PADDING, path, as_it_is).rule == "no more than rounding"
+    right = checked(PADDING, path, without_fast_path(change=0.0))
+    assert right.passed and right.rule.endswith(WITHOUT_FAST_PATH)
+    assert not checked(PADDING, path, without_fast_path(change=1e-3)).passed
+    pooled = references("encoder_padding.py:pooled")
+    assert accuracy.traits_in(pooled).fast_path is None and not list(pooled.parent.glob("*.layers.*"))

@@ -17,6 +17,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from bakeoff.backends import fast_path
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.torch_profiling import around_modules
 from bakeoff.backends.training import Training
@@ -217,20 +218,14 @@ class _Reads(TorchDispatchMode):
 @contextlib.contextmanager
 def _one_operator_at_a_time(module: nn.Module) -> Iterator[None]:
     """Switch off the fused kernels of transformer and recurrent layers, which torch's counter does not know."""
-    was_fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with contextlib.ExitStack() as stack:
-            if any(isinstance(part, nn.RNNBase) for part in module.modules()):
-                stack.enter_context(warnings.catch_warnings())
-                warnings.simplefilter(
-                    "ignore"
-                )  # oneDNN warns when it is switched off that its TF32 is for other devices
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(was_fast)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(fast_path.switched_off())
+        if any(isinstance(part, nn.RNNBase) for part in module.modules()):
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")  # oneDNN warns when it is switched off that its TF32 is for other devices
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        yield
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

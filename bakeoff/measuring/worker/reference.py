@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bakeoff.backends import fast_path
 from bakeoff.backends.calling import Returned, comparable, flatten_outputs, sampled
 from bakeoff.backends.eager import Steps
 from bakeoff.backends.training import Training
@@ -81,7 +82,7 @@ from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
-from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
+from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
 
 Outputs = tuple["torch.Tensor", ...]
 
@@ -171,13 +172,23 @@ def compute(
                 lost = far_from_float64(*answers, MAX_ROUNDING)
             noisy = noisy if lost or may_flip else ()
             traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
-        exact = computed.outputs
+        exact, layers = computed.outputs, None
+        if exact is not None and as_is.without_fast_path:
+            layers, difference = exact_without_fast_path(known, as_is, exact, outputs_in)
+            traits = traits.model_copy(update={"fast_path": difference})
         if exact is None:
             exact, eager = eager, outputs_with_perturbed_weights(known)
         elif traits.varying:
             eager = with_varying(eager, outputs_with_perturbed_weights(known), traits.varying) or eager
         clock.synchronise()
     parts, perturbed = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits), tuple[Outputs, ...]()
+    if layers is not None and layers.outputs is not None:  # before the reference, with which all are there
+        for path, places in (
+            ReferenceFiles(job.reference).without_fast_path.parts(len(exact), as_is.sets, traits).items()
+        ):
+            ours = [as_is.without_fast_path[place] for place in places]
+            theirs = tuple(layers.outputs[place] for place in places)
+            accuracy.Reference(theirs, *accuracy.errors_of_eager(ours, theirs), types=types_of(ours)).save(path)
     for path, places in parts.items():
         ours, theirs = [eager[place] for place in places], tuple(exact[place] for place in places)
         errors = yardsticks(ours, theirs, rounding_decides=bool(traits.depends_on_rounding))
@@ -200,7 +211,7 @@ def compute(
             as_is.greedy,
             computed.why_narrower,
             traits,
-            tuple(tuple(tensor.dtype for tensor in as_is.outputs[place]) for place in places),
+            types_of([as_is.outputs[place] for place in places]),
             first.greedy if first else None,
             computed.kept_at,
         ).save(path, job.known if shared and exact is shared.outputs else None)
@@ -221,6 +232,34 @@ def compute(
         own_files=(*own_files(), *known.files_read),
         eager_call=as_is.eager_call,
     )
+
+
+def types_of(answers: Sequence[Outputs]) -> tuple[tuple[torch.dtype, ...], ...]:
+    return tuple(tuple(tensor.dtype for tensor in outputs) for outputs in answers)
+
+
+def exact_without_fast_path(
+    known: Known, as_is: AsItIs, exact: Sequence[Outputs], outputs_in: OutputsIn
+) -> tuple[Exact | None, FastPath | None]:
+    """Return the exact outputs without the fast path of eager's transformer layers, if it matters, and how."""
+    with_it = accuracy.Reference(tuple(exact), *accuracy.errors_of_eager(as_is.outputs, exact))
+    if accuracy.check(as_is.without_fast_path, with_it, known.cell.precision).passed:
+        return None, None
+    with fast_path.switched_off():
+        layers = exact_outputs(known, outputs_in)
+    if layers.outputs is None or any(
+        len(ours) != len(theirs) for ours, theirs in zip(exact, layers.outputs, strict=True)
+    ):
+        return None, None
+    count = of = 0
+    are_zeros = True
+    for ours, theirs in zip(exact, layers.outputs, strict=True):
+        for fast, plain in zip(ours, theirs, strict=True):
+            if fast.is_floating_point() and fast.shape == plain.shape:
+                differs = ~torch.isclose(fast, plain, equal_nan=True)
+                count, of = count + int(differs.sum()), of + fast.numel()
+                are_zeros = are_zeros and not bool(fast[differs].any())
+    return layers, FastPath(differing=count, values=of, are_zeros=are_zeros)
 
 
 def known_outputs(reference: accuracy.Reference, known: Known, sets: int) -> Exact | None:
@@ -354,6 +393,7 @@ class AsItIs:
     weights: str = ""  # digest of them, if it was asked for
     fingerprint: str = ""  # if it was asked for
     eager_call: EagerCall | None = None  # on a GPU
+    without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
 
 def as_it_is(
@@ -380,6 +420,7 @@ def as_it_is(
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, known.data_files, weights)
     known.announce("call")
     sample = eager_call = None
+    without_fast_path: tuple[Outputs, ...] = ()
     shown = calibration or shown_to_builds(sets, cell)
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:
@@ -403,6 +444,9 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
+                with fast_path.switched_off():
+                    without_fast_path = run_eager(module, (*sets, *known.probes), calls=calls)
             traits = traits.model_copy(update={"not_finite": not_finite_in(eager[0])})
             sample = replace(sample, sizes_vary=sizes_depend_on_values(sets, eager))
             if files is not None and traits.draws_independently:
@@ -434,7 +478,8 @@ def as_it_is(
     )
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
-    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, weights, model_fingerprint, eager_call)
+    found = sample, greedy, weights, model_fingerprint, eager_call, without_fast_path
+    return AsItIs(known.traits, eager, len(sets), *counted, *found)
 
 
 TIMED_CALLS = 3

@@ -1,5 +1,7 @@
 """The files that cells are checked against: the reference of the input sets, and those of what else must be right."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,11 @@ class ReferenceFiles:
     def draws(self) -> Path:
         """What eager has drawn in several calls, if the model is random."""
         return self.reference.with_suffix(".draws.pt")
+
+    @property
+    def without_fast_path(self) -> ReferenceFiles:
+        """What eager answers without the fast path of its transformer layers, if that is something else."""
+        return ReferenceFiles(self.reference.with_suffix(".layers.safetensors"))
 
     def after(self, calls: int) -> Path:
         """The reference of the same sequence of calls, after so many calls with the first inputs."""

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from bakeoff.backends import fast_path
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 
@@ -39,10 +40,7 @@ def emulate_quantisation(
     if not precision.is_quantised:
         yield
         return
-    # the fused kernel would hide the layers inside
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with fast_path.switched_off():  # the fused kernel would hide the layers inside
         if precision is Precision.FP8:
             with _replaced(
                 lambda weight, channel: _to_e4m3(weight, _peak(weight, channel)),
@@ -73,8 +71,6 @@ def emulate_quantisation(
             kept=kept,
         ):
             yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def _replaced(
