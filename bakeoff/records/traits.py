@@ -71,6 +71,7 @@ class ModelTraits(Frozen):
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
+    needs_autograd: bool = False  # its calls fail in inference mode, and not where gradients are off
     fast_path: FastPath | None = None  # if it matters to what eager answers
     settings: tuple[Setting, ...] = ()
     threads: int | None = None  # torch's threads once the model is loaded and called, which are in force for all cells

@@ -59,6 +59,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
+    if traits.needs_autograd:
+        yield (
+            "needs what torch.inference_mode lacks, such as gradients in forward: everything was called in "
+            "torch.no_grad, where calls take a little longer"
+        )
     if fast := traits.fast_path:
         what = "writes zeros at padded places" if fast.are_zeros else "answers otherwise than these layers"
         yield (

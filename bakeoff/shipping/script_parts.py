@@ -105,6 +105,7 @@ def common_settings(report: Report, record: Record, part: ScriptPart) -> dict[st
         "device_index": cell.device.cuda_index or 0,
         "fast_path": mode.fast_path or cell.model in models.TABLE,  # ours have no layers with one
         "tf32": cell.precision.allows_tf32,
+        "calling": "no_grad" if record.traits and record.traits.needs_autograd else "inference_mode",
         "input_sets": INPUT_SETS,
         "backend": ENVIRONMENT.from_string(part.template),
         "as_list": part.takes_list,

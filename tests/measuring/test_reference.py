@@ -277,7 +277,8 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
         reference.compute(
             ComputeReference(cell=cell, reference=folder / "reference"), folder, folder, announce=phases.append
         )
-    assert phases == ["model", "reference", "call"]
+    again = ["model", "reference", "call"] if task == "inference" else []  # without inference mode
+    assert phases == ["model", "reference", "call", *again]
     assert last_frame_below(folder.resolve(), raised.value, folder / "broken.py") == "helpers.py, line 2, in multiplied"
     assert last_frame_below(Path("/elsewhere"), raised.value, Path("/elsewhere/broken.py")) == ""
     status, failure = explain(raised.value)
@@ -386,3 +387,12 @@ def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
 def test_only_many_whole_numbers_may_have_been_rounded(output: torch.Tensor, is_told: bool) -> None:
     assert reference.has_rounded_whole_numbers([(output,)], Precision.FP32) is is_told
     assert not reference.has_rounded_whole_numbers([(output,)], Precision.BF16)
+
+
+def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path) -> None:
+    model = f"{ROOT}/tests/cases/forces.py:factory"
+    cell = Cell(model=model, dimensions={"atoms": 12}, backend="eager")
+    found = reference.compute(ComputeReference(cell=cell, reference=folder / "outputs.safetensors"), folder, folder)
+    assert found.traits is not None and found.traits.needs_autograd
+    known = accuracy.Reference.load(folder / "outputs.safetensors")
+    assert (known.computed_in, known.traits.needs_autograd) == ("float64", True)

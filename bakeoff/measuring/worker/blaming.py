@@ -252,7 +252,7 @@ class Search:
         if not are_finite(given) and are_finite(part.inputs):
             raise EagerFails(f"it gets values beyond the range of {self._worker.cell.precision}")
         try:
-            with torch.inference_mode():
+            with torch.no_grad():
                 own = copied(given)
                 eager = floats(part.module(*own.args, **own.kwargs))
             exact = floats(of_model.run_exactly(part.exact, given.map(of_model.in_float64)))

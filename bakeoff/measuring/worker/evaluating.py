@@ -24,7 +24,7 @@ from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import gradients, load, move_to_device
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
@@ -184,9 +184,8 @@ def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) 
 def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
     """Return the metrics of eager in float32, on the cells' device, whatever precision they have."""
     cell = job.cell
-    with gradients(cell.task):
-        with torch.inference_mode(False):
-            model = load(cell, cwd, job.weights_at)
+    with torch.no_grad():
+        model = load(cell, cwd, job.weights_at)
         precision.apply(Precision.FP32)
         clock = Clock(cell.device)
         module, sets = move_to_device(model, cell, torch.float32)
@@ -196,8 +195,7 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
 
         def call(inputs: Inputs) -> Sequence[torch.Tensor]:
             judged.update(rows_of(inputs) if calibrating else ())
-            with torch.inference_mode():
-                outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
+            outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
             clock.synchronise()
             return outputs
 

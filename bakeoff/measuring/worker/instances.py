@@ -18,7 +18,6 @@ from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.around import RequestStages
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import gradients
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
 from bakeoff.models.base import Inputs
@@ -195,7 +194,7 @@ def start_instances(
         alone = settings.instances == 1
         clock = worker.clock if alone else Clock(worker.cell.device)
         torch.set_num_threads(settings.threads)
-        with clock.on_stream(), gradients(worker.cell.task), contextlib.ExitStack() as held:
+        with clock.on_stream(), worker.gradients(), contextlib.ExitStack() as held:
             try:
                 own = single if alone else held.enter_context(single.instance())
                 several = batched if alone or batched is None else held.enter_context(batched.instance())

@@ -202,7 +202,7 @@ class Keeping:
 
     def _eager(self, inputs: Inputs) -> list[torch.Tensor]:
         own = copied(inputs)
-        with torch.inference_mode():
+        with torch.no_grad():
             return floats(self._module(*own.args, **own.kwargs))
 
     @contextlib.contextmanager
@@ -216,7 +216,7 @@ class Keeping:
         }  # the others are rounded
         calibration = self._worker.context(self._sets).calibration
         with (
-            torch.inference_mode(),
+            torch.no_grad(),
             emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights),
         ):
             yield

@@ -174,6 +174,9 @@ def training_of(model: LoadedModel, cell: Cell) -> Training | None:
     return Training(model.module, model.loss, cell.task)
 
 
-def gradients(task: str) -> AbstractContextManager[object]:
-    """Run the block in inference mode, or with gradients for a training task."""
-    return torch.inference_mode(task not in TRAINED)
+def gradients(task: str, needs_autograd: bool = False) -> AbstractContextManager[object]:
+    """Run the block in inference mode, or with gradients for a training task.
+
+    A model whose calls need autograd has gradients off, and may turn them on.
+    """
+    return torch.no_grad() if needs_autograd and task not in TRAINED else torch.inference_mode(task not in TRAINED)

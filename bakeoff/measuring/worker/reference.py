@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,12 +131,37 @@ def compute(
 
     The precisions of a contest have the same outputs in float64, so that the first of them computes these for all.
     """
-    cell = job.cell
+    known = Known(job.cell, cwd, workspace, announce, job.weights_at)
+    try:
+        return _compute(job, known, outputs_in)
+    except Exception:
+        if job.cell.task != INFERENCE or known.phase != "call":
+            raise
+        if not answers_with_autograd(known):
+            known.announce("call")
+            raise
+    known = Known(job.cell, cwd, workspace, announce, job.weights_at, needs_autograd=True)
+    return _compute(job, known, outputs_in)
+
+
+def answers_with_autograd(known: Known) -> bool:
+    """Return True if the model, which fails in inference mode, can be called where only gradients are off."""
+    with Clock(known.cell.device).on_stream(), torch.no_grad():
+        try:
+            module, sets = move_to_device(known.load(), known.cell)
+            call(module, copied(sets[0]))
+        except Exception:
+            traceback.print_exc()
+            return False
+    return True
+
+
+def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> ReferenceComputed:
+    cell, announce = job.cell, known.announce
     precision.apply(cell.precision)
     device_memory = memory.DeviceMemory(cell.device.cuda_index)
     clock = Clock(cell.device)
-    known = Known(cell, cwd, workspace, announce, job.weights_at)
-    with clock.on_stream(), gradients(cell.task):
+    with clock.on_stream(), known.gradients():
         if job.is_resumed:
             as_is = as_it_is(known)
             announce("reference")
@@ -197,7 +223,7 @@ def compute(
             errors = errors.or_larger(yardsticks(noise, theirs, rounding_decides=True, only_whole=not lost))
         if computed.outputs is not None and traits.begins_alike and errors.spans_magnitudes(cell.precision):
             if not perturbed:
-                with clock.on_stream(), gradients(cell.task):
+                with clock.on_stream(), known.gradients():
                     perturbed = outputs_with_perturbed_weights(known)
             change = yardsticks([perturbed[place] for place in places], theirs, rounding_decides=True)
             errors = errors.or_perturbed(change)
@@ -334,12 +360,21 @@ class Known:
     cell: Cell
     cwd: Path
     workspace: Path
-    announce: Announce = lambda phase: None
+    tell: Announce = lambda phase: None
     weights_at: WeightsAt = None
+    needs_autograd: bool = False
+    phase: str = ""  # the one that was announced last
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
+
+    def announce(self, phase: str) -> None:
+        self.phase = phase
+        self.tell(phase)
+
+    def gradients(self) -> AbstractContextManager[object]:
+        return gradients(self.cell.task, self.needs_autograd)
 
     @property
     def files_read(self) -> list[Path]:
@@ -469,6 +504,7 @@ def as_it_is(
     compiles = (COMPILES_ITSELF,) if compiled_something() else ()
     known.traits = traits.model_copy(
         update={
+            "needs_autograd": known.needs_autograd,
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),
             "changed_kinds": kinds,

@@ -182,8 +182,12 @@ class WorkerContext:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        with self.clock.on_stream(), gradients(self.cell.task):
+        with self.clock.on_stream(), self.gradients():
             yield
+
+    def gradients(self) -> contextlib.AbstractContextManager[object]:
+        """Return what calls are made in: inference mode, unless the model or its task needs something else."""
+        return gradients(self.cell.task, self.traits.needs_autograd)
 
     def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
         return BuildContext(
