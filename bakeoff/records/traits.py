@@ -44,6 +44,20 @@ class Recall(Frozen):
     again: int  # of the next call with the same ones
 
 
+class OneAnswer(Frozen):
+    """The model gives one answer to all of its input sets."""
+
+    tried: int  # inputs of other scales and signs that eager takes
+    differing: int  # of these, those with another answer, of which some are checked
+
+    @property
+    def how(self) -> str:
+        """Say to which inputs it gives this answer, and what is compared."""
+        if not self.differing:
+            return f"to all of its input sets, and to {self.tried} of other scales, so that a constant passes as well"
+        return f"to all of its input sets, and another one to {self.differing} of {self.tried} of other scales"
+
+
 class FastPath(Frozen):
     """How eager answers otherwise with the fast path of its transformer layers than without it."""
 
@@ -66,6 +80,7 @@ class ModelTraits(Frozen):
     kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
     not_finite: tuple[NotFinite, ...] = ()
+    one_answer: OneAnswer | None = None
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes

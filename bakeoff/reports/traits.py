@@ -59,6 +59,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
+    if traits.one_answer:
+        yield f"gives one answer {traits.one_answer.how}: no build's outputs can be relied on"
     if traits.needs_autograd:
         yield (
             "needs what torch.inference_mode lacks, such as gradients in forward: everything was called in "

@@ -542,3 +542,23 @@ def test_zeros_of_eagers_fast_path_at_padded_places_are_not_asked_of_a_build(ref
     assert not checked(PADDING, path, without_fast_path(change=1e-3)).passed
     pooled = references("encoder_padding.py:pooled")
     assert accuracy.traits_in(pooled).fast_path is None and not list(pooled.parent.glob("*.layers.*"))
+
+
+def constant(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    answer = call(module, first)[0]
+    return lambda *args: answer.clone()
+
+
+def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_sure(
+    references: Callable[[str], Path],
+) -> None:
+    always, gated = (references(f"one_answer.py:{name}") for name in ("factory", "gated"))
+    for path, case in ((always, "one_answer.py:factory"), (gated, "one_answer.py:gated")):
+        found = checked(case, path, as_it_is)
+        assert found.passed and "the model gives one answer to all of its input sets" in found.unchecked
+    assert checked("one_answer.py:factory", always, constant).passed, "nothing can tell it from the model"
+    wrong_build = checked("one_answer.py:gated", gated, constant)
+    assert not wrong_build.passed and "wrong for inputs with which the model answers otherwise" in wrong_build.rule
+    traits = accuracy.traits_in(gated).one_answer
+    assert traits and 0 < traits.differing < traits.tried
+    assert accuracy.traits_in(references(PADDING)).one_answer is None

@@ -74,6 +74,9 @@ class Checker:
             right = self._check_other_ways(right)
         if right.passed and not right.unchecked and self._traits.kept_buffers:
             right = self._check_buffers(right)
+        if right.passed and not right.unchecked and self._traits.one_answer:
+            why = f"the model gives one answer {self._traits.one_answer.how}"
+            right = right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
         may_win = right.passed or right.is_only_inexact  # which a metric may accept
         if may_win and self._first is None and self._traits.written_inputs:
             right = right.model_copy(update={"unwritten_inputs": self._unwritten_inputs()})
@@ -170,7 +173,8 @@ class Checker:
             reference = accuracy.Reference.load(self._expected.of_probe(number))
             answers = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
             if not answers.passed:
-                way = "wrong for inputs with which the model decides otherwise"
+                does = "answers" if self._traits.one_answer else "decides"
+                way = f"wrong for inputs with which the model {does} otherwise"
                 choices = self._worker.frozen_choices
                 cause = f": {FROZEN.format(places_of(choices))}" if choices else ""
                 rule = f"{way}{cause} ({answers.rule})"

@@ -61,11 +61,14 @@ from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.rounding_noise import RoundingNoise
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.understanding import (
+    MAX_PROBES,
     MAX_ROUNDING,
     OUTSIDE,
     AlikeCalls,
     answers_like_first,
+    are_alike,
     call,
+    changed_inputs,
     copied,
     decided_by_rounding,
     decisions_of,
@@ -83,7 +86,7 @@ from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
-from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
+from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, OneAnswer, Setting
 
 Outputs = tuple["torch.Tensor", ...]
 
@@ -479,6 +482,12 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
+            if traits.begins_alike and answers_alike(sets, eager):
+                others, one_answer = inputs_with_another_answer(module, sets[0], calls, eager[0])
+                traits = traits.model_copy(update={"one_answer": one_answer})
+                others = others[: MAX_PROBES - len(known.probes)]
+                known.probes += others
+                eager += run_eager(module, others, calls=calls)
             if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
                 with fast_path.switched_off():
                     without_fast_path = run_eager(module, (*sets, *known.probes), calls=calls)
@@ -516,6 +525,26 @@ def as_it_is(
         save_inputs(known.probes, files.probes)
     found = sample, greedy, weights, model_fingerprint, eager_call, without_fast_path
     return AsItIs(known.traits, eager, len(sets), *counted, *found)
+
+
+def answers_alike(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
+    """Return True if all input sets, which differ, have the same answer."""
+    is_one = all(are_alike(answers[0], other, roundings=0) for other in answers[1 : len(sets)])
+    return is_one and any(not are_equal(sets[:1], (other,)) for other in sets[1:])
+
+
+def inputs_with_another_answer(
+    module: Any, inputs: Inputs, calls: AlikeCalls, answer: Outputs
+) -> tuple[tuple[Inputs, ...], OneAnswer]:
+    """Return inputs of other scales and signs that eager answers otherwise than these, and how many it took."""
+    tried, others = 0, list[Inputs]()
+    for changed in changed_inputs(inputs):
+        if not answers_like_first(module, (inputs, changed)):
+            continue
+        tried += 1
+        (other,) = run_eager(module, (changed,), calls=calls)
+        others += [] if are_alike(answer, other, roundings=0) else [changed]
+    return tuple(others), OneAnswer(tried=tried, differing=len(others))
 
 
 TIMED_CALLS = 3

@@ -1,0 +1,36 @@
+"""Models with one answer to all inputs, as in KernelBench 2/80 and 2/83: a constant is as right as any build.
+
+`gated` has another answer to inputs of another scale, which a constant gets wrong.
+"""
+
+import torch
+from torch import nn
+
+
+class Centred(nn.Module):
+    """The largest value of each row, less the mean over a dimension of one value: zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.linear(x).max(1, keepdim=True).values
+        return nn.functional.gelu(y - y.mean(1, keepdim=True))
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        return (self.linear(x).abs() - 20).relu()
+
+
+def factory(batch: int = 8):
+    return Centred(), torch.randn(batch, 32)
+
+
+def gated(batch: int = 8):
+    return Gated(), torch.randn(batch, 32)
