@@ -35,6 +35,7 @@ def failure_of(kind: str, message: str) -> Failure:
         kind, text = match[1], match[2].strip()
     for explain in (
         _of_a_kind_of_tensor,
+        _of_a_changed_constant,
         _of_a_graph,
         _of_operators,
         _of_a_branch,
@@ -75,6 +76,20 @@ def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:
         if words in text:
             return Failure(kind=name, text=sentence)
     return None
+
+
+_CHANGED_CONSTANT = re.compile(
+    r"Constant (?:module\.)?(\S+) is mutated in the forward|mutating a non-functional tensor with a functional tensor"
+)
+
+
+def _of_a_changed_constant(kind: str, text: str) -> Failure | None:
+    """Torch.export says it by an internal assertion, and its decompositions by the name of the tensor."""
+    if not (match := _CHANGED_CONSTANT.search(text)):
+        return None
+    which = f"'{match[1]}'" if match[1] else "a tensor that the module holds"
+    sentence = f"torch.export: forward changes {which}, which is no buffer: register it with register_buffer"
+    return Failure(kind="changed constant", text=sentence)
 
 
 def _of_a_graph(kind: str, text: str) -> Failure | None:
@@ -123,8 +138,15 @@ def _of_a_branch(kind: str, text: str) -> Failure | None:
     return Failure(kind="data-dependent branch", place=place, text=sentence)
 
 
+_OTHER_SIZE = re.compile(r"size of (?:the )?tensor(?: a)? \((\d+)\) must match the (?:existing )?size[^(]* \((\d+)\)")
+"""What a trace says of inputs for which a size is another one than when it was traced."""
+
+
 def _of_torchscript(kind: str, text: str) -> Failure | None:
     match = re.search(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", text, re.DOTALL)
+    if match and (sizes := _OTHER_SIZE.search(match[2])):
+        sentence = f"the trace froze a size, which is another one for other inputs ({sizes[1]} and {sizes[2]})"
+        return Failure(kind="size frozen by the trace", text=sentence)
     return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {match[2]}") if match else None
 
 

@@ -240,3 +240,47 @@ def test_what_torch_advises_its_own_developers_is_no_reason() -> None:
     )
     failure = failure_of("BackendCompilerFailed", f"backend='inductor' raised:\nAssertionError: \n\n{advice}\n")
     assert failure.text == "BackendCompilerFailed: AssertionError"
+
+
+class ChangesConstant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.5).add_(x.mean(0))
+        return x - self.mean
+
+
+def reason_of(function: Callable[[], object]) -> str:
+    with torch.no_grad(), pytest.raises(Exception) as raised:  # noqa: PT011 - its words are what is tried
+        function()
+    return failure_of(type(raised.value).__name__, str(raised.value)).text
+
+
+def test_a_tensor_that_forward_changes_has_the_same_reason_wherever_torch_export_stops() -> None:
+    advice = "which is no buffer: register it with register_buffer"
+    program = torch.export.export(FlatModule(ChangesConstant(), Inputs((torch.ones(3, 4),))), (torch.ones(3, 4),))
+    assert reason_of(program.run_decompositions) == f"torch.export: forward changes 'mean', {advice}"
+    assertion = (
+        'false INTERNAL ASSERT FAILED at "RegisterFunctionalization_0.cpp":2290, please report a bug to PyTorch. '
+        "mutating a non-functional tensor with a functional tensor is not allowed. Please ensure that all of your "
+        "inputs are wrapped inside of a functionalize() call"
+    )
+    text = failure_of("RuntimeError", assertion).text
+    assert text == f"torch.export: forward changes a tensor that the module holds, {advice}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "made", [lambda positive: positive[None].expand(2, len(positive)) * 1, lambda some: some + torch.zeros(len(some))]
+)
+def test_a_size_that_a_trace_froze_is_named_as_such(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return made(x[x > 0])
+
+    traced = torch.jit.trace(forward, (torch.tensor([1.0, 2.0, -1.0]),), check_trace=False)  # type: ignore[no-untyped-call]
+    for _ in range(3):
+        traced(torch.tensor([1.0, 2.0, -1.0]))
+    text = reason_of(lambda: traced(torch.ones(3)))
+    assert text.startswith("the trace froze a size, which is another one for other inputs (")
