@@ -76,9 +76,10 @@ class EagerOctaves(NamedTuple):
             return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
 
         counts = summed(self.counts)
-        rows = (summed(each).div(counts).sqrt() for each in (squares.cpu(), self.eager_squares, self.reference_squares))
+        squared = (squares.cpu(), self.eager_squares, self.reference_squares)
+        ours, eager, sizes = (summed(each).div(counts).sqrt() for each in squared)
         largest = [max(each for each in exponents if each < start) for start in starts]
-        return Groups(counts, *rows, tuple(zip(ends, largest, strict=True)))
+        return Groups(counts, ours, eager, sizes, tuple(zip(ends, largest, strict=True)))
 
 
 class Groups(NamedTuple):

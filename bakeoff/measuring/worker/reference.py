@@ -523,8 +523,18 @@ def as_it_is(
     )
     if files is not None and known.probes:
         save_inputs(known.probes, files.probes)
-    found = sample, greedy, weights, model_fingerprint, eager_call, without_fast_path
-    return AsItIs(known.traits, eager, len(sets), *counted, *found)
+    return AsItIs(
+        known.traits,
+        eager,
+        len(sets),
+        *counted,
+        sample,
+        greedy,
+        weights,
+        model_fingerprint,
+        eager_call,
+        without_fast_path,
+    )
 
 
 def answers_alike(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
