@@ -18,7 +18,7 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime
-from bakeoff.backends.calling import FlatModule
+from bakeoff.backends.calling import FlatModule, as_called
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
@@ -185,7 +185,7 @@ def export_program(job: messages.ExportProgram, cwd: Path) -> None:
     module, sets = move_to_device(load(job.cell, cwd), job.cell)
     require_weights(module, job.weights)
     with torch.no_grad():
-        program = torch.export.export(FlatModule(module, sets[0]), sets[0].tensors())
+        program = torch.export.export(FlatModule(module, sets[0]), as_called(sets[0]))
         if job.sample is not None:
             require_outputs(job.sample, program.module(), job.cell.device)
     torch.export.save(program, job.program)
