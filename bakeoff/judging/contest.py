@@ -60,7 +60,7 @@ class CellJudgement:
     def relative_rmse(self) -> float | None:
         """Return its error, or None where its outputs could not be compared."""
         accuracy = self.record.accuracy
-        return accuracy.relative_rmse if accuracy and not accuracy.unchecked else None
+        return accuracy.relative_rmse if accuracy and accuracy.has_errors else None
 
     @cached_property
     def turns(self) -> tuple[tuple[Turn, ...], ...]:

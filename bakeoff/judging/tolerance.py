@@ -43,4 +43,4 @@ def tolerance_of(precision: Precision, records: Sequence[Record]) -> Tolerance:
 
 def _known(record: Record) -> Accuracy | None:
     """Return the errors of a cell whose outputs were compared."""
-    return record.accuracy if record.accuracy and not record.accuracy.unchecked else None
+    return record.accuracy if record.accuracy and record.accuracy.has_errors else None

@@ -411,6 +411,11 @@ class Accuracy(Frozen):
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
     reference_kept_at: str = ""  # ISO 8601, UTC: when an earlier run kept the reference, if this run took that one
 
+    @property
+    def has_errors(self) -> bool:
+        """Return True if outputs were compared, all or some of them."""
+        return self.others_compared or not self.unchecked
+
 
 class Generated(Frozen):
     """A whole generation: the likeliest token at each step, compared with eager's in the same precision."""

@@ -15,7 +15,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.blame import why_no_modules
 from bakeoff.records.doubts import Accepted
-from bakeoff.records.schema import LIVE, WITH_WINNERS, Status
+from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 from bakeoff.reports.doubt_sentences import why_accepted
@@ -60,10 +60,10 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     """Say whether the outputs of the best cells were found right, and what may change that they are best."""
     best = [(contest, cell) for contest in contests if (cell := _best(contest)) and cell.record.accuracy]
     parts = [
-        f"{'Some' if cell.record.accuracy.others_compared else 'The'} outputs of {cell.label} could not be "
-        f"checked{_in(contest, contests)}: {one_line(reason)}."
+        f"{'Some' if accuracy.others_compared else 'The'} outputs of {cell.label} could not be checked"
+        f"{_in(contest, contests)}: {one_line(accuracy.unchecked)}.{_of_others(accuracy)}"
         for contest, cell in best
-        if cell.record.accuracy and (reason := cell.record.accuracy.unchecked)
+        if (accuracy := cell.record.accuracy) and accuracy.unchecked
     ]
     parts += [
         f"The outputs of {cell.label} are off by more than the check allows{_in(contest, contests)} (relative RMSE "
@@ -90,6 +90,11 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     ):
         parts.append(f"{best[0][1].label} is your model as it is: there is nothing to export.")
     return " ".join(parts)
+
+
+def _of_others(accuracy: Accuracy) -> str:
+    passed = f" The others passed the check (relative RMSE {number_format.error(accuracy.relative_rmse)})."
+    return passed if accuracy.others_compared else ""
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:

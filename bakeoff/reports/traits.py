@@ -60,7 +60,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if traits.one_answer:
-        yield f"gives one answer {traits.one_answer.how}: no build's outputs can be relied on"
+        yield f"gives one answer {traits.one_answer.how}: the check tells little of a build, and no winner is sure"
     if traits.needs_autograd:
         yield (
             "needs what torch.inference_mode lacks, such as gradients in forward: everything was called in "

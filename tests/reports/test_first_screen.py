@@ -184,6 +184,10 @@ def test_whether_to_ship_tells_what_was_checked_and_of_which_contests_the_winner
     unchecked = accuracy().model_copy(update={"unchecked": "no reference"})
     told = first_screen(judged([once(1.0, "onnx", accuracy=unchecked), once(2.0, "eager")]), "").whether_to_ship
     assert told == "The outputs of onnx could not be checked: no reference."
+    some = unchecked.model_copy(update={"others_compared": True})
+    told = first_screen(judged([once(1.0, "onnx", accuracy=some), once(2.0, "eager")]), "").whether_to_ship
+    others = "The others passed the check (relative RMSE 1.3e-07)."
+    assert told == f"Some outputs of onnx could not be checked: no reference. {others}"
 
 
 def test_what_cannot_run_here_is_counted_once_for_the_whole_run() -> None:

@@ -53,7 +53,7 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
-from bakeoff.records.traits import ModelTraits, NotFinite
+from bakeoff.records.traits import FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
 from tests.reports.samples import (
     accuracy,
@@ -534,6 +534,24 @@ def test_values_that_are_not_finite_are_told_with_their_counts() -> None:
         "values and output[1] has 3 infinite among 4 values. A build is right if it gives the same ones at the same "
         "places"
     ]
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"one_answer": OneAnswer(tried=14, differing=0)}, "all of its input sets, and to 14 of other scales"),
+        ({"one_answer": OneAnswer(tried=14, differing=2)}, "another one to 2 of 14 of other scales"),
+        ({"needs_autograd": True}, "everything was called in torch.no_grad"),
+        (
+            {"fast_path": FastPath(differing=9216, values=49152, are_zeros=True)},
+            "fast path writes zeros at padded places (9,216 of 49,152 values)",
+        ),
+        ({"fast_path": FastPath(differing=1, values=2, are_zeros=False)}, "answers otherwise than these layers"),
+    ],
+)
+def test_what_a_check_takes_into_account_is_told_of_the_model(found: dict[str, Any], told: str) -> None:
+    (sentence,) = traits.sentences(ModelTraits(**found))
+    assert told in sentence
 
 
 def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:

@@ -90,6 +90,6 @@ def _errors_of(cells: Sequence[CellJudgement]) -> _Scale:
     errors = {
         cell.label: max(accuracy.relative_rmse, SMALLEST_ERROR)
         for cell in cells
-        if (accuracy := cell.record.accuracy) and not accuracy.unchecked
+        if (accuracy := cell.record.accuracy) and accuracy.has_errors
     }
     return _Scale("relative RMSE", errors, 1, is_log=True)
