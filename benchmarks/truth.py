@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bakeoff import backends as known_backends
 from bakeoff.backends.base import DEFAULT
 from bakeoff.records import report_file
+from bakeoff.records.doubts import Dropped
 from bakeoff.records.schema import Record, Status
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +55,7 @@ class Case:
     backends: Mapping[str, Sequence[str]] = field(default_factory=dict)
     said: str = ""  # must stand in what is said of the model
     sure: bool = True  # False: no winner may be sure
+    dropped_by: Sequence[str] = ()  # the backends whose builds drop what the model reads or does outside
 
     def allowed(self, backend: str) -> Sequence[str]:
         return self.backends.get(backend, self.eager if backend == "eager" else self.others)
@@ -190,6 +192,10 @@ def untrue_of_model(case: Case, told: Told) -> list[str]:
         problems.append(f"nothing is said of {case.said!r}")
     if not case.sure and any(one["outcome"] == "sure" for one in contests(told)):
         problems.append("a winner is sure")
+    droppers = {each.cell.label for each in told.records if any(isinstance(one, Dropped) for one in each.doubts)}
+    measured = {each.cell.label for each in told.records if each.status is Status.OK}
+    if droppers != measured.intersection(case.dropped_by):
+        problems.append(f"{sorted(droppers)} drop what the model reads or does, and not {sorted(case.dropped_by)}")
     return problems
 
 

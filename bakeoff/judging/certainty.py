@@ -29,17 +29,14 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
+    UNSURE,
     Accepted,
     BuiltAnew,
     DecidedByRounding,
-    FrozenChoices,
-    Growing,
-    InputsNotWritten,
     NarrowReference,
     OtherWidths,
     ProcessLost,
-    Recalled,
-    Unchecked,
+    RecordDoubt,
     WarmUpNoise,
 )
 from bakeoff.records.schema import Status
@@ -112,14 +109,7 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return doubt.status is Status.NOT_REACHED
         case RequirementOpen() | NotEvaluated() | JudgedByCalibration():
             return bool(set(cells_of(doubt)) & {record.cell.label for record in ranking.sharing_first_place()})
-        case OfRecords(
-            doubt=Unchecked()
-            | FrozenChoices()
-            | InputsNotWritten()
-            | Growing()
-            | Recalled()
-            | DecidedByRounding(computed_in="float64")
-        ):
+        case OfRecords(doubt=about) if isinstance(about, UNSURE) or _is_lost_to_rounding(about):
             return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
         case OfRecords(doubt=ProcessLost(rounds=rounds)):  # whose outputs were not checked after them
             return rounds > 0 and bool(set(doubt.labels) & {cell.cell.label for cell in ranking.sharing_first_place()})
@@ -139,3 +129,7 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
                 lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads()
             )
     return False
+
+
+def _is_lost_to_rounding(doubt: RecordDoubt) -> bool:
+    return isinstance(doubt, DecidedByRounding) and doubt.computed_in == "float64"

@@ -319,6 +319,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     record_doubts.Unchecked,
     record_doubts.FrozenChoices,
     record_doubts.InputsNotWritten,
+    record_doubts.Dropped,
     record_doubts.Growing,
     record_doubts.Recalled,
     ModelChanges,

@@ -8,7 +8,7 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation
 from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
 from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
-from bakeoff.records.doubts import FrozenChoices, Growing, InputsNotWritten, ProcessLost, Recalled, Unchecked
+from bakeoff.records.doubts import UNSURE, ProcessLost
 from bakeoff.records.schema import Ratio
 
 
@@ -102,13 +102,12 @@ def of_single_calls(contest: ContestJudgement) -> Headline:
 
 def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
     """Return a doubt that keeps a build from being a sure winner, whatever was asked."""
-    kinds = (Unchecked, FrozenChoices, InputsNotWritten, Growing, Recalled)
     for each in contest.doubts:
         if isinstance(each, ModelChanges):
             return each
         about = each.doubt if isinstance(each, OfRecords) else None
         is_unchecked = isinstance(about, ProcessLost) and about.rounds > 0
-        is_of_kind = isinstance(each, RequirementOpen) or isinstance(about, kinds) or is_unchecked
+        is_of_kind = isinstance(each, RequirementOpen) or isinstance(about, UNSURE) or is_unchecked
         if is_of_kind and label in cells_of(each):
             return each
     return None

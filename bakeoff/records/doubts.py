@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bakeoff.records.failure import Failure
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.traits import Access
 
 
 class Caveat(Frozen):
@@ -112,6 +113,13 @@ class InputsNotWritten(Frozen):
     are_converted: bool = False  # the mode copies images into channels_last memory, and a call gets these copies
 
 
+class Dropped(Frozen):
+    """A call does not read from outside, or does not do there, what the model's own call does."""
+
+    kind: Literal["dropped"] = "dropped"
+    accesses: tuple[Access, ...]
+
+
 class DecidedByRounding(Frozen):
     """The model's answer in float64 is another one, so that eager in the cell's own type is the reference."""
 
@@ -142,6 +150,7 @@ RecordDoubt = Annotated[
     | AcceptedByLimit
     | FrozenChoices
     | InputsNotWritten
+    | Dropped
     | DecidedByRounding
     | Growing
     | Recalled
@@ -154,3 +163,6 @@ RecordDoubt = Annotated[
     | BuiltAnew,
     Field(discriminator="kind"),
 ]
+
+UNSURE = (Unchecked, FrozenChoices, InputsNotWritten, Dropped, Growing, Recalled)
+"""A build with one of these doubts is no sure winner, whatever was asked."""

@@ -26,6 +26,7 @@ from bakeoff.records.metrics import Metrics
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.precision import Precision
 from bakeoff.records.starts import StartedCell
+from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
 SCHEMA_VERSION = "3.8.0"
@@ -406,6 +407,7 @@ class Accuracy(Frozen):
     others_compared: bool = False  # some outputs could not be compared, and the errors are those of the others
     other_widths: list[str] = Field(default_factory=list)  # such as "output[1] as int32 in place of int64"
     unwritten_inputs: list[str] = Field(default_factory=list)  # a call does not leave in them what eager's leaves
+    dropped: list[Access] = Field(default_factory=list)  # what the model's calls read or do outside, and these do not
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's

@@ -1,5 +1,6 @@
 """What was found out about a model before it was judged: what its answers depend on, and what its calls change."""
 
+from enum import StrEnum
 from pathlib import PurePath
 
 from bakeoff.records.frozen import Frozen
@@ -66,6 +67,31 @@ class FastPath(Frozen):
     are_zeros: bool  # with the fast path, as at padded places
 
 
+class AccessKind(StrEnum):
+    """What a call reads from outside of the model, or does there."""
+
+    CLOCK = "clock"
+    VARIABLE = "variable"
+    READ_FILE = "read file"
+    WRITTEN_FILE = "written file"
+    PRINT = "print"
+    LOG = "log"
+    PROGRAM = "program"
+    NETWORK = "network"
+    ATTRIBUTE = "attribute"  # or a variable of the model's file, on which no answer depends
+
+    @property
+    def is_read(self) -> bool:
+        return self in (AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.READ_FILE)
+
+
+class Access(Frozen):
+    """One thing that the model's own code reads from outside in each call, or does there."""
+
+    kind: AccessKind
+    name: str = ""  # of the variable, the file or the attribute
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -79,6 +105,8 @@ class ModelTraits(Frozen):
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
+    accesses: tuple[Access, ...] = ()  # what its own code reads from outside in a call, and does there
+    clock_s: float | None = None  # when compared calls are made, in seconds since 1970, if the answer depends on it
     not_finite: tuple[NotFinite, ...] = ()
     one_answer: OneAnswer | None = None
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
@@ -101,8 +129,8 @@ class ModelTraits(Frozen):
 
     @property
     def begins_alike(self) -> bool:
-        """Return True if calls can be compared without restoring a state or setting a seed before them."""
-        return not (self.is_random or self.state)
+        """Return True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
+        return not (self.is_random or self.state or self.clock_s is not None)
 
 
 NO_TRAITS = ModelTraits()

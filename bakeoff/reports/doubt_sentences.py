@@ -14,6 +14,7 @@ from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
 from bakeoff.records.text import counted, first, listed, percent, to_go_on
 from bakeoff.reports import number_format
+from bakeoff.reports.traits import is_reading, of_accesses
 
 EFFECTS = {
     Effect.WINNER: "What could change the winner",
@@ -223,6 +224,9 @@ def doubt_of_record(doubt: record_doubts.RecordDoubt) -> str:
                 f"does not write the change into its inputs that the model makes ({listed(first(doubt.names))}): a "
                 f"caller that reads them afterwards sees other values{why if doubt.are_converted else ''}"
             )
+        case record_doubts.Dropped():
+            why = ": its answer holds what was read while it was built" if is_reading(doubt.accesses) else ""
+            return f"the model {of_accesses(doubt.accesses)} in forward, and this build does not{why}"
         case record_doubts.Growing():
             return (
                 f"the model keeps more from call to call ({listed(first(doubt.names))} grows): its memory grows, and "
@@ -326,6 +330,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return "a choice of the model is frozen in it"
         case contest_doubts.OfRecords(doubt=record_doubts.InputsNotWritten()):
             return "it does not write into its inputs as the model does"
+        case contest_doubts.OfRecords(doubt=record_doubts.Dropped(accesses=accesses)):
+            return f"the model {of_accesses(accesses)}, and this build does not"
         case contest_doubts.OfRecords(doubt=record_doubts.Growing()):
             return "the model keeps more from call to call"
         case contest_doubts.OfRecords(doubt=record_doubts.Recalled()):

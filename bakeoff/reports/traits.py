@@ -1,11 +1,12 @@
 """What a model does beside computing outputs from its inputs, in a sentence for each trait."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits
 from bakeoff.records.text import counted, first, listed
-from bakeoff.records.traits import Decision, NotFinite
+from bakeoff.records.traits import Access, AccessKind, Decision, NotFinite
 
 SHOWN_DECISIONS = 3
 
@@ -48,6 +49,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"changes buffers in each call ({listed(first(traits.kept_buffers))}), though no answer depends on them: a "
             "build that leaves them alone is incorrect"
         )
+    if traits.clock_s is not None:
+        yield "answers by the clock: the answer depends on the time of the call. Compared calls see the same time"
+    if accesses := [access for access in traits.accesses if access.kind is not AccessKind.CLOCK]:
+        kept = " Its answers are checked with what it reads now" if is_reading(accesses) else ""
+        yield f"{of_accesses(accesses)} in forward.{kept}".rstrip(".")
     if traits.written_inputs:
         yield (
             f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "
@@ -87,6 +93,39 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         )
     if traits.unexamined:
         yield f"could not be examined wholly: {traits.unexamined}"
+
+
+_VERBS = {
+    AccessKind.WRITTEN_FILE: "writes",
+    AccessKind.PRINT: "prints",
+    AccessKind.LOG: "logs to",
+    AccessKind.PROGRAM: "starts",
+    AccessKind.NETWORK: "connects to",
+    AccessKind.ATTRIBUTE: "changes",
+}
+"""What a call does outside. Every other access reads."""
+
+_NOUNS = {
+    AccessKind.CLOCK: "the clock",
+    AccessKind.VARIABLE: "the variable",
+    AccessKind.READ_FILE: "the file",
+    AccessKind.WRITTEN_FILE: "the file",
+}
+
+
+def is_reading(accesses: Sequence[Access]) -> bool:
+    """Return True if something is read from outside, which may be another thing in the next call."""
+    return any(access.kind.is_read for access in accesses)
+
+
+def of_accesses(accesses: Sequence[Access]) -> str:
+    """Return what is accessed as a part of a sentence, such as `reads the file bias.txt and prints`."""
+    by_verb: dict[str, list[str]] = {}
+    for access in accesses:
+        is_file = access.kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE)
+        noun = (_NOUNS.get(access.kind, ""), PurePath(access.name).name if is_file else access.name)
+        by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
+    return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
 def _of_not_finite(output: NotFinite) -> str:

@@ -6,8 +6,9 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, RoughLatency, cells_of
 from bakeoff.judging.headline import headline_of
-from bakeoff.records.doubts import InputsNotWritten, Recalled, RecordDoubt
+from bakeoff.records.doubts import Dropped, InputsNotWritten, Recalled, RecordDoubt
 from bakeoff.records.schema import Record, Status
+from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
@@ -49,11 +50,18 @@ def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     assert kinds(contest, Effect.NONE) == [NotRanked]
 
 
-@pytest.mark.parametrize("doubt", [InputsNotWritten(names=("input 0",)), Recalled(operators=7, again=0)])
+@pytest.mark.parametrize(
+    "doubt",
+    [
+        InputsNotWritten(names=("input 0",)),
+        Recalled(operators=7, again=0),
+        Dropped(accesses=(Access(kind=AccessKind.CLOCK),)),
+    ],
+)
 @pytest.mark.parametrize(
     ("label", "certainty"), [("onnx", Certainty.DOUBTED), ("eager", Certainty.SURE), ("", Certainty.SURE)]
 )
-def test_a_winner_that_does_not_write_into_its_inputs_or_looks_answers_up_is_doubted(
+def test_a_winner_that_does_other_things_than_the_model_is_doubted(
     label: str, certainty: Certainty, doubt: RecordDoubt
 ) -> None:
     records = [

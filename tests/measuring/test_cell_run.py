@@ -18,6 +18,8 @@ from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import (
     DecidedByRounding,
+    Dropped,
+    Growing,
     InputsNotWritten,
     ProcessLost,
     Recalled,
@@ -29,7 +31,7 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Accuracy, Extent, Memory, Placement, Record, Status, WarmUp
-from bakeoff.records.traits import NO_TRAITS, ModelTraits, Recall
+from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
@@ -346,6 +348,13 @@ def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_tha
     ready = ready_with(accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}), settings)
     doubts = doubts_of_ready(ready, NO_TRAITS)
     assert doubts == [InputsNotWritten(names=("input 0",), are_converted="memory_format" in settings)]
+
+
+def test_a_build_that_drops_a_list_does_not_let_it_grow() -> None:
+    dropped = Access(kind=AccessKind.ATTRIBUTE, name="attribute history")
+    ready = ready_with(accuracy().model_copy(update={"dropped": [dropped]}), {})
+    doubts = doubts_of_ready(ready, ModelTraits(grows=("attribute history", "GPU memory")))
+    assert doubts == [Dropped(accesses=(dropped,)), Growing(names=("GPU memory",))]
 
 
 @pytest.mark.parametrize("unchecked", ["", "zeros would pass"])

@@ -35,6 +35,7 @@ from bakeoff.measuring.worker.checking import (
     buffers_in,
 )
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.understanding import AlikeCalls, call
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
@@ -296,6 +297,40 @@ def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
         found = checker.check()
         assert (found.passed, found.unwritten_inputs) == (True, told)
         assert checker.check().unwritten_inputs == [], "it is asked once"
+
+
+def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+    return cast("Callable[..., Any]", made)
+
+
+@pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or warned of
+@pytest.mark.parametrize(
+    ("case", "kinds"),
+    [
+        ("wall_clock.py:factory", ["clock"]),
+        ("wall_clock.py:slow", ["clock"]),
+        ("wall_clock.py:switch", ["variable", "read file"]),
+        ("side_effects.py:factory", ["written file", "attribute"]),
+        ("side_effects.py:printing", ["print", "log"]),
+    ],
+)
+def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(
+    case: str,
+    kinds: list[str],
+    references: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # as the process of a cell has a folder of its own
+    path = references(case)
+    traits = accuracy.traits_in(path)
+    assert [access.kind for access in traits.accesses] == kinds
+    with clock_at(traits.clock_s):  # as in the process of a cell
+        found = [checked(case, path, build) for build in (as_it_is, traced)]
+        artefact = checked(case, path, traced, has_module=False)
+    assert [(right.passed, right.dropped) for right in found] == [(True, []), (True, list(traits.accesses))]
+    assert artefact.dropped == list(traits.accesses)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from torch import nn
 
 from bakeoff.measuring.worker import global_settings
 from bakeoff.measuring.worker.module_state import ModuleState
+from bakeoff.measuring.worker.moved_clock import clock_at
+from bakeoff.measuring.worker.outside import CLOCK
 from bakeoff.measuring.worker.understanding import (
     AlikeCalls,
     Deciding,
@@ -30,7 +34,7 @@ from bakeoff.measuring.worker.understanding import (
 from bakeoff.measuring.worker.value_reads import ReadingWatch, noting_frozen_choices
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
-from bakeoff.records.traits import ModelTraits
+from bakeoff.records.traits import Access, AccessKind, ModelTraits
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
@@ -166,9 +170,94 @@ def counts_its_calls(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x)
 
 
-@pytest.mark.parametrize(("forward", "kept"), [(fills_a_table, {"table": None}), (counts_its_calls, {"step": 0})])
-def test_what_no_answer_depends_on_is_no_state(forward: Forward, kept: dict[str, Any]) -> None:
-    assert traits_of(forward, **kept) == ModelTraits()
+@pytest.mark.parametrize(
+    ("forward", "kept", "accesses"),
+    [
+        (fills_a_table, {"table": None}, ()),
+        (counts_its_calls, {"step": 0}, (Access(kind=AccessKind.ATTRIBUTE, name="attribute step"),)),
+    ],
+)
+def test_what_no_answer_depends_on_is_no_state(
+    forward: Forward, kept: dict[str, Any], accesses: tuple[Access, ...]
+) -> None:
+    assert traits_of(forward, **kept) == ModelTraits(accesses=accesses)
+
+
+CALLS = 0
+PAST: list[torch.Tensor] = []
+
+
+class WithVariables(nn.Module):
+    """Counts in a variable of its file, and answers by another one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global CALLS
+        CALLS += 1
+        return x * CALLS + (PAST[-1] if PAST else 0)
+
+
+class OnlyCounts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global CALLS
+        CALLS += 1
+        return x
+
+
+def test_variables_of_the_models_file_are_state_or_an_effect() -> None:
+    before = CALLS
+    assert understand(WithVariables(), inputs()).traits.state == ("variable CALLS",)
+    assert before == CALLS, "they are put back"
+    assert understand(OnlyCounts(), inputs()).traits.accesses == (
+        Access(kind=AccessKind.ATTRIBUTE, name="variable CALLS"),
+    )
+
+
+class Streaming(nn.Module):
+    """Keeps tensors that are no buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past, self.calls = torch.zeros(4, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answer = x + self.past
+        self.past = x
+        self.calls += 1
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_state_of_a_script_is_named_and_put_back() -> None:
+    script: nn.Module = torch.jit.script(Streaming())  # type: ignore[no-untyped-call]
+    assert understand(script, inputs()).traits.state == ("attribute calls", "attribute past")
+    assert (script.calls, float(script.past.abs().sum())) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.linear(x) * 0.99 ** (time.time() % 1000),
+        lambda m, x: m.linear(x) + int(time.time()) // 20 % 7,
+        lambda m, x: m.linear(x) + time.localtime().tm_yday,
+        lambda m, x: m.linear(x) + datetime.datetime.now().toordinal(),
+        lambda m, x: m.linear(x) + 1e6 * (time.perf_counter() - time.perf_counter()),
+    ],
+)
+def test_an_answer_that_depends_on_the_time_is_understood_with_a_stopped_clock(forward: Forward) -> None:
+    model = Model(forward).eval()
+    clock_s = understand(model, inputs()).traits.clock_s
+    assert clock_s == pytest.approx(time.time(), abs=60)
+    with clock_at(clock_s):
+        assert understand(model, inputs()).traits == ModelTraits(accesses=(CLOCK,), clock_s=clock_s)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [lambda m, x: m.linear(x) + 0 * time.time(), lambda m, x: m.linear(x) * (1 + time.time() * 0 + os.urandom(1)[0])],
+)
+def test_a_model_that_reads_the_clock_and_answers_by_something_else_is_called_as_ever(forward: Forward) -> None:
+    found = traits_of(forward)
+    assert (found.clock_s, found.accesses) == (None, ())
 
 
 def test_what_grows_from_call_to_call_is_named() -> None:

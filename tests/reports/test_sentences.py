@@ -41,6 +41,7 @@ from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
+    Dropped,
     InputsNotWritten,
     NarrowReference,
     OtherWidths,
@@ -53,7 +54,7 @@ from bakeoff.records.doubts import (
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Interval, LeftEarly, Phase, Ratio, Record, Status, Throughput
-from bakeoff.records.traits import FastPath, ModelTraits, NotFinite, OneAnswer
+from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
 from tests.reports.samples import (
     accuracy,
@@ -67,6 +68,13 @@ from tests.reports.samples import (
     over_processes,
     report,
     roofline,
+)
+
+ACCESSES = (
+    Access(kind=AccessKind.CLOCK),
+    Access(kind=AccessKind.VARIABLE, name="SCALE"),
+    Access(kind=AccessKind.WRITTEN_FILE, name="/tmp/logs/log.txt"),
+    Access(kind=AccessKind.PRINT),
 )
 
 
@@ -430,6 +438,15 @@ def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
             "already, and calls write into the copies",
         ),
         (
+            Dropped(accesses=ACCESSES),
+            "the model reads the clock and the variable SCALE, writes the file log.txt and prints in forward, and this "
+            "build does not: its answer holds what was read while it was built",
+        ),
+        (
+            Dropped(accesses=ACCESSES[2:]),
+            "the model writes the file log.txt and prints in forward, and this build does not",
+        ),
+        (
             Recalled(operators=1, again=0),
             "the model keeps answers, or parts of them: inputs that it has seen take 0 of the 1 operator that new ones "
             "take. Here the same few inputs come again, so its latency may be that of a lookup. Measure the model "
@@ -489,6 +506,7 @@ EXAMPLES: dict[object, object] = {
     Extent: Extent.PARTIAL,
     Stop: Stop.BUDGET,
     Failure: Failure(kind="", text=""),
+    tuple[Access, ...]: (Access(kind=AccessKind.PRINT),),
 }
 """A value for each type of a doubt's fields. With these, a doubt has the worst effect that its kind can have."""
 
@@ -519,6 +537,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "its outputs could not be compared",
         "a choice of the model is frozen in it",
         "it does not write into its inputs as the model does",
+        "the model prints, and this build does not",
         "the answer depends on rounding",
         "the model keeps more from call to call",
         "the model keeps its answers to these inputs",

@@ -21,6 +21,7 @@ from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
     DecidedByRounding,
+    Dropped,
     FrozenChoices,
     Growing,
     InputsNotWritten,
@@ -329,8 +330,11 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     if ready.accuracy.unwritten_inputs:
         converted = ready.settings.get("memory_format") == "channels_last"
         doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
-    if traits.grows:
-        doubts.append(Growing(names=traits.grows))
+    if ready.accuracy.dropped:
+        doubts.append(Dropped(accesses=tuple(ready.accuracy.dropped)))
+    dropped = {access.name for access in ready.accuracy.dropped}
+    if grows := tuple(name for name in traits.grows if name not in dropped):
+        doubts.append(Growing(names=grows))
     if traits.recall:
         doubts.append(Recalled(operators=traits.recall.operators, again=traits.recall.again))
     if traits.depends_on_rounding and not ready.accuracy.unchecked:

@@ -10,6 +10,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - Where eager's fast path for transformer layers answers otherwise than these layers, either answer is right.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
 - Inputs that the model writes into are compared after a call. A build that does not write into them is told as such.
+- A model whose answer depends on the time is called with a stopped clock. What the model's own code reads from outside
+  or does there in a call, and the build does not, is noted.
 
 Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows.
 """
@@ -27,13 +29,15 @@ from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import saved_inputs
 from bakeoff.measuring.worker.matching import as_pairs, labels, match
 from bakeoff.measuring.worker.module_state import is_equal
+from bakeoff.measuring.worker.moved_clock import clock_at
+from bakeoff.measuring.worker.outside import OutsideWatch, dropped
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.understanding import are_alike, copied, named_inputs
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
-from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.records.traits import Access, Decision, ModelTraits
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
@@ -80,6 +84,8 @@ class Checker:
         may_win = right.passed or right.is_only_inexact  # which a metric may accept
         if may_win and self._first is None and self._traits.written_inputs:
             right = right.model_copy(update={"unwritten_inputs": self._unwritten_inputs()})
+        if may_win and self._first is None and self._traits.accesses:
+            right = right.model_copy(update={"dropped": self._dropped()})
         self._first = self._first or right
         return right
 
@@ -211,6 +217,14 @@ class Checker:
             if not (is_equal(found[name], after) or is_kept(*map(as_pairs, (found[name], before, after))))
         ]
 
+    def _dropped(self) -> list[Access]:
+        """Return what the model's own call accesses, and a call of this build does not."""
+        own = self._worker.calls.module
+        self._worker.calls.begin()
+        with OutsideWatch([*([own] if own is not None else []), *modules_in(self._compiled)]) as watch:
+            self._call(self._sets[0])
+        return dropped(self._traits.accesses, watch.accesses)
+
     def _compared(
         self,
         answers: Sequence[accuracy.Outputs],
@@ -248,8 +262,9 @@ class Checker:
         given = self._worker.calls.given(inputs)
         compiled.bind(given)
         clock.synchronise()
-        compiled.run()
-        clock.synchronise()
+        with clock_at(self._traits.clock_s):
+            compiled.run()
+            clock.synchronise()
         return given
 
 
@@ -268,13 +283,19 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
     return bool((buffer.to(after.device).double() - after.double()).norm() <= limit)
 
 
-def buffers_in(compiled: object, name: str, depth: int = 4) -> Iterator[torch.Tensor]:
-    """Yield the buffers of this name in the modules that a build holds, such as what `torch.jit.freeze` has made."""
+def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:
+    """Yield the buffers of this name in the modules that a build holds."""
+    for module in modules_in(compiled):
+        yield from (buffer for own, buffer in module.named_buffers() if f".{own}".endswith(f".{name}"))
+
+
+def modules_in(compiled: object, depth: int = 4) -> Iterator[torch.nn.Module]:
+    """Yield the modules that a build holds, such as what `torch.jit.freeze` has made."""
     for value in vars(compiled).values() if depth and hasattr(compiled, "__dict__") else ():
         if isinstance(value, torch.nn.Module):
-            yield from (buffer for own, buffer in value.named_buffers() if f".{own}".endswith(f".{name}"))
+            yield value
         elif type(value).__module__.startswith("bakeoff."):
-            yield from buffers_in(value, name, depth - 1)
+            yield from modules_in(value, depth - 1)
 
 
 class WithFreshInputs(Wrapped):

@@ -27,6 +27,7 @@ from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.global_settings import few_threads
 from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
+from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.sample import require_outputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
@@ -143,7 +144,7 @@ def measure(worker: WorkerContext) -> None:
     worker.await_turn()
     given = worker.to_build_with(sets)
     with worker.running(), contextlib.ExitStack() as held:
-        with noting_frozen_choices() as frozen:
+        with noting_frozen_choices() as frozen, clock_at(worker.traits.clock_s):
             compiled = held.enter_context(worker.backend.build(module, given[0], worker.context(given)))
         worker.frozen_choices = frozen.among(worker.traits.decisions)
         serve(worker, compiled, measured)
@@ -155,7 +156,7 @@ def package(worker: WorkerContext) -> None:
     module, sets = worker.model()
     worker.await_turn()
     given = worker.to_build_with(sets)
-    with worker.running():
+    with worker.running(), clock_at(worker.traits.clock_s):
         worker.backend.package(module, given[0], worker.context(given))
         worker.clock.synchronise()
     if worker.job.inputs is None:

@@ -1,15 +1,18 @@
-"""What a module keeps beside its inputs, copied so that what calls change in it can be undone."""
+"""What a module and the variables of its file keep beside inputs, copied so that what calls change can be undone."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+
+from bakeoff.measuring.worker.user_code import is_users_file
 
 MAX_DEPTH = 6
 """Attributes are followed through so many lists, dicts and objects."""
@@ -52,6 +55,9 @@ class ModuleState:
         self._leaves = _leaves(module)
         seen = {id(part) for part in module.modules()}
         self._put_back = [_remembered_part(part, seen) for part in module.modules()]
+        self._put_back += [
+            _remembered_variable(name, variables, seen) for name, variables in _variables(module).items()
+        ]
 
     def changed(self) -> tuple[str, ...]:
         """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
@@ -88,12 +94,37 @@ def _leaves(module: nn.Module) -> dict[str, Leaf]:
                     found[f"{kind}{start}{name}"] = _leaf(tensor, whole=kind == BUFFER)
         for name, value in _plain_attributes(part).items():
             found.update(_walk(f"attribute {start}{name}", value, 0, seen))
+    for name, variables in _variables(module).items():
+        found.update(_walk(f"variable {name}", variables[name], 0, seen))
     return found
 
 
 def _plain_attributes(part: nn.Module) -> dict[str, Any]:
+    """Return what a module holds by name. Of a ScriptModule that is what its code assigns."""
     hidden = (*_OWN_TO_TORCH, "_buffers", "_parameters")
-    return {name: value for name, value in vars(part).items() if name not in hidden}
+    if not isinstance(part, torch.jit.ScriptModule):
+        return {name: value for name, value in vars(part).items() if name not in hidden}
+    graphs = [part._c._get_method(name).graph for name in part._c._method_names()]
+    assigned = {node.s("name") for graph in graphs for node in graph.findAllNodes("prim::SetAttr", True)}
+    return {name: getattr(part, name) for name in sorted(assigned) if name not in part._buffers}
+
+
+def _variables(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the variables that methods of the user's own classes name, each with all of its file's variables."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in {type(part) for part in module.modules()}:
+        for method in vars(kind).values():
+            if isinstance(method, FunctionType) and is_users_file(method.__code__.co_filename):
+                known = method.__globals__
+                names = [name for name in method.__code__.co_names if name in known]
+                found.update({name: known for name in names if _is_data(known[name], kind.__module__)})
+    return found
+
+
+def _is_data(value: Any, module: str) -> bool:
+    """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
+    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, list, dict, set, deque))
+    return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
 
 def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
@@ -176,8 +207,19 @@ def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
             part._buffers[name] = buffer()
         for name in [name for name in _plain_attributes(part) if name not in attributes]:
             del vars(part)[name]
+        is_script = isinstance(part, torch.jit.ScriptModule)
+        put = partial(setattr, part) if is_script else vars(part).__setitem__
         for name, attribute in attributes.items():
-            vars(part)[name] = attribute()
+            put(name, attribute())
+
+    return put_back
+
+
+def _remembered_variable(name: str, variables: dict[str, Any], seen: set[int]) -> Callable[[], None]:
+    remembered = _remembered(variables[name], 0, seen)
+
+    def put_back() -> None:
+        variables[name] = remembered()
 
     return put_back
 

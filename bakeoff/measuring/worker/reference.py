@@ -56,6 +56,7 @@ from bakeoff.measuring.worker.loading import (
     type_in,
 )
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
+from bakeoff.measuring.worker.moved_clock import clock_at, is_clock_stopped
 from bakeoff.measuring.worker.recall import recall_of
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.rounding_noise import RoundingNoise
@@ -164,7 +165,7 @@ def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> Refe
     precision.apply(cell.precision)
     device_memory = memory.DeviceMemory(cell.device.cuda_index)
     clock = Clock(cell.device)
-    with clock.on_stream(), known.gradients():
+    with clock.on_stream(), known.gradients(), contextlib.ExitStack() as held:
         if job.is_resumed:
             as_is = as_it_is(known)
             announce("reference")
@@ -172,6 +173,7 @@ def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> Refe
             return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, is_changed=is_changed)
         as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference), job.kept_in is not None)
         traits, eager = as_is.traits, as_is.outputs
+        held.enter_context(clock_at(traits.clock_s))
         first = accuracy.Reference.load(job.known) if job.known else None
         shared = known_outputs(first, known, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
@@ -463,6 +465,9 @@ def as_it_is(
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:
             understood = understand(module, sets)
+            if understood.traits.clock_s is not None and not is_clock_stopped():
+                with clock_at(understood.traits.clock_s):  # also for loading, as in the cells' own processes
+                    return as_it_is(known, inputs, files, wants_fingerprint)
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))

@@ -25,6 +25,7 @@ from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, k
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS
@@ -44,7 +45,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     checker = Checker(worker, single, every)
     reference = checker.reference
     compiled.bind(sets[0])
-    with phases("first_call"):
+    with phases("first_call"), clock_at(worker.traits.clock_s):
         compiled.run()
     device_memory.sample()
     with phases.announced("check"):

@@ -7,6 +7,7 @@ the seed of a random model, and gives copies to a model that writes into its inp
 import math
 import random
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from bakeoff.backends.calling import Returned, comparable, returned_by_call
 from bakeoff.measuring.worker.matching import choices_of, labels
 from bakeoff.measuring.worker.memory import keeps_memory
 from bakeoff.measuring.worker.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
+from bakeoff.measuring.worker.moved_clock import clock_at, is_clock_stopped, time_seen
+from bakeoff.measuring.worker.outside import CLOCK, OutsideWatch, of_attributes
 from bakeoff.measuring.worker.value_reads import ReadingWatch, Values
 from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
@@ -57,8 +60,8 @@ class AlikeCalls:
 
     def __init__(self, module: nn.Module | None, traits: ModelTraits) -> None:
         self.traits = traits
+        self.module = module
         keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
-        self._module = module
         self._state = ModuleState(module) if module is not None and keeps_more else None
         self._number = 0
 
@@ -69,8 +72,8 @@ class AlikeCalls:
 
     def buffer(self, name: str) -> torch.Tensor:
         """Return a buffer of the module, which must be here."""
-        assert self._module is not None
-        return self._module.get_buffer(name)
+        assert self.module is not None
+        return self.module.get_buffer(name)
 
     def give_up_restoring(self) -> None:
         """Leave the module alone from now on: what was built from it has a state of its own."""
@@ -101,6 +104,7 @@ class Understood:
 def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     """Call the module with eager until its traits are known, and leave it in the state in which it was.
 
+    If its answer depends on the time, the other traits are known once it is loaded and called with a stopped clock.
     A model without traits is called twice. How it decides is found by `decisions_of`. What fails in looking at the
     module is no fault of the model's: then it is called once, and `unexamined` says why.
     """
@@ -122,7 +126,15 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     changed = state.changed()
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
-    second = owned(call(module, copied(sets[0])))
+    with OutsideWatch() as watch:
+        second = owned(call(module, copied(sets[0])))
+    accesses = watch.accesses
+    clock_s = _time_that_decides(module, sets[0], state) if CLOCK in accesses else None
+    if clock_s is None:
+        accesses = tuple(access for access in accesses if access != CLOCK)
+    elif not is_clock_stopped():  # the other traits are known only then
+        state.restore()
+        return Understood(ModelTraits(accesses=accesses, clock_s=clock_s), first)
     grows = _grown(module, state, between) if changed else ()
     on_gpu = next((tensor.device for tensor in sets[0].tensors() if tensor.is_cuda), None)
     if not grows and on_gpu is not None:
@@ -132,11 +144,38 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     known: dict[str, Any] = {}
     if not are_alike(first, second) or (changed and _answer_depends(module, sets, state, first)):
         known = _told_apart(module, sets, state, first, changed)
-    if changed and not known:
-        known["kept_buffers"] = _kept_buffers(module, sets, state, changed)
+    if changed and not known.get("state"):
+        again = _changed_again(module, sets, state)
+        buffers = tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
+        known.setdefault("kept_buffers", () if known else buffers)
+        accesses += tuple(access for access in of_attributes(changed) if access in of_attributes(again))
     if changed:
         state.restore()
-    return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
+    traits = ModelTraits(written_inputs=written, grows=grows, accesses=accesses, clock_s=clock_s, **known)
+    return Understood(traits, first)
+
+
+LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
+"""Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
+
+
+def _time_that_decides(module: nn.Module, inputs: Inputs, state: ModuleState) -> float | None:
+    """Return the time that it is if the model answers otherwise later, or while time goes on, and None if not."""
+    if is_clock_stopped():
+        return time_seen()
+    now_s = time.time()
+
+    def at(seconds: float | None) -> Outputs:
+        state.restore()
+        seed_everything(FIRST_SEED)
+        with clock_at(seconds):
+            return owned(call(module, copied(inputs)))
+
+    first = at(now_s)
+    if not are_alike(first, at(now_s)):
+        return None  # something else decides
+    is_later = (not are_alike(first, at(seconds)) for seconds in (None, *(now_s + later for later in LATER_S)))
+    return now_s if any(is_later) else None
 
 
 def _told_apart(
@@ -206,16 +245,13 @@ def _answer_depends(module: nn.Module, sets: Sequence[Inputs], state: ModuleStat
     return False
 
 
-def _kept_buffers(
-    module: nn.Module, sets: Sequence[Inputs], state: ModuleState, changed: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the names of buffers that change in each call. One that is filled once and for all is a cache."""
+def _changed_again(module: nn.Module, sets: Sequence[Inputs], state: ModuleState) -> tuple[str, ...]:
+    """Return what a call changes though one was before it. What is filled once and for all is a cache."""
     state.restore()
     call(module, copied(sets[0]))
     between = ModuleState(module)
     call(module, copied(sets[-1]))
-    again = between.changed()
-    return tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
+    return between.changed()
 
 
 OUTSIDE = "what the code holds outside of the module"

@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from pathlib import Path, PurePath
@@ -68,7 +68,8 @@ def _brought() -> tuple[Path, ...]:
 
 
 @functools.cache
-def _is_users_file(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Return True if the code of a frame with this file name is the user's own."""
     return is_users(Path(file).resolve())
 
 
@@ -77,7 +78,7 @@ def user_modules() -> list[types.ModuleType]:
     found = []
     for _, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(module, types.ModuleType) and file and _is_users_file(file):
+        if isinstance(module, types.ModuleType) and file and is_users_file(file):
             found.append(module)
     return found
 
@@ -135,37 +136,52 @@ OF_USERS = frozenset({("dev", "shm"), ("run", "media")})
 WEIGHTS = frozenset({".safetensors", ".pt", ".pt2", ".pth", ".bin", ".ckpt", ".gguf"})
 """The endings of files with weights."""
 
-_noted: list[set[str]] = []  # a set for each block that notes what is read
+Listener = Callable[[str, tuple[Any, ...]], None]
+
+_listeners: list[Listener] = []
 
 
 @contextlib.contextmanager
-def noting_reads() -> Iterator[set[str]]:
-    """Yield the paths of the files that Python code opens for reading in the block, such as a JSON with settings.
-
-    A hook of audit events sees them (PEP 578). It stays in the process, and notes nothing after the block.
-    """
+def hearing(listener: Listener) -> Iterator[None]:
+    """Call a function for each audit event in the block (PEP 578). The hook stays in the process, idle."""
     _add_hook()
-    paths: set[str] = set()
-    _noted.append(paths)
+    _listeners.append(listener)
     try:
-        yield paths
+        yield
     finally:
-        _noted.pop()  # of nested blocks the inner one ends first, and two sets may be equal
+        _listeners.remove(listener)
 
 
 @functools.cache
 def _add_hook() -> None:
-    sys.addaudithook(_note_read)
+    sys.addaudithook(_tell_listeners)
 
 
-def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _noted:
-        return
+def _tell_listeners(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
+
+
+@contextlib.contextmanager
+def noting_reads() -> Iterator[set[str]]:
+    """Yield the paths of the files that Python code opens for reading in the block, such as a JSON with settings."""
+    paths: set[str] = set()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and (path := opened(arguments)) and not path[1]:
+            paths.add(path[0])
+
+    with hearing(note):
+        yield paths
+
+
+def opened(arguments: tuple[Any, ...]) -> tuple[str, bool] | None:
+    """Return the path that an event `open` tells of, and whether it is opened for writing. None is for a descriptor."""
     path, mode, flags = arguments
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
     writes = bool(set(mode) & set("wax+")) if mode else bool(flags & (os.O_WRONLY | os.O_RDWR))
-    if isinstance(path, str | bytes | os.PathLike) and not writes:
-        for paths in _noted:
-            paths.add(os.path.abspath(os.fsdecode(path)))
+    return os.path.abspath(os.fsdecode(path)), writes
 
 
 def users_data(paths: Iterable[str]) -> list[Path]:
@@ -190,16 +206,19 @@ def weights_named_in(sources: Iterable[Path]) -> list[Path]:
 
 
 def _is_users_data(path: Path) -> bool:
+    try:
+        return may_be_users_data(path) and path.is_file()
+    except OSError:
+        return False
+
+
+def may_be_users_data(path: Path) -> bool:
+    """Return True unless a file is code or the system's, or was brought by a package or Bakeoff."""
     is_code = path.suffix in (".py", ".pyc", ".so")
     is_pseudo = path.parts[1] in PSEUDO and path.parts[1:3] not in OF_USERS
     if is_code or is_pseudo or INSTALLED.intersection(path.parts):
         return False
-    if any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path):
-        return False
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return not (any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path))
 
 
 def described_variables() -> Iterable[str]:

@@ -50,6 +50,7 @@ from bakeoff.measuring.worker.loading import (
     shown_to_builds,
     training_of,
 )
+from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.understanding import AlikeCalls, copied
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
@@ -121,7 +122,7 @@ class WorkerContext:
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
-        with self.phases.announced("model"), few_threads():
+        with self.phases.announced("model"), few_threads(), clock_at(self.traits.clock_s):
             model = load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")

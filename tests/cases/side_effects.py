@@ -1,0 +1,49 @@
+"""A service's model that logs each call: a line to a file, a line to stdout, and a histogram in a dict.
+
+A trace drops all of it, and is doubted.
+"""
+
+import json
+import logging
+import os
+import tempfile
+
+import torch
+from torch import nn
+
+log = logging.getLogger("scores")
+
+
+class Logged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.path = os.path.join(tempfile.gettempdir(), "scores-calls.jsonl")
+        self.seen = {"calls": 0}
+
+    def forward(self, x):
+        y = self.net(x)
+        self.seen["calls"] += 1
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"n": self.seen["calls"], "mean": round(y.mean().item(), 4)}) + "\n")
+        return y
+
+
+def factory(batch: int = 8):
+    return Logged(), torch.randn(batch, 64)
+
+
+class Printing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(64, 10)
+
+    def forward(self, x):
+        y = self.net(x)
+        print(f"batch {tuple(x.shape)} -> {tuple(y.shape)}")  # noqa: T201 -- it is what the model does
+        log.warning("%s rows", len(x))
+        return y
+
+
+def printing(batch: int = 8):
+    return Printing(), torch.randn(batch, 64)
