@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -55,9 +55,7 @@ class ModuleState:
         self._leaves = _leaves(module)
         seen = {id(part) for part in module.modules()}
         self._put_back = [_remembered_part(part, seen) for part in module.modules()]
-        self._put_back += [
-            _remembered_variable(name, variables, seen) for name, variables in _variables(module).items()
-        ]
+        self._put_back += [_remembered_variable(variable, seen) for variable in _variables(module).values()]
 
     def changed(self) -> tuple[str, ...]:
         """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
@@ -94,8 +92,8 @@ def _leaves(module: nn.Module) -> dict[str, Leaf]:
                     found[f"{kind}{start}{name}"] = _leaf(tensor, whole=kind == BUFFER)
         for name, value in _plain_attributes(part).items():
             found.update(_walk(f"attribute {start}{name}", value, 0, seen))
-    for name, variables in _variables(module).items():
-        found.update(_walk(f"variable {name}", variables[name], 0, seen))
+    for name, variable in _variables(module).items():
+        found.update(_walk(f"variable {name}", variable.value, 0, seen))
     return found
 
 
@@ -109,15 +107,26 @@ def _plain_attributes(part: nn.Module) -> dict[str, Any]:
     return {name: getattr(part, name) for name in sorted(assigned) if name not in part._buffers}
 
 
-def _variables(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return the variables that methods of the user's own classes name, each with all of its file's variables."""
-    found: dict[str, dict[str, Any]] = {}
-    for kind in {type(part) for part in module.modules()}:
-        for method in vars(kind).values():
-            if isinstance(method, FunctionType) and is_users_file(method.__code__.co_filename):
-                known = method.__globals__
-                names = [name for name in method.__code__.co_names if name in known]
-                found.update({name: known for name in names if _is_data(known[name], kind.__module__)})
+class _Variable(NamedTuple):
+    value: Any
+    put: Callable[[Any], None]
+
+
+def _variables(module: nn.Module) -> dict[str, _Variable]:
+    """Return the data in the user's own classes, and in the variables that their methods name."""
+    found: dict[str, _Variable] = {}
+    for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
+        methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+        if not any(is_users_file(method.__code__.co_filename) for method in methods):
+            continue
+        for name, value in vars(kind).items():
+            if not name.startswith("__") and _is_data(value, kind.__module__):
+                found[f"{kind.__name__}.{name}"] = _Variable(value, partial(setattr, kind, name))
+        for method in methods:
+            known = method.__globals__
+            for name in method.__code__.co_names:
+                if name in known and _is_data(known[name], kind.__module__):
+                    found[name] = _Variable(known[name], partial(known.__setitem__, name))
     return found
 
 
@@ -215,13 +224,9 @@ def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
     return put_back
 
 
-def _remembered_variable(name: str, variables: dict[str, Any], seen: set[int]) -> Callable[[], None]:
-    remembered = _remembered(variables[name], 0, seen)
-
-    def put_back() -> None:
-        variables[name] = remembered()
-
-    return put_back
+def _remembered_variable(variable: _Variable, seen: set[int]) -> Callable[[], None]:
+    remembered = _remembered(variable.value, 0, seen)
+    return lambda: variable.put(remembered())
 
 
 def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
