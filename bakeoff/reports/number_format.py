@@ -28,9 +28,6 @@ AS_EAGERS = ", as large as eager's own"
 
 UNKNOWN = "?x"
 
-MOST_TIMES = 1000.0
-"""A speed-up whose interval reaches further than this is told by its lower end alone."""
-
 rate = spell_rate
 """Writes a rate as a run's log does."""
 
@@ -42,16 +39,19 @@ def milliseconds(value_ms: float | None) -> str:
     return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
 
 
-def is_unknown(interval: Interval) -> bool:
+def is_unknown(interval: Interval, write: Callable[[float], str]) -> bool:
     """Return True for an interval so wide that its ends tell nothing."""
-    return 0 < interval.low * WIDEST < interval.high
+    return write is not ratio and 0 < interval.low * WIDEST < interval.high
 
 
 def interval(ends: Interval | None, write: Callable[[float], str]) -> str:
-    """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing."""
+    """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing.
+
+    A ratio's interval is never unknown: its lower end says how much faster a build is at least.
+    """
     if ends is None:
         return ""
-    return "[unknown]" if is_unknown(ends) else f"[{write(ends.low)},\u00a0{write(ends.high)}]"
+    return "[unknown]" if is_unknown(ends, write) else f"[{write(ends.low)},\u00a0{write(ends.high)}]"
 
 
 def milliseconds_interval(ends: Interval | None) -> str:
@@ -77,14 +77,12 @@ def ratio_interval(ends: Interval | None) -> str:
 
 
 def times(of: Ratio) -> str:
-    """Return `1.59x`, `2.8x to 17x`, `over 2.8x`, or `?x` where the two cannot be told apart at all."""
+    """Return `1.59x`, `2.8x to 17x`, or `?x` where the two cannot be told apart at all."""
     ends = of.ci95
     if ends is None or 0 < ends.high <= WIDE * ends.low:
         return f"{ratio(of.value)}x"
     if ends.low <= 1 <= ends.high:
         return UNKNOWN
-    if ends.high > MOST_TIMES:
-        return f"over {ratio(ends.low)}x"
     return f"{ratio(ends.low)}x to {ratio(ends.high)}x"
 
 

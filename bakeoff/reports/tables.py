@@ -72,7 +72,7 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            is_told = ends is not None and not number_format.is_unknown(ends)
+            is_told = ends is not None and not number_format.is_unknown(ends, self.write)
             fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
         return fields
 

@@ -1,5 +1,6 @@
 """The answer in one line, to what was asked, and the short report that begins with it."""
 
+import csv
 import html
 import io
 import re
@@ -15,6 +16,8 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.schema import Interval, Ratio, Status
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences, terminal
+from bakeoff.reports.columns import columns_of
+from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
@@ -71,7 +74,8 @@ def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() ->
         (1.2, 2.2, "1.20x to 2.20x eager"),
         (1.2, 4.0, "faster than eager, unclear by how much (1.20x to 4.00x)"),
         (13.74, 636, "faster than eager, unclear by how much (13.74x to 636x)"),
-        (1.2, 9e4, "faster than eager, unclear by how much (over 1.20x)"),
+        (3.35, 3906.2, "faster than eager, unclear by how much (3.35x to 3,906x)"),
+        (1.2, 9e4, "faster than eager, unclear by how much (1.20x to 90,000x)"),
         (0.1, 9e4, "?x eager"),
         (0.99, 1.02, "2.00x eager"),
     ],
@@ -104,6 +108,24 @@ def test_the_finding_tells_a_ratio_as_the_headline_does() -> None:
     contest = judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), apart]).contests[0]
     (told,) = re.findall(r"faster than eager, unclear by how much \([\d.]+x to [\d.]+x\)", headline.line(contest))
     assert told in sentences.finding(contest)
+
+
+def test_an_interval_of_a_speedup_is_the_same_in_every_output(tmp_path: Path) -> None:
+    apart = ok(cell(), over_processes(3000.0, (1.0, 1.0, 1.0, 10.0, 10.0)))
+    judgement = judged([ok(cell("onnx"), over_processes(1.0, (1.0,) * 5)), apart])
+    contest = judgement.contests[0]
+    ratio = contest.cells[0].speedup
+    assert ratio is not None and ratio.ci95 is not None and ratio.ci95.high > 5000
+    ends = [number_format.ratio(end) for end in (ratio.ci95.low, ratio.ci95.high)]
+    assert "({}x to {}x)".format(*ends) in headline.line(contest)
+    assert "[{},\u00a0{}]".format(*ends) in [
+        column.interval_of(contest.cells[0]) for column in columns_of([contest]) if column.csv == "speedup"
+    ]
+    assert number_format.ratio_interval(Interval(low=3.35, high=3906.2)) == "[3.35,\u00a03,906]", "however wide"
+    answer = answer_of(judgement, tmp_path).contests[0]
+    assert answer.speedup == ratio
+    row = next(csv.DictReader(io.StringIO(to_csv(judgement))))
+    assert (float(row["speedup_ci95_low"]), float(row["speedup_ci95_high"])) == (ratio.ci95.low, ratio.ci95.high)
 
 
 def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
