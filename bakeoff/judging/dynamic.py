@@ -7,7 +7,7 @@ from functools import cached_property
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.records.schema import Range
+from bakeoff.records.schema import Range, Status
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class DynamicBuild:
     def is_needed(self) -> bool:
         """Return False for a backend that builds nothing for a size, such as eager."""
         return any(point.dynamic for point in self.points)
+
+    @property
+    def serves_all(self) -> bool:
+        """Return True if the one build is right at every size."""
+        return all(point.dynamic and point.dynamic.record.status is Status.OK for point in self.points)
 
     @property
     def build_s(self) -> float | None:

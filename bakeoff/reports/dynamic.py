@@ -38,13 +38,19 @@ def answer(dynamic_range: DynamicRange) -> str:
 
 
 def _verdict(dynamic_range: DynamicRange) -> str:
-    if not any(build.costs for build in dynamic_range.builds):
-        return "was not measured"
-    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in dynamic_range.builds
+    """Return what is known of the builds that are right at every size, and name the others."""
+    serving = [build for build in dynamic_range.builds if build.is_needed and build.serves_all]
+    others = [f"{build.configuration} ({_failures(build)})" for build in dynamic_range.builds
+              if build.is_needed and not build.serves_all]  # fmt: skip
+    but = f"; {listed(others)} {'do' if len(others) > 1 else 'does'} not serve all sizes" if others else ""
+    if not any(build.costs for build in serving):
+        return f"was not measured{but}"
+    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in serving
               if (costs := build.called_costs)]  # fmt: skip
     if not slower:
-        return "is not called slower than builds for each size, with any backend"
-    return f"is slower than builds for each size with {listed(slower)}"
+        names = listed([build.configuration for build in serving], "or")
+        return f"is not called slower than builds for each size with {names}{but}"
+    return f"is slower than builds for each size with {listed(slower)}{but}"
 
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
@@ -82,11 +88,16 @@ def serves(build: DynamicBuild) -> str:
     """Say whether one build was right at every size: `all sizes`, `any size, as it is`, or how it ended."""
     if not build.is_needed:
         return "any size, as it is"
-    statuses = [point.dynamic.record.status if point.dynamic else Status.NOT_REACHED for point in build.points]
-    if all(status is Status.OK for status in statuses):
+    if build.serves_all:
         return "all sizes"
-    others = dict.fromkeys(status.value for status in statuses if status is not Status.OK)
-    return ", ".join(others) if Status.OK not in statuses else f"some sizes ({', '.join(others)})"
+    some = any(point.dynamic and point.dynamic.record.status is Status.OK for point in build.points)
+    return f"some sizes ({_failures(build)})" if some else _failures(build)
+
+
+def _failures(build: DynamicBuild) -> str:
+    """Return how the build ended where it was not right, such as `incorrect, not reached`."""
+    statuses = [point.dynamic.record.status if point.dynamic else Status.NOT_REACHED for point in build.points]
+    return ", ".join(dict.fromkeys(status.value for status in statuses if status is not Status.OK))
 
 
 def _why_not(build: DynamicBuild) -> str:
