@@ -151,7 +151,11 @@ class UserCode:
                     f"{name} in {self.path}, line {line}, is not written with def at the top level, and Bakeoff reads "
                     f"the parameters before it runs the file. {factory}: return ..., torch.randn(batch, ...)"
                 )
-        raise unknown(f"top-level function of {self.path}", name, _functions(self.tree))
+        functions = _functions(self.tree)
+        has_factory = "factory" in functions or any(map(_may_return_model_and_inputs, functions.values()))
+        if functions and not has_factory:
+            raise UsageError(f"no function {name} in {self.path}. {factory}: return ..., torch.randn(batch, ...)")
+        raise unknown(f"top-level function of {self.path}", name, functions)
 
     @property
     def root(self) -> Path:
@@ -505,10 +509,17 @@ def likely_factory(path: Path) -> str:
         tree = _parse(path)
     except UsageError:
         return "factory"
-    names = [name for name in _functions(tree) if not name.startswith("_")]
+    functions = {name: each for name, each in _functions(tree).items() if not name.startswith("_")}
+    names = [name for name, each in functions.items() if _may_return_model_and_inputs(each)]
     names += {"factory"} & _imports(tree).keys()
-    names = names or [name for name in _others(tree) if not name.startswith("_")]
+    names = names or [name for name in _others(tree) if not name.startswith("_") and not functions]
     return "factory" if "factory" in names or not names else names[-1]
+
+
+def _may_return_model_and_inputs(function: ast.FunctionDef) -> bool:
+    """Return False for a function that surely returns something else, such as a list of inputs."""
+    other = ast.List | ast.ListComp | ast.Dict | ast.DictComp | ast.Set | ast.Constant | ast.JoinedStr
+    return not any(isinstance(node, ast.Return) and isinstance(node.value, other) for node in ast.walk(function))
 
 
 def _parse(path: Path) -> ast.Module:
