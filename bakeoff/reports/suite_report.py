@@ -52,6 +52,9 @@ def finding(suite: Suite) -> str:
     leaders = {row.label: row.means.speedup for row in suite.rows if row.may_lead and row.means}
     if not leaders:
         return "no backend has a mean: there is nothing that every ranked one passed"
+    if len(suite.common) == 1:
+        name = model_names(suite)[suite.common[0].contest_id]
+        return f"there is no average yet: {name} is all that every ranked backend passed"
     over = f"over the {_common(suite)} that every ranked backend passed"
     gains = [f"{number_format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
     reach = " to ".join(dict.fromkeys([gains[-1], gains[0]])) if gains else ""
