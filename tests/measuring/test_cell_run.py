@@ -324,6 +324,8 @@ def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, 
     assert wrong_outputs(check.model_copy(update={"rmse": 0.0, "allclose": True})).kind == "nothing to compare"
     assert wrong_outputs(check, "wrong in its process 2").sentence == "wrong in its process 2: as it was"
     assert wrong_outputs(check, "wrong in its process 2").sort == wrong_outputs(check, "wrong in its process 3").sort
+    frozen = Placement(extent=Extent.PARTIAL, frozen_choices=["mine.py, line 20"])
+    assert wrong_outputs(check, placement=frozen).sort != wrong_outputs(check).sort, "a suite names it apart"
 
 
 def ready_with(check: Accuracy, settings: dict[str, JsonValue]) -> Ready:

@@ -166,9 +166,9 @@ class GrowingRecord:
         placement = placement_of_both(finished.placement, live.first_build) if finished else ready.placement
         status, failure = Status.INCORRECT, None
         if not before.passed:
-            failure = wrong_outputs(before)
+            failure = wrong_outputs(before, placement=ready.placement)
         elif after and not after.passed:
-            failure = wrong_outputs(after, "right at first, wrong after measuring")
+            failure = wrong_outputs(after, "right at first, wrong after measuring", ready.placement)
         elif self._planned.strict:
             status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
         worst = after if after and before.passed and not after.passed else before
@@ -219,7 +219,8 @@ class GrowingRecord:
         )
         if failed is None:
             return {}
-        facts = facts_of_process(wrong_outputs(failed, f"wrong in its process {len(known.processes) + 1}"))
+        when = f"wrong in its process {len(known.processes) + 1}"
+        facts = facts_of_process(wrong_outputs(failed, when, known.placement))
         return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self.log)}
 
     def _summarised(self, record: Record) -> Record:
@@ -290,9 +291,14 @@ def shortfall(placement: Placement | None, backend: str) -> Failure | None:
     return Failure(kind=kind, operator=", ".join(elsewhere), text=f"{text}: {operators}")
 
 
-def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
-    """Return how outputs failed their check. `when` tells that others of the cell passed it."""
-    if math.isnan(check.rmse):
+def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None = None) -> Failure:
+    """Return how outputs failed their check. `when` tells that others of the cell passed it.
+
+    A build with a frozen choice fails in a way of its own, so that a suite names it apart from errors of rounding.
+    """
+    if placement and placement.frozen_choices:
+        kind = "a frozen choice"
+    elif math.isnan(check.rmse):
         kind = "outputs of another form"
     elif check.allclose:  # as far as anything could be compared
         kind = "nothing to compare"

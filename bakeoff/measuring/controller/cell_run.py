@@ -386,7 +386,7 @@ class CellRun:
             self._builds.done(live.build, made)
             self._setup.store.keep_build(made)
         if self.cached_at and not self.is_right:
-            raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy))
+            raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
 
     def _share_build(self, live: LiveProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""
