@@ -107,6 +107,7 @@ class ModelTraits(Frozen):
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
     accesses: tuple[Access, ...] = ()  # what its own code reads from outside in a call, and does there
     clock_s: float | None = None  # when compared calls are made, in seconds since 1970, if the answer depends on it
+    autocasts: tuple[str, ...] = ()  # types that its own autocasts compute in, such as `bfloat16`
     not_finite: tuple[NotFinite, ...] = ()
     one_answer: OneAnswer | None = None
     recall: Recall | None = None  # if it answers the same inputs with fewer operators

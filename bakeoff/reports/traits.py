@@ -29,6 +29,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.unwrapped:
         yield f"came wrapped in {listed(traits.unwrapped)}, which was taken off: eager is eager"
     yield from traits.forms
+    if traits.autocasts:
+        yield (
+            f"computes in {listed(traits.autocasts)} by its own autocast, also in cells of another precision: that is "
+            "the precision of its weights and inputs"
+        )
     if traits.is_random and traits.repeats_with_seed:
         yield (
             "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "

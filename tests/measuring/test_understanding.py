@@ -261,6 +261,15 @@ def test_an_answer_that_depends_on_the_time_is_understood_with_a_stopped_clock(f
         assert understand(model, inputs()).traits == ModelTraits(accesses=(CLOCK,), clock_s=clock_s)
 
 
+def in_its_own_type(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
+        return m.linear(x)
+
+
+def test_an_autocast_of_the_models_own_is_named() -> None:
+    assert traits_of(in_its_own_type) == ModelTraits(autocasts=("bfloat16",))
+
+
 @pytest.mark.parametrize(
     "forward",
     [lambda m, x: m.linear(x) + 0 * time.time(), lambda m, x: m.linear(x) * (1 + time.time() * 0 + os.urandom(1)[0])],

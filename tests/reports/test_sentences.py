@@ -545,6 +545,31 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
     ]
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            ModelTraits(accesses=ACCESSES, clock_s=1.0),
+            [
+                "answers by the clock: the answer depends on the time of the call. Compared calls see the same time",
+                "reads the variable SCALE, writes the file log.txt and prints in forward. Its answers are checked with "
+                "what it reads now",
+            ],
+        ),
+        (ModelTraits(accesses=ACCESSES[2:]), ["writes the file log.txt and prints in forward"]),
+        (
+            ModelTraits(autocasts=("bfloat16",)),
+            [
+                "computes in bfloat16 by its own autocast, also in cells of another precision: that is the precision "
+                "of its weights and inputs"
+            ],
+        ),
+    ],
+)
+def test_what_a_model_reads_and_does_is_a_sentence_at_the_model(found: ModelTraits, said: list[str]) -> None:
+    assert list(traits.sentences(found)) == said
+
+
 def test_values_that_are_not_finite_are_told_with_their_counts() -> None:
     both = NotFinite(output="output[0]", nan=1200, infinite=1, values=2048)
     found = ModelTraits(not_finite=(both, NotFinite(output="output[1]", nan=0, infinite=3, values=4)))

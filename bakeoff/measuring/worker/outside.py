@@ -57,12 +57,18 @@ class OutsideWatch:
         """Note the attributes of these modules, too, if a call changes them."""
         self._noted: dict[Access, None] = {}
         self._states = [ModuleState(module) for module in modules]
+        self._autocasts: dict[str, None] = {}
         self._hearing = hearing(self._on_event)
         self._profile: Any = None
 
     @property
     def accesses(self) -> tuple[Access, ...]:
         return tuple(self._noted)
+
+    @property
+    def autocasts(self) -> tuple[str, ...]:
+        """Return the types of the autocasts that were entered, such as `bfloat16`."""
+        return tuple(self._autocasts)
 
     def __enter__(self) -> Self:
         self._hearing.__enter__()
@@ -77,7 +83,10 @@ class OutsideWatch:
             self._noted.update(dict.fromkeys(of_attributes(state.changed())))
 
     def _on_call(self, frame: FrameType, event: str, builtin: Any) -> None:
-        if event == "call" and frame.f_code in _OF_CODE:
+        if event == "call" and frame.f_code is torch.autocast.__enter__.__code__:
+            if (autocast := frame.f_locals["self"])._enabled:
+                self._autocasts[str(autocast.fast_dtype).removeprefix("torch.")] = None
+        elif event == "call" and frame.f_code in _OF_CODE:
             kind, argument = _OF_CODE[frame.f_code]
             named = frame.f_locals[argument]
             if kind is AccessKind.READ_FILE:

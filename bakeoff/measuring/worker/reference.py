@@ -478,7 +478,8 @@ def as_it_is(
             if model_fingerprint:
                 model_fingerprint = hashlib.sha256(f"{model_fingerprint} {watch.functions}".encode()).hexdigest()
             held = watch.kept(tensor for each in given for tensor in each.tensors())
-            if held and traits == NO_TRAITS and leaves_more_behind(module, sets[0], calls):
+            is_plain = traits.model_copy(update={"accesses": (), "autocasts": ()}) == NO_TRAITS
+            if held and is_plain and leaves_more_behind(module, sets[0], calls):
                 traits = traits.model_copy(update={"grows": (OUTSIDE,)})
             if not traits.state:
                 traits = traits.model_copy(update={"recall": recall_of(module, sets[0], calls)})

@@ -151,8 +151,8 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
         accesses += tuple(access for access in of_attributes(changed) if access in of_attributes(again))
     if changed:
         state.restore()
-    traits = ModelTraits(written_inputs=written, grows=grows, accesses=accesses, clock_s=clock_s, **known)
-    return Understood(traits, first)
+    known |= {"accesses": accesses, "clock_s": clock_s, "autocasts": watch.autocasts}
+    return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
 
 
 LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
