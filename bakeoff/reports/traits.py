@@ -128,7 +128,7 @@ def of_accesses(accesses: Sequence[Access]) -> str:
     by_verb: dict[str, list[str]] = {}
     for access in accesses:
         is_file = access.kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE)
-        noun = (_NOUNS.get(access.kind, ""), PurePath(access.name).name if is_file else access.name)
+        noun = (_NOUNS.get(access.kind, ""), (is_file and PurePath(access.name).name) or access.name)
         by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
     return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 

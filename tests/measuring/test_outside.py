@@ -92,6 +92,20 @@ def test_what_libraries_and_the_system_do_for_themselves_is_not_noted() -> None:
     assert watch.accesses == ()
 
 
+def test_looking_at_installed_packages_is_no_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that `pip install --target` has brought are known by lists, which the watch reads itself."""
+    monkeypatch.chdir(tmp_path)
+    Path("some.dist-info").mkdir()
+    Path("some.dist-info/RECORD").write_text("data.json,,\n")
+    for name in ("data.json", "mine.json"):
+        Path(name).write_text("1")
+    with OutsideWatch() as watch:
+        Path("data.json").read_text()
+        Path("mine.json").read_text()
+        os.close(os.open("/", os.O_RDONLY))
+    assert watch.accesses == (access(AccessKind.READ_FILE, "mine.json"), access(AccessKind.READ_FILE, "/"))
+
+
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from bakeoff.records.traits import Access, AccessKind
 _STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")})
 _INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
 _TORCH = str(Path(torch.__file__).parent)
-_TORCHS_FILES = str(Path(_TORCH, "serialization.py"))
+_LIBRARIES = (*_STANDARD, *_INSTALLED, str(Path(_TORCH, "serialization.py")))
 
 _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
@@ -121,15 +121,20 @@ class OutsideWatch:
             self._note_file(name, frame, writes)
 
     def _note_file(self, name: Any, frame: FrameType, writes: bool) -> None:
-        if isinstance(name, str | bytes | os.PathLike) and may_be_users_data(Path(os.fsdecode(name)).absolute()):
-            kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
+        # who asks comes first: what follows may open files itself
+        if isinstance(name, str | bytes | os.PathLike) and _asks(frame, through=_LIBRARIES):
             path = Path(os.fsdecode(name)).absolute()
-            # each process stands in a folder of its own
-            self._note(kind, str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path), frame)
+            if may_be_users_data(path):
+                kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
+                here = Path.cwd()  # each process stands in a folder of its own
+                self._add(kind, str(path.relative_to(here) if path.is_relative_to(here) else path))
 
     def _note(self, kind: AccessKind, name: str, frame: FrameType) -> None:
-        if _asks(frame, through=(*_STANDARD, *_INSTALLED, _TORCHS_FILES)):
-            self._noted[Access(kind=kind, name=name)] = None
+        if _asks(frame, through=_LIBRARIES):
+            self._add(kind, name)
+
+    def _add(self, kind: AccessKind, name: str) -> None:
+        self._noted[Access(kind=kind, name=name)] = None
 
 
 def of_attributes(changed: Sequence[str]) -> tuple[Access, ...]:

@@ -215,7 +215,7 @@ def _is_users_data(path: Path) -> bool:
 def may_be_users_data(path: Path) -> bool:
     """Return True unless a file is code or the system's, or was brought by a package or Bakeoff."""
     is_code = path.suffix in (".py", ".pyc", ".so")
-    is_pseudo = path.parts[1] in PSEUDO and path.parts[1:3] not in OF_USERS
+    is_pseudo = bool(PSEUDO.intersection(path.parts[1:2])) and path.parts[1:3] not in OF_USERS
     if is_code or is_pseudo or INSTALLED.intersection(path.parts):
         return False
     return not (any(path.is_relative_to(folder) for folder in _brought()) or _is_recorded(path))
