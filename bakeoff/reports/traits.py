@@ -57,8 +57,10 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.clock_s is not None:
         yield "answers by the clock: the answer depends on the time of the call. Compared calls see the same time"
     if accesses := [access for access in traits.accesses if access.kind is not AccessKind.CLOCK]:
-        kept = " Its answers are checked with what it reads now" if is_reading(accesses) else ""
-        yield f"{of_accesses(accesses)} in forward.{kept}".rstrip(".")
+        notes = [f"{of_accesses(accesses)} in forward"]
+        notes += ["Measured calls do so, too"] if any(access.kind in LASTING for access in accesses) else []
+        notes += ["Its answers are checked with what it reads now"] if is_reading(accesses) else []
+        yield ". ".join(notes)
     if traits.written_inputs:
         yield (
             f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "
@@ -99,6 +101,9 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.unexamined:
         yield f"could not be examined wholly: {traits.unexamined}"
 
+
+LASTING = (AccessKind.WRITTEN_FILE, AccessKind.PROGRAM, AccessKind.NETWORK)
+"""What measured calls do outside of their processes."""
 
 _VERBS = {
     AccessKind.WRITTEN_FILE: "writes",
