@@ -261,6 +261,16 @@ def test_an_answer_that_depends_on_the_time_is_understood_with_a_stopped_clock(f
         assert understand(model, inputs()).traits == ModelTraits(accesses=(CLOCK,), clock_s=clock_s)
 
 
+def test_a_list_of_times_grows() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.times.append(time.time())
+        return m.linear(x)
+
+    found = traits_of(forward, times=[])
+    assert (found.grows, found.clock_s) == (("attribute times",), None)
+    assert found.accesses == (Access(kind=AccessKind.ATTRIBUTE, name="attribute times"),)
+
+
 def in_its_own_type(m: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
         return m.linear(x)

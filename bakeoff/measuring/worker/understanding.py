@@ -128,6 +128,7 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     seed_everything(OTHER_SEED)
     with OutsideWatch() as watch:
         second = owned(call(module, copied(sets[0])))
+    grows = _grown(module, state, between) if changed else ()
     accesses = watch.accesses
     clock_s = _time_that_decides(module, sets[0], state) if CLOCK in accesses else None
     if clock_s is None:
@@ -135,7 +136,6 @@ def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     elif not is_clock_stopped():  # the other traits are known only then
         state.restore()
         return Understood(ModelTraits(accesses=accesses, clock_s=clock_s), first)
-    grows = _grown(module, state, between) if changed else ()
     on_gpu = next((tensor.device for tensor in sets[0].tensors() if tensor.is_cuda), None)
     if not grows and on_gpu is not None:
         # what the module does not hold itself, such as a list of its file
