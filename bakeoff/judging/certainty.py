@@ -13,6 +13,7 @@ from bakeoff.judging.doubts import (
     EvaluationVaries,
     GpuShared,
     JudgedByCalibration,
+    MachineBusy,
     ModelChanges,
     NarrowLead,
     NotEvaluated,
@@ -103,7 +104,7 @@ def close_rivals(ranking: Ranking) -> list[str]:
 def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
     """Return True if another cell may be the fastest: with more time, on a quiet machine, or with other builds."""
     match doubt:
-        case Undecided() | NotToldApart() | NarrowLead() | ModelChanges():
+        case Undecided() | MachineBusy() | NotToldApart() | NarrowLead() | ModelChanges():
             return True
         case NotRanked():
             return doubt.status is Status.NOT_REACHED

@@ -134,6 +134,12 @@ def is_apart(ratio: Ratio, looks_once: bool = False) -> bool:
     return said is Relation.FASTER or (said is Relation.UNDECIDED and excludes_one)
 
 
+def is_covered_by_waiting(ratio: Ratio) -> bool:
+    """Return True if waiting for cores alone may have made this difference, or hidden one."""
+    waiting_counts = ratio.waiting >= 1 + TIE_MARGIN and ratio.waiting >= max(ratio.value, 1 / ratio.value)
+    return ratio.is_of_busy_machine or waiting_counts
+
+
 def fewest_processes(ratio: Ratio) -> int:
     """Return with how many processes this ratio can be decided at the earliest."""
     is_narrow = 1 + TIE_MARGIN <= max(ratio.value, 1 / ratio.value) < 1 + NARROW_LEAD

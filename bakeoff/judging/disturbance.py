@@ -1,6 +1,7 @@
 """Finds what disturbed a measurement, from the conditions that each burst carries."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,18 @@ from bakeoff.records.schema import Burst, Conditions, Record
 WAIT_SHARE = 0.02
 """A burst is disturbed if its threads waited for a core this much more of its time than is usual for the cell.
 A cell with more threads than cores waits for itself in every burst, which is usual for it."""
+
+OTHERS_CORES = 0.2
+"""From so many cores that other processes kept busy, on the average, what a cell's threads waited is not its own."""
+
+MIN_QUIET_CALLS = 3
+"""So many calls in quiet slices stand for a burst, or a third of its calls, or one."""
+
+IN_SEQUENCE = 1.05
+"""If running and waiting of all threads take at most this much of a burst, only one thread at a time had work."""
+
+LEAST_SHARE = 1e-3
+"""What is left of a call without its waiting is at least this share of it."""
 
 MAX_WAIT_SHARE = 0.9
 """If the threads of a cell waited for a core this much of the time in most rounds, its latency may be any. Beside busy
@@ -46,7 +59,10 @@ NAMED_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual conditions of one cell's bursts. A value that the platform does not tell is None."""
+    """The usual conditions of one cell's bursts. A value that the platform does not tell is None.
+
+    Beside others that never rest no waiting is usual, and the calibration tells of the controller's own core only.
+    """
 
     calibration_ms: float | None
     sm_clock_mhz: float | None
@@ -60,10 +76,11 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
     A neighbour that is busy half of the time would lift the median of the latter two.
     """
     conditions = _conditions(bursts)
+    is_shared = are_cores_shared(conditions)
     return Usual(
-        calibration_ms=_quantile([seen.calibration_ms for seen in conditions], 2),
+        calibration_ms=None if is_shared else _quantile([seen.calibration_ms for seen in conditions], 2),
         sm_clock_mhz=_quantile([seen.sm_clock_mhz for seen in conditions], 2),
-        wait_share=_quantile([seen.wait_share for seen in conditions], 1),
+        wait_share=0.0 if is_shared else _quantile([seen.wait_share for seen in conditions], 1),
         steal_share=_quantile([seen.steal_share for seen in conditions], 1),
     )
 
@@ -71,9 +88,54 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
 def disturbed(burst: Burst, usual: Usual) -> bool:
     """Return True if something else than the cell slowed this burst down. `usual` is that of its cell."""
     seen = burst.conditions
-    return seen is not None and (
-        _waited(seen, usual) or _was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
+    return seen is not None and (_waited(seen, usual) or was_slowed(seen, usual))
+
+
+def was_slowed(seen: Conditions, usual: Usual) -> bool:
+    """Return True if cores were slow or stolen, or the GPU was slow."""
+    return _was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
+
+
+def are_cores_shared(conditions: Sequence[Conditions]) -> bool:
+    """Return True if other processes, or a quota, took part of the cores' time in these bursts."""
+    others = [seen.others_cores for seen in conditions if seen.others_cores is not None]
+    throttled = [seen.throttled_share for seen in conditions if seen.throttled_share is not None]
+    return bool(
+        (others and statistics.fmean(others) >= OTHERS_CORES)
+        or (throttled and statistics.fmean(throttled) >= WAIT_SHARE)
     )
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a burst says of its cell, by what its threads were given."""
+
+    ms: float | None  # the latency without waiting; None: that of all calls stands
+    is_waiting: bool = False  # it contains waiting
+    reach: float = 0.0  # the logarithm of how many times shorter it may be without waiting
+
+
+def given(burst: Burst, usual: Usual) -> Given:
+    """Return the latency of a burst without waiting, or how far waiting may have moved it.
+
+    Quiet slices stand for a burst that waited. Where threads had work one after the other, all their waiting is in the
+    latency, and is taken off. Otherwise threads wait for one another, and it is only known that all of them together
+    waited no less than the calls did.
+    """
+    seen = burst.conditions
+    if seen is None:
+        return Given(None)
+    if not _waited(seen, usual):
+        return Given(None)
+    ms, share, enough = None, seen.wait_share or 0.0, max(1, min(MIN_QUIET_CALLS, len(burst.samples_ns) // 3))
+    if seen.quiet_ms is not None and (seen.quiet_calls or 0) >= enough:
+        ms, share = seen.quiet_ms, seen.quiet_wait_share or 0.0
+        if not _exceeds(share, usual.wait_share, WAIT_SHARE):
+            return Given(ms)
+    if seen.given_ms and seen.cpu_share is not None and seen.cpu_share + (seen.wait_share or 0.0) <= IN_SEQUENCE:
+        return Given(seen.given_ms)
+    inflicted = share - (usual.wait_share or 0.0)
+    return Given(ms, is_waiting=True, reach=-math.log(max(LEAST_SHARE, 1 - inflicted)))
 
 
 def is_starved(bursts: Iterable[Burst]) -> bool:

@@ -41,6 +41,14 @@ class Undecided:
 
 
 @dataclass(frozen=True)
+class MachineBusy:
+    """Threads waited for cores so long that it is not known how these cells compare with the best one."""
+
+    best: str
+    ratios: Mapping[str, Ratio]  # of the best cell to each of them, by label
+
+
+@dataclass(frozen=True)
 class NotToldApart:
     """Cells behind the runner-up vary so much that they may be as fast as the winner."""
 
@@ -285,6 +293,7 @@ class NotRanked:
 Doubt = (
     OfRecords
     | Undecided
+    | MachineBusy
     | NotToldApart
     | NarrowLead
     | NoBaseline
@@ -323,6 +332,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     record_doubts.Growing,
     record_doubts.Recalled,
     ModelChanges,
+    MachineBusy,
     Undecided,
     NotToldApart,
     NarrowLead,

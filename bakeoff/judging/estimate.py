@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bakeoff.judging.disturbance import disturbed, usual_of
+from bakeoff.judging.disturbance import Usual, given, usual_of, was_slowed
 from bakeoff.judging.intervals import around, student_half_width, student_quantile
 from bakeoff.records.schema import Burst, Interval, Ratio
 
@@ -62,12 +62,16 @@ def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
 class Turn:
     """One burst with what a ratio needs of it."""
 
-    ms: float
+    ms: float  # without waiting, where that is known
     disturbed: bool
+    reach: float = 0.0  # the logarithm of how many times shorter it may be without waiting
 
 
-Series = Mapping[int, Mapping[tuple[int, int], Turn]]
-"""The turns of one cell by process, then by group and round."""
+Turns = Mapping[tuple[int, int], Turn]
+"""The turns of one process by group and round."""
+
+Series = Mapping[int, Turns]
+"""The turns of one cell by process."""
 
 
 def series_of(bursts: Sequence[Burst]) -> Series:
@@ -76,9 +80,16 @@ def series_of(bursts: Sequence[Burst]) -> Series:
     series: dict[int, dict[tuple[int, int], Turn]] = {}
     for burst in bursts:
         if burst.samples_ns:
-            turn = Turn(burst_ms(burst), disturbed(burst, usual))
-            series.setdefault(burst.process, {})[burst.group, burst.round] = turn
+            series.setdefault(burst.process, {})[burst.group, burst.round] = turn_of(burst, usual)
     return series
+
+
+def turn_of(burst: Burst, usual: Usual) -> Turn:
+    """Return a burst by what it was given. `usual` is that of its cell."""
+    found, seen = given(burst, usual), burst.conditions
+    is_slowed = seen is not None and was_slowed(seen, usual)
+    ms = burst_ms(burst) if found.ms is None else found.ms
+    return Turn(ms, found.is_waiting or is_slowed, found.reach)
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:
@@ -154,9 +165,29 @@ def fastest(cells: Sequence[Sequence[Burst]]) -> int:
 
 def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
     """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
-    shared, calm = common_rounds(fast, slow)
-    used = calm if are_enough(len(calm), len(shared)) else shared
-    return [math.log(slow[key].ms / fast[key].ms) for key in used]
+    return [math.log(slow[key].ms / fast[key].ms) for key in used_rounds(fast, slow)]
+
+
+def used_rounds(
+    one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
+) -> Sequence[tuple[int, int]]:
+    """Return the common rounds that a ratio is taken over: undisturbed ones, or else those that waited least."""
+    shared, calm = common_rounds(one, other)
+    if not shared or are_enough(len(calm), len(shared)):
+        return calm
+    reaches = [one[key].reach + other[key].reach for key in shared]
+    (most,) = most_reach(np.array([reaches]))
+    return [key for key, reach in zip(shared, reaches, strict=True) if reach <= most]
+
+
+def most_reach(reaches: Array) -> Array:
+    """Return for each row how far waiting reaches in rounds that still count: nowhere, or as in the four best ones.
+
+    NaN stands for a round that is missing.
+    """
+    fewest = min(MIN_UNDISTURBED_ROUNDS, reaches.shape[1])
+    most: Array = np.nan_to_num(np.sort(reaches, axis=1)[:, fewest - 1], nan=math.inf)
+    return most
 
 
 def undisturbed(series: Series) -> Series:
@@ -169,8 +200,8 @@ def undisturbed(series: Series) -> Series:
 
 def compares_disturbed_rounds(series: Series, other: Series) -> bool:
     """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
-    rounds = [common_rounds(series[process], other[process]) for process in series.keys() & other.keys()]
-    return any(len(calm) < len(shared) and not are_enough(len(calm), len(shared)) for shared, calm in rounds)
+    pairs = [(series[process], other[process]) for process in series.keys() & other.keys()]
+    return any(one[key].disturbed or its[key].disturbed for one, its in pairs for key in used_rounds(one, its))
 
 
 def common_rounds(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bakeoff.judging.certainty import Effect, close_rivals, effect_of
-from bakeoff.judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
+from bakeoff.judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, is_covered_by_waiting, relation
 from bakeoff.judging.disturbance import doubts_of_conditions
 from bakeoff.judging.doubts import (
     BuildSpread,
@@ -19,6 +19,7 @@ from bakeoff.judging.doubts import (
     EvaluationVaries,
     FreshMemory,
     JudgedByCalibration,
+    MachineBusy,
     ModelChanges,
     NarrowLead,
     NoBaseline,
@@ -82,6 +83,8 @@ def doubts_of(ranking: Ranking, records: Sequence[Record], stop: Stop) -> dict[E
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking, stop)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]
+    if any(isinstance(doubt, MachineBusy) for doubt in found):  # which says more
+        found = [doubt for doubt in found if not isinstance(doubt, CoresTaken)]
     in_order = sorted(found, key=weight)
     return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
 
@@ -175,23 +178,25 @@ def _of_metrics(ranking: Ranking) -> Iterator[NotEvaluated | WithoutInterval | J
                 yield EvaluationVaries(record.cell.label, name, metric.value, metric.reference)
 
 
-def _of_first_place(ranking: Ranking, stop: Stop) -> Iterator[Undecided | NarrowLead | NotToldApart]:
+def _of_first_place(ranking: Ranking, stop: Stop) -> Iterator[MachineBusy | Undecided | NarrowLead | NotToldApart]:
     """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
     cell, tied, open_pairs = ranking.ranked[0].cell, ranking.sharing_first_place(), ranking.open_pairs()
     best, cut_short = cell.label, (stop, cell.is_live)
-    if open_pairs:
-        ratios = {other.cell.label: ratio for other, ratio in open_pairs}
-        yield Undecided(best, ratios, min(ratio.processes for ratio in ratios.values()), *cut_short)
-    others = ranking.leads()
-    if len(tied) == 1 and others:
-        lead = others[0][1]
+    ratios = {other.cell.label: ratio for other, ratio in open_pairs}
+    if busy := {label: ratio for label, ratio in ratios.items() if is_covered_by_waiting(ratio)}:
+        yield MachineBusy(best, busy)
+    if others := {label: ratio for label, ratio in ratios.items() if label not in busy}:
+        yield Undecided(best, others, min(ratio.processes for ratio in others.values()), *cut_short)
+    leads = ranking.leads()
+    if len(tied) == 1 and leads:
+        lead = leads[0][1]
         if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
             yield NarrowLead(best, lead.processes, *cut_short)
     named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
     told_apart = named | ranking.beaten_in_rounds.keys()
     behind = {
         other.cell.label: ratio
-        for other, ratio in others
+        for other, ratio in leads
         if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
     }
     if behind:
@@ -214,7 +219,17 @@ def _of_intervals(ranking: Ranking, stop: Stop) -> list[RoughLatency]:
     """Return one doubt about all cells whose latency has a wide interval. Their ratios may have narrow ones."""
     known = {record.cell.label: record for record in ranking.ranked if record.latency}
     intervals = {label: record.latency.median_ci95_ms for label, record in known.items() if record.latency}
-    wide = {label: each for label, each in intervals.items() if each and each.high > MAX_INTERVAL_RATIO * each.low}
+    busy = {
+        label
+        for other, ratio in ranking.leads()
+        if ratio.is_of_busy_machine
+        for label in (ranking.ranked[0].cell.label, other.cell.label)
+    }
+    wide = {
+        label: each
+        for label, each in intervals.items()
+        if each and each.high > MAX_INTERVAL_RATIO * each.low and label not in busy
+    }
     below = tuple(
         label
         for label, interval in wide.items()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -26,10 +26,13 @@ from bakeoff.judging.estimate import (
     MIN_UNDISTURBED_ROUNDS,
     Series,
     Turn,
+    Turns,
     are_enough,
     medians_and_errors,
+    most_reach,
     series_of,
     shared_logs,
+    used_rounds,
 )
 from bakeoff.judging.intervals import (
     around,
@@ -39,7 +42,7 @@ from bakeoff.judging.intervals import (
     student_quantile,
     welch_half_width,
 )
-from bakeoff.records.schema import Burst, Cell, Interval, Latency, Ratio, Record, Report, Status
+from bakeoff.records.schema import MOST_WAITING, Burst, Cell, Interval, Latency, Ratio, Record, Report, Status
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -62,8 +65,12 @@ class Fit:
     def latency_ci95_ms(self, label: str) -> Interval | None:
         """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
 
-        That of a single process holds the median of its own rounds.
+        That of a single process holds the median of its own rounds. It contains what calls may take without waiting.
         """
+        ends = self._latency_ends(label)
+        return ends and Interval(low=ends.low * math.exp(-_reach(self.series[label])), high=ends.high)
+
+    def _latency_ends(self, label: str) -> Interval | None:
         levels = self.process_logs[label]
         if len(levels) > 1:
             rounds = [_logs(turns) for turns in self.series[label].values()]
@@ -85,7 +92,50 @@ class Fit:
         where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
         If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio
         contains the machine's drift. Raises KeyError for a cell without samples.
+
+        Every interval contains what waiting for cores may have done. Where that is too much, there is none, and the
+        value is that of calls that did not wait.
         """
+        found = self._ratio(fast, slow)
+        to_slow, to_fast = self._reaches(slow, fast)
+        if not to_slow + to_fast:
+            return found
+        ends, waiting = found.ci95, math.exp(to_slow + to_fast)
+        if waiting > MOST_WAITING:
+            value = self._ratio_without_waiting(fast, slow)
+            changes = {"value": value or found.value, "ci95": None, "is_rough": value is not None}
+        else:
+            wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
+            changes = {"ci95": wider}
+        return found.model_copy(update={**changes, "waiting": waiting})
+
+    def _reaches(self, slow: str, fast: str) -> tuple[float, float]:
+        """Return the logarithms of how many times shorter either cell's calls may be without waiting for cores."""
+        reaches = [
+            [float(np.median([turns[key].reach for key in rounds])) for turns in (ours, theirs)]
+            for ours, theirs, rounds in self._used_rounds(slow, fast)
+        ]
+        if not reaches:
+            reaches = [[_reach(self.series[slow]), _reach(self.series[fast])]]
+        to_slow, to_fast = np.mean(reaches, axis=0).tolist()
+        return to_slow, to_fast
+
+    def _ratio_without_waiting(self, fast: str, slow: str) -> float | None:
+        """Return the ratio of the calls that did not wait, in whatever rounds, or None where one cell has none."""
+        levels = [
+            [math.log(turn.ms) for turns in self.series[label].values() for turn in turns.values() if not turn.reach]
+            for label in (slow, fast)
+        ]
+        return math.exp(float(np.median(levels[0]) - np.median(levels[1]))) if all(levels) else None
+
+    def _used_rounds(self, one: str, other: str) -> Iterator[tuple[Turns, Turns, Sequence[tuple[int, int]]]]:
+        """Yield the turns of both cells in each process that they shared rounds in, and the rounds that count."""
+        ours, theirs = self.series[one], self.series[other]
+        for process in sorted(ours.keys() & theirs.keys()):
+            if rounds := used_rounds(ours[process], theirs[process]):
+                yield ours[process], theirs[process], rounds
+
+    def _ratio(self, fast: str, slow: str) -> Ratio:
         value = self.latency_ms[slow] / self.latency_ms[fast]
         logs = self.epoch_logs(slow, fast)
         if not logs:
@@ -358,15 +408,16 @@ def _lowest(values: Any, among: Any) -> Any:
 def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Array]:
     """Return the median of row / column over shared rounds, as logarithms, and its standard error, for each two cells.
 
-    Disturbed rounds are left out as in `shared_logs`. NaN stands for two cells that share no round.
+    Rounds count as in `used_rounds`. NaN stands for two cells that share no round.
     """
     rounds = {key: place for place, key in enumerate(sorted({key for turns in cells for key in turns}))}
     logs = np.full((len(cells), len(rounds)), np.nan)
+    reach = np.full(logs.shape, np.nan)
     calm = np.zeros(logs.shape, dtype=bool)
     for row, turns in enumerate(cells):
         for key, turn in turns.items():
             logs[row, rounds[key]] = math.log(turn.ms)
-            calm[row, rounds[key]] = not turn.disturbed
+            calm[row, rounds[key]], reach[row, rounds[key]] = not turn.disturbed, turn.reach
     medians, errors = np.full((2, len(cells), len(cells)), np.nan)
     for row in range(len(cells) - 1):
         others = slice(row + 1, None)
@@ -374,11 +425,16 @@ def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Arra
         known = ~np.isnan(ratios)
         both_calm = known & calm[row] & calm[others]
         enough = are_enough(both_calm.sum(axis=1), known.sum(axis=1))
-        used = np.where(enough[:, None], both_calm, known)
+        both_reach = reach[row] + reach[others]
+        used = np.where(enough[:, None], both_calm, both_reach <= most_reach(both_reach)[:, None])
         median, error = medians_and_errors(np.where(used, ratios, np.nan))
         medians[row, others], errors[row, others] = median, error
         medians[others, row], errors[others, row] = -median, error
     return medians, errors
+
+
+def _reach(series: Series) -> float:
+    return float(np.mean([np.median([turn.reach for turn in turns.values()]) for turns in series.values()]))
 
 
 def _moved(interval: Interval | None, log_middle: float, value: float) -> Interval | None:

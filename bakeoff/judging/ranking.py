@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from bakeoff.judging.constraints import NOTHING, Requirements
-from bakeoff.judging.decision import Relation, is_apart, is_decided, is_only_close, may_be_decided, relation
+from bakeoff.judging.decision import (
+    Relation,
+    is_apart,
+    is_covered_by_waiting,
+    is_decided,
+    is_only_close,
+    may_be_decided,
+    relation,
+)
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
@@ -52,11 +60,16 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
 
     A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
     faster, or when they tie. With fewer than three processes no pair is decided, unless one is surely beaten. A pair
-    that further processes are not likely to decide stays undecided, and is left out.
+    that further processes are not likely to decide stays undecided, and is left out. So is one where threads have
+    waited so long that this alone may be the lead: more processes beside the same load say no more.
     """
     ranking = Ranking(records, requirements)
-    worth_it = [other for other, lead in ranking.undecided() if may_be_decided(lead)]
-    return [(ranking.ranked[0].cell.label, other.cell.label) for other in worth_it]
+    best = ranking.ranked[0].cell.label if ranking.ranked else ""
+    return [
+        (best, other.cell.label)
+        for other, lead in ranking.undecided()
+        if may_be_decided(lead) and not is_covered_by_waiting(lead)
+    ]
 
 
 def may_win(records: Sequence[Record], requirements: Requirements | None = None) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bakeoff.judging.disturbance import disturbed, usual_of
-from bakeoff.judging.estimate import burst_ms
+from bakeoff.judging.disturbance import usual_of
+from bakeoff.judging.estimate import burst_ms, turn_of
 from bakeoff.records.schema import Record
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
@@ -75,7 +75,8 @@ def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:
     middle_ms = record.latency.median_ms if record.latency else float(np.median([burst_ms(burst) for burst in filled]))
     by_process: dict[int, list[Turn]] = {}
     for burst in filled:
-        turn = Turn(burst.started_s, burst_ms(burst) / middle_ms - 1, disturbed(burst, usual))
+        seen = turn_of(burst, usual)
+        turn = Turn(burst.started_s, seen.ms / middle_ms - 1, seen.disturbed)
         by_process.setdefault(burst.process, []).append(turn)
     return tuple(_thinned(taken) for taken in by_process.values())
 

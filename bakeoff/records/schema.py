@@ -535,6 +535,10 @@ class Roofline(Frozen):
         return self.flops if self.least_flops is None else self.least_flops
 
 
+MOST_WAITING = 1.5
+"""A ratio that waiting for cores may have changed by more than this factor is not told."""
+
+
 class Ratio(Frozen):
     """How many times faster one cell is than another: above 1, the first one is faster."""
 
@@ -542,6 +546,15 @@ class Ratio(Frozen):
     ci95: Interval | None
     paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
     processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
+    waiting: float = 1.0  # waiting for cores may have changed it by up to this factor; `ci95` contains this, or is None
+    is_rough: bool = (
+        False  # it has no interval because of waiting, and `value` is that of a few calls that did not wait
+    )
+
+    @property
+    def is_of_busy_machine(self) -> bool:
+        """Return True if threads waited for cores so long that most calls say nothing."""
+        return self.waiting > MOST_WAITING
 
 
 class LeftEarly(Frozen):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import NotEvaluated
+from bakeoff.judging.doubts import MachineBusy, NotEvaluated
 from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
@@ -100,7 +100,8 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
         case Certainty.DOUBTED:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:
-            return f"undecided{_but(contest, asked)}"
+            busy = next((each for each in contest.doubts if isinstance(each, MachineBusy)), None)
+            return f"undecided: {doubt_sentences.brief(busy)}" if busy else f"undecided{_but(contest, asked)}"
         case Certainty.TIE:
             is_close = asked.question is Question.LATENCY and contest.tied_within
             return f"{f'within {number_format.percent(is_close)} %' if is_close else 'tie'}{_but(contest, asked)}"

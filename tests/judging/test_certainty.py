@@ -4,8 +4,9 @@ import pytest
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, NotRanked, RoughLatency, cells_of
+from bakeoff.judging.doubts import AlwaysWaited, CoresStolen, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
 from bakeoff.judging.headline import headline_of
+from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Dropped, InputsNotWritten, Recalled, RecordDoubt
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.traits import Access, AccessKind
@@ -72,30 +73,98 @@ def test_a_winner_that_does_other_things_than_the_model_is_doubted(
     assert (headline.certainty, headline.candidates) == (certainty, ("onnx",))
 
 
-def busy(share: float, level_ms: float, backend: str) -> Record:
-    """Return a cell whose threads waited for a core in this share of the rounds."""
+def robbed(share: float, level_ms: float, backend: str) -> Record:
+    """Return a cell whose cores the hypervisor gave to others in this share of the rounds."""
     bursts = steady([level_ms] * 5, rounds=10)
-    waited = [under([burst], wait_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
-    return ok(cell(backend), waited)
+    stolen = [under([burst], steal_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
+    return ok(cell(backend), stolen)
 
 
 @pytest.mark.parametrize(
     ("share", "lead", "effect"),
     [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.NONE), (0.7, 1.2, Effect.WINNER), (0.7, 1.5, Effect.NONE)],
 )
-def test_a_busy_machine_bears_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
+def test_stolen_cores_bear_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
     share: float, lead: float, effect: Effect
 ) -> None:
     """With six of ten rounds disturbed, all of them count, and the other four say the same."""
-    contest = judge_contest([busy(share, 1.0, "onnx"), busy(share, lead, "eager")])
-    assert kinds(contest, effect) == [CoresTaken]
+    contest = judge_contest([robbed(share, 1.0, "onnx"), robbed(share, lead, "eager")])
+    assert kinds(contest, effect) == [CoresStolen]
     assert contest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
 
 
 def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
-    onnx, slow, equal = busy(0.6, 1.0, "onnx"), busy(0.6, 1.2, "eager"), busy(0.6, 1.0, "eager")
+    onnx, slow, equal = robbed(0.6, 1.0, "onnx"), robbed(0.6, 1.2, "eager"), robbed(0.6, 1.0, "eager")
     bursts = [*(burst for burst in slow.bursts if burst.round < 6), *(one for one in equal.bursts if one.round >= 6)]
-    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresTaken]
+    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresStolen]
+
+
+IN_PARALLEL = {"others_cores": 2.0, "cpu_share": 1.2}
+
+
+def waiting(level_ms: float, backend: str, share: float, quiet_rounds: int = 0, **quiet: object) -> Record:
+    """Return a cell with two threads that waited for this share of each burst. Some rounds had `quiet` slices."""
+    bursts = [
+        under([burst], wait_share=share, **IN_PARALLEL, **(quiet if burst.round < quiet_rounds else {}))[0]
+        for burst in steady([level_ms] * 3, rounds=12)
+    ]
+    return ok(cell(backend), bursts)
+
+
+def test_a_ratio_that_measures_waiting_is_not_told() -> None:
+    """So it was in a run beside other programs: eager took 100 times as long as alone, and the truth was 4.8."""
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4)])
+    assert (contest.certainty, contest.winner) == (Certainty.OPEN, None)
+    assert kinds(contest, Effect.WINNER) == [MachineBusy]
+    ratio = contest.leads["eager"]
+    assert (ratio.ci95, ratio.is_of_busy_machine, ratio.is_rough) == (None, True, False)
+
+
+@pytest.mark.parametrize(("rounds", "certainty"), [(2, Certainty.OPEN), (4, Certainty.SURE)])
+def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: Certainty) -> None:
+    """Two of them tell roughly what the ratio is. With four in each process, it is known."""
+    quiet: dict[str, object] = {"quiet_calls": 1, "quiet_ms": 2.4, "quiet_wait_share": 0.01}
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4, rounds, **quiet)])
+    assert contest.certainty is certainty
+    ratio = contest.leads["eager"]
+    assert ratio.value == pytest.approx(4.8, rel=1e-3)
+    assert ratio.is_rough is (certainty is Certainty.OPEN)
+
+
+def test_waiting_is_taken_off_where_one_thread_at_a_time_had_work() -> None:
+    alone = under(steady([20.0] * 3, rounds=12), wait_share=0.75, cpu_share=0.25, others_cores=2.0, given_ms=5.0)
+    contest = judge_contest([waiting(1.0, "onnx", 0.0), ok(cell("eager"), alone)])
+    assert (contest.certainty, contest.leads["eager"].value) == (Certainty.SURE, 5.0)
+
+
+def test_an_interval_contains_what_waiting_may_have_done() -> None:
+    contest = judge_contest([waiting(1.0, "onnx", 0.1), waiting(2.0, "eager", 0.2)])
+    ends = contest.leads["eager"].ci95
+    assert ends is not None
+    assert (contest.certainty, ends.low, ends.high) == (Certainty.SURE, pytest.approx(1.6), pytest.approx(2 / 0.9))
+    latency = contest.cells[1].latency
+    assert latency is not None and latency.median_ci95_ms is not None
+    assert latency.median_ci95_ms.low == pytest.approx(1.6)
+
+
+def test_a_lead_that_waiting_may_have_made_is_open() -> None:
+    contest = judge_contest([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)])
+    assert (contest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [MachineBusy])
+    assert undecided([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)]) == []  # more of the same tells no more
+
+
+@pytest.mark.parametrize("cause", [{}, {"others_cores": 0.05}])
+def test_threads_that_wait_for_one_another_alone_are_part_of_a_latency(cause: dict[str, object]) -> None:
+    bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.5, cpu_share=1.2, **cause)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
+    assert contest.certainty is Certainty.SURE
+    assert AlwaysWaited in kinds(contest, Effect.NUMBER)
+
+
+def test_a_quota_that_holds_a_process_counts_as_others_do() -> None:
+    bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.5, cpu_share=1.2, throttled_share=0.5)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
+    assert kinds(contest, Effect.WINNER) == [MachineBusy]
 
 
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])

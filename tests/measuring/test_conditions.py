@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,8 +47,57 @@ def test_a_neighbour_on_the_same_core_shows_as_waiting_and_as_switches() -> None
         neighbour.wait()
         os.sched_setaffinity(0, before)
     assert seen.wait_share is not None and seen.wait_share > 0.2
+    assert seen.cpu_share is not None and 0.9 < seen.wait_share + seen.cpu_share < 1.1
+    assert seen.others_cores is not None and seen.others_cores > 0.2
     assert seen.involuntary_switches is not None and seen.involuntary_switches > 5
     assert seen.steal_share is not None and seen.load is not None
+
+
+@linux
+def test_a_thread_that_has_ended_counts_with_what_it_waited() -> None:
+    threads, release = conditions.Threads(), threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    threads.find()
+    before_ns = threads.waited_ns()
+    release.set()
+    thread.join()
+    assert threads.are_known and threads.waited_ns() >= before_ns
+    threads.close()
+    assert not threads.are_known
+
+
+def test_slices_that_waited_are_told_from_quiet_ones() -> None:
+    """Ten calls of 1 ms, of which the last three belong to a slice that waited 6 ms, and took 3 ms each."""
+    slices = conditions.slices_of([10**6] * 7 + [3 * 10**6] * 3, [(0, 0), (4, 0), (7, 30_000), (10, 6_030_000)])
+    assert [each.wait_share for each in slices] == [0.0, 0.01, pytest.approx(2 / 3)]
+    quiet = conditions.quiet_calls(slices)
+    assert (quiet["quiet_calls"], quiet["quiet_ms"]) == (7, 1.0)
+    assert quiet["quiet_wait_share"] == pytest.approx(0.03 / 7)
+    assert conditions.given_ms(slices) == pytest.approx(1.0, rel=0.011)
+    assert conditions.quiet_calls([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("groups", "folder", "counts", "seconds"),
+    [
+        ("0::/a/b", "a/b", "nr_throttled 3\nthrottled_usec 2500000", 2.5),
+        ("0::/of/the/host", "", "throttled_usec 2500000", 2.5),
+        ("2:cpu,cpuacct:/a\n0::/", "cpu/a", "throttled_time 4000000000", 4.0),
+        ("0::/a", "a", "usage_usec 5", None),
+    ],
+)
+def test_what_a_quota_has_held_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, folder: str, counts: str, seconds: float | None
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / "cpu.stat").write_text(counts)
+    monkeypatch.setattr(conditions, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(conditions, "CGROUP", tmp_path)
+    conditions._counts_of_quota.cache_clear()
+    assert conditions.throttled_s() == seconds
+    conditions._counts_of_quota.cache_clear()
 
 
 @linux

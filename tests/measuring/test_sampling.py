@@ -13,7 +13,7 @@ from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.cell_record import doubt_of
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.worker import sampling
+from bakeoff.measuring.worker import conditions, sampling
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS, SamplingPlan
@@ -97,6 +97,15 @@ def warmed(compiled: Scripted, min_s: float = 0.5, limit_s: float = sampling.WAR
 def test_a_burst_lasts_as_long_as_it_should(time: FakeTime) -> None:
     samples = sampling.burst(Scripted(time), SETS, clock_of(time), 0.05, 10)
     assert samples == [MS] * 50
+
+
+def test_a_burst_is_divided_into_slices_between_calls(time: FakeTime) -> None:
+    watch = conditions.Watch(CPU)
+    marks: list[int] = []
+    watch.mark = marks.append  # type: ignore[method-assign]
+    build = Scripted(time, lambda call: 0.4 if call <= 6 else 3.0)
+    assert len(sampling.burst(build, SETS, clock_of(time), 0.008, 1, watch=watch)) == 8
+    assert marks == [3, 6, 7]  # a millisecond, or one call that is longer; the end is no mark of its own
 
 
 def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:

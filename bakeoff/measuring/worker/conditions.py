@@ -1,47 +1,163 @@
 """What the machine did during a burst. It is read before and after the burst, never in it."""
 
 import contextlib
+import functools
+import itertools
 import os
+import statistics
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.nvml import GpuWatch
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Conditions
 
 TASKS = Path("/proc/self/task")
 STAT = Path("/proc/stat")
+CONTROL_GROUPS = Path("/proc/self/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
+OF_QUOTA = {"throttled_usec": 1e6, "throttled_time": 1e9}
+"""The names of the time that a quota has taken, and how many of it are a second."""
+
+IDLE, IO_WAIT, STEAL = 3, 4, 7
+"""Places of these times in a line of /proc/stat, behind its name."""
+
+MIN_SLICE_NS = 1_000_000
+"""A slice of a burst is at least this long: a thread keeps a core for about 3 ms where others want it, too."""
+
+SLICE_PER_READING = 50
+"""A slice takes at least this many times as long as reading what threads waited: 1 µs for each thread."""
+
+SAME_WAIT_SHARE = 0.02
+"""Slices whose threads waited at most this much more of their time than those of the best one are as quiet as it."""
 
 
 class Watch:
-    """Reads what affects the speed of this process: call `begin` before a burst and `end` after it."""
+    """Reads what this process was given: call `begin` before a burst, `mark` between calls, and `end` after it."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = GpuWatch(device.cuda_index)
-        self._cores = os.cpu_count() or 1
+        self._runs_beside = device.is_cuda  # a call goes on while its thread waits
+        self._threads = Threads()
         self.begin()
 
     def begin(self) -> None:
-        self._waited_ns = waited_ns()
-        self._stolen_s = stolen_s()
+        self._cores = usable_cores()
+        self._quota_s = throttled_s()
+        self._stolen_s, self._busy_s = stolen_and_busy_s(self._cores)
         self._counts = switches_and_page_faults()
+        self._threads.find()
+        self._marks = [(0, self._threads.waited_ns())]
+        self._cpu_s = time.process_time()
         self._begun = time.perf_counter()
+        self.slice_ns = MIN_SLICE_NS
 
-    def end(self) -> Conditions:
-        """Return what has happened since `begin`."""
-        seconds = time.perf_counter() - self._begun
-        waited, stolen, counts = waited_ns(), stolen_s(), switches_and_page_faults()
+    def mark(self, calls: int) -> None:
+        """Note how long threads have waited up to now, after so many calls. `slice_ns` says when to call it again."""
+        begun_ns = time.perf_counter_ns()
+        self._marks.append((calls, self._threads.waited_ns()))
+        self.slice_ns = max(MIN_SLICE_NS, SLICE_PER_READING * (time.perf_counter_ns() - begun_ns))
+
+    def end(self, samples_ns: Sequence[int] = ()) -> Conditions:
+        """Return what has happened since `begin`. `samples_ns` are the calls, which `mark` divided into slices."""
+        seconds, cpu_s = time.perf_counter() - self._begun, time.process_time() - self._cpu_s
+        quota_s, counts = throttled_s(), switches_and_page_faults()
+        stolen_s, busy_s = stolen_and_busy_s(self._cores)
+        self._threads.find()
+        waited_ns = self._threads.waited_ns()
+        slices = slices_of(samples_ns, [*self._marks, (len(samples_ns), waited_ns)]) if self._threads.are_known else []
         switches, page_faults = (_risen(now, before) for now, before in zip(counts, self._counts, strict=True))
+        busy_cores = _difference(busy_s, self._busy_s, seconds)
         return Conditions(
-            wait_share=_difference(waited, self._waited_ns, 1e9 * seconds),
-            steal_share=_difference(stolen, self._stolen_s, seconds * self._cores),
+            wait_share=_difference(waited_ns, self._marks[0][1], 1e9 * seconds) if self._threads.are_known else None,
+            cpu_share=cpu_s / seconds,
+            others_cores=None if busy_cores is None else max(0.0, busy_cores - cpu_s / seconds),
+            throttled_share=_difference(quota_s, self._quota_s, seconds),
+            steal_share=_difference(stolen_s, self._stolen_s, seconds * (os.cpu_count() or 1)),
             involuntary_switches=switches,
             page_faults=page_faults,
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            given_ms=None if self._runs_beside or not slices else given_ms(slices),
+            **quiet_calls(slices),
             **self._gpu.read(),
         )
+
+
+class Threads:
+    """What the scheduler counts of the waiting of each thread of this process, also of those that have ended.
+
+    Files stay open, since opening them takes ten times as long as reading.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, int] = {}
+        self._waited_ns: dict[int, int] = {}
+
+    def find(self) -> None:
+        """Look for threads that have begun."""
+        for thread in _threads() - self._files.keys() if TASKS.exists() else ():
+            with contextlib.suppress(OSError):  # it has just ended, or the kernel does not count
+                self._files[thread] = os.open(TASKS / str(thread) / "schedstat", os.O_RDONLY)
+
+    @property
+    def are_known(self) -> bool:
+        return bool(self._files)
+
+    def waited_ns(self) -> int:
+        """Return the nanoseconds that threads were ready and had no core."""
+        for thread, file in list(self._files.items()):
+            try:
+                self._waited_ns[thread] = int(os.pread(file, 64, 0).split()[1])
+            except (OSError, IndexError):  # it has ended
+                os.close(self._files.pop(thread))
+        return sum(self._waited_ns.values())
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some calls of a burst that follow each other."""
+
+    samples_ns: Sequence[int]
+    wait_share: float  # of the time of these calls, summed over threads
+
+
+def slices_of(samples_ns: Sequence[int], marks: Sequence[tuple[int, int]]) -> list[Slice]:
+    """Return the slices between marks: the number of calls so far, and the nanoseconds of waiting so far."""
+    return [
+        Slice(taken, max(0, after - before) / max(1, sum(taken)))
+        for (begin, before), (end, after) in itertools.pairwise(marks)
+        if (taken := samples_ns[begin:end])
+    ]
+
+
+def quiet_calls(slices: Sequence[Slice]) -> Mapping[str, Any]:
+    """Return fields of `Conditions`: the calls of the slices that waited hardly longer than the one that did least."""
+    least = min((each.wait_share for each in slices), default=0.0)
+    quiet = [each for each in slices if each.wait_share <= least + SAME_WAIT_SHARE]
+    if not quiet:
+        return {}
+    samples_ns = [sample for each in quiet for sample in each.samples_ns]
+    waited_ns = sum(each.wait_share * sum(each.samples_ns) for each in quiet)
+    return {
+        "quiet_calls": len(samples_ns),
+        "quiet_ms": statistics.median(samples_ns) / 1e6,
+        "quiet_wait_share": waited_ns / max(1, sum(samples_ns)),
+    }
+
+
+def given_ms(slices: Sequence[Slice]) -> float:
+    """Return the median of what calls took without the waiting of their slice."""
+    given_ns = [sample * max(0.0, 1 - each.wait_share) for each in slices for sample in each.samples_ns]
+    return statistics.median(given_ns) / 1e6
 
 
 @contextlib.contextmanager
@@ -91,23 +207,55 @@ def _move(threads: Iterable[int], cores: set[int]) -> None:
 
 def waited_ns() -> int | None:
     """Return the nanoseconds that threads of this process were ready and had no core, as the scheduler counts them."""
-    if not TASKS.exists():
-        return None
-    total = 0
-    for task in TASKS.iterdir():
-        try:
-            total += int((task / "schedstat").read_text().split()[1])
-        except (OSError, IndexError):  # the thread has just ended, or the kernel does not count
-            continue
-    return total
+    threads = Threads()
+    threads.find()
+    found_ns = threads.waited_ns() if threads.are_known else None
+    threads.close()
+    return found_ns
 
 
-def stolen_s() -> float | None:
-    """Return the seconds, over all cores, in which the hypervisor ran others while this machine had work."""
+def stolen_and_busy_s(cores: Sequence[int]) -> tuple[float | None, float | None]:
+    """Return the seconds in which the hypervisor ran others while this machine had work, over all cores.
+
+    And those in which these `cores` did anything, ours included.
+    """
     if not STAT.exists():
+        return None, None
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = {name: [int(field) for field in fields] for name, *fields in _cores_of_stat()}
+    own = [lines[name] for core in cores if len(lines.get(name := f"cpu{core}", ())) > STEAL]
+    busy = sum(sum(fields[:STEAL]) - fields[IDLE] - fields[IO_WAIT] for fields in own)
+    everywhere = lines.get("cpu", ())
+    return everywhere[STEAL] / ticks if len(everywhere) > STEAL else None, busy / ticks if own else None
+
+
+def _cores_of_stat() -> Iterator[list[str]]:
+    for line in STAT.read_text().splitlines():
+        if not line.startswith("cpu"):
+            return
+        yield line.split()
+
+
+def throttled_s() -> float | None:
+    """Return the seconds that the quota of this process' control group has held it, or None without one."""
+    try:
+        counts = dict(line.split() for line in (_counts_of_quota() or Path()).read_text().splitlines())
+    except (OSError, ValueError):
         return None
-    fields = STAT.read_text().partition("\n")[0].split()
-    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else None
+    return next((int(counts[name]) / scale for name, scale in OF_QUOTA.items() if name in counts), None)
+
+
+@functools.cache
+def _counts_of_quota() -> Path | None:
+    """Return where the kernel counts what it holds. In a container, its own group may be the root of the mount."""
+    try:
+        groups = dict(line.split(":", 2)[1:] for line in CONTROL_GROUPS.read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    old = [(CGROUP / "cpu", path) for names, path in groups.items() if "cpu" in names.split(",")]
+    mounts = [*old, *([(CGROUP, groups[""])] if "" in groups else [])]
+    files = [folder / "cpu.stat" for mount, path in mounts for folder in (mount / path.lstrip("/"), mount)]
+    return next((file for file in files if file.exists()), None)
 
 
 def switches_and_page_faults() -> tuple[int | None, int | None]:

@@ -166,11 +166,13 @@ def burst(
     min_calls: int,
     wanted_calls: int = 0,
     enough_calls: float = math.inf,
+    watch: conditions.Watch | None = None,
 ) -> list[int]:
     """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
 
     Half of the time is enough once it has held `enough_calls`. It goes on up to `wanted_calls` while that takes less
     than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and binding them is not timed.
+    The `watch` reads between calls what the process was given.
     """
     samples_ns: list[int] = []
     now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
@@ -179,6 +181,7 @@ def burst(
         begun_ns = now_ns()
         half_ns, end_ns = begun_ns + int(seconds * 0.5e9), begun_ns + int(seconds * 1e9)
         limit_ns = begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
+        slice_ends_ns = math.inf if watch is None else begun_ns + watch.slice_ns
         while True:
             bind(sets[len(samples_ns) % len(sets)])
             synchronise()
@@ -191,6 +194,9 @@ def burst(
             is_time_over = stop_ns >= (half_ns if made >= enough_calls else end_ns)
             if is_time_over and made >= (min_calls if stop_ns >= limit_ns else calls_in_time):
                 return samples_ns
+            if watch is not None and stop_ns >= slice_ends_ns:
+                watch.mark(made)
+                slice_ends_ns = now_ns() + watch.slice_ns
 
 
 def rewarm(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None = None) -> None:

@@ -110,10 +110,10 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         sampling.rewarm(compiled, sets, clock, core)
         watch.begin()
         samples_ns = sampling.burst(
-            compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS
+            compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS, watch
         )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
-        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
+        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end(samples_ns)))
     last = command if isinstance(command, Finish) else Finish()
     with phases.announced("last check"):
         server.close()
