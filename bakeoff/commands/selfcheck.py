@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress, Silent
+from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, Schedule
@@ -178,29 +179,48 @@ def _trial(
         return [pair for factor in planted for pair in undecided(with_slowdown(records, factor / by_itself, name))]
 
     name = contest.cells[0].cell.backend
-
-    ids = [planned.cell.id for planned in contest.cells]
-    store = Store.create(folder, request, ids, "selfcheck")
-    # all trials share one reference
-    if reference.exists():
-        shutil.copy(reference, store.reference(contest.id))
-    plan = replace(
-        SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
-    )
+    plan = plan_of(request, max_processes)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
-        interleaved = request.schedule == "interleaved"
-        common = (launchers, store, progress, plan, request.time_limit_s, interleaved, TimePlan(plan))
-        measurement = RunContext(*common, Headers(store, progress), undecided_for_any)
-        measure_contest(measurement, contest, contest.cells)
-    if not reference.exists():
-        shutil.copy(store.reference(contest.id), reference)
-    records = store.records()
-    shutil.rmtree(folder)
+        records = measured(launchers, request, contest, folder, reference, progress, plan, undecided_for_any)
     first = next(record for record in records if record.cell.backend == name)
     again = next(record for record in records if record.cell.backend != name)
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
     return Trial(answers=answers, records=(first, again))
+
+
+def plan_of(request: Request, max_processes: int = MAX_PROCESSES) -> SamplingPlan:
+    """Return the request's plan for latencies alone."""
+    return replace(
+        SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
+    )
+
+
+def measured(
+    launchers: Launchers,
+    request: Request,
+    contest: Contest,
+    folder: Path,
+    reference: Path,
+    progress: Progress,
+    plan: SamplingPlan,
+    undecided_pairs: Callable[[Sequence[Record]], Pairs] | None = None,
+) -> list[Record]:
+    """Measure a contest in a `folder` that is there no more afterwards. Contests of one model share a `reference`."""
+    store = Store.create(folder, request, [planned.cell.id for planned in contest.cells], "selfcheck")
+    cell = contest.cells[0].cell
+    # only latencies are looked at
+    store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
+    if reference.exists():
+        shutil.copy(reference, store.reference(contest.id))
+    interleaved = request.schedule == "interleaved"
+    common = (launchers, store, progress, plan, request.time_limit_s, interleaved, TimePlan(plan))
+    measure_contest(RunContext(*common, Headers(store, progress), undecided_pairs), contest, contest.cells)
+    if not reference.exists():
+        shutil.copy(store.reference(contest.id), reference)
+    records = store.records()
+    shutil.rmtree(folder)
+    return records
 
 
 def answer_for(
@@ -249,10 +269,9 @@ def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
     return record.model_copy(update={"bursts": bursts, "latency": summarise(bursts)})
 
 
-def cell_of(model: str, device: str, backend: str, mode: str) -> Cell:
-    return Cell(
-        model=model, dimensions=models.find(model).resolve({}), device=Device(device), backend=backend, mode=mode
-    )
+def cell_of(model: str, device: str, backend: str, mode: str, sizes: Mapping[str, str | int] | None = None) -> Cell:
+    dimensions = models.find(model).resolve(sizes or {})
+    return Cell(model=model, dimensions=dimensions, device=Device(device), backend=backend, mode=mode)
 
 
 def _half_width(ratio: Ratio) -> float:

@@ -13,6 +13,7 @@ from bakeoff.measuring.controller.contests import measure_ceilings, measure_cont
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
+from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK
@@ -77,8 +78,11 @@ def measure(
 ) -> None:
     """Bring every cell of the contests to its record in the store, one contest after the other."""
     time_plan = time_plan_of(contests, request, store, budget_ends_s)
-    cells = cells_of(contests)
+    cells, others = cells_of(contests), OtherPrograms()
     headers = prepare(launchers, cells, request, store, progress)
+    if warning := others.warning(len(usable_cores()) or 1):
+        store.note(warning)
+        progress.note(warning)
     progress.planned(cells)
     # an interruption ends the measuring and not the run: what has finished is reported
     with BuildCache(is_fresh=request.fresh) as cache, store.timed(), contextlib.suppress(KeyboardInterrupt):
@@ -183,6 +187,7 @@ def measurement_of(
         told = f"builds are not kept: {why}; the next run builds anew"
         store.note(told)
         progress.note(told)
+    wait = request.wait_for_quiet
     return RunContext(
         launchers,
         store,
@@ -201,6 +206,7 @@ def measurement_of(
         build_cache=build_cache,
         evaluate=request.evaluate,
         evaluate_timeout_s=request.evaluate_timeout_s,
+        quiet=QuietWait(wait.seconds, progress.note) if wait else None,
     )
 
 

@@ -220,6 +220,14 @@ class Request(Frozen):
             parse=optional(Duration.parse_budget),
         ),
     ] = None
+    wait_for_quiet: Annotated[
+        Duration | None,
+        Option(
+            "Time to wait in all, such as 5m, until other programs leave the cores alone",
+            in_record_command=True,
+            parse=optional(Duration.parse_wait),
+        ),
+    ] = None
     load: Annotated[
         Traffic | None,
         Option(

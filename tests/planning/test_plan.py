@@ -438,6 +438,7 @@ def test_a_shard_that_is_none(shard: str) -> None:
 def test_values_are_stored_as_they_are_typed_and_read_back() -> None:
     typed = {
         "budget": "5m",
+        "wait_for_quiet": "10m",
         "load": "multi-stream:4",
         "price": "2.5/h",
         "shard": "2/8",

@@ -271,10 +271,15 @@ class ContestRun:
         epoch.holds_all &= not epoch.has_more_groups
 
     def _await_quiet(self) -> None:
-        """Wait for all that goes on beside the start of cells, because nothing may beside what is measured."""
+        """Wait for all that goes on beside the start of cells, because nothing may beside what is measured.
+
+        If the user asked for it, wait for other programs, too.
+        """
         self._await_ends()
         self._run.await_serving()
         self._run.headers.await_all()
+        if self._run.quiet is not None:
+            self._run.quiet.wait(self._run.progress.tick)
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""

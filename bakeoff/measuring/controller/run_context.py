@@ -13,6 +13,7 @@ from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.others import QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
@@ -64,6 +65,7 @@ class RunContext:
     build_cache: BuildCache | None = None  # None: everything is built anew, and nothing is kept for later runs
     evaluate: str = ""  # the user's function that stands in for those of models' files
     evaluate_timeout_s: float = 600.0
+    quiet: QuietWait | None = None  # what to wait for before each epoch's rounds
 
     def __post_init__(self) -> None:
         self.interleaved &= CAN_PAUSE
