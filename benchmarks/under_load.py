@@ -204,6 +204,7 @@ def main() -> None:
         return
     if options.cpus:
         os.sched_setaffinity(0, {int(cpu) for cpu in options.cpus.split(",")})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the other programs end with it
     use_plugin(COPIES)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("a") as file:

@@ -13,6 +13,7 @@ from bakeoff.judging.doubts import (
     EvaluationVaries,
     GpuShared,
     JudgedByCalibration,
+    LastRunDiffers,
     MachineBusy,
     ModelChanges,
     NarrowLead,
@@ -116,6 +117,10 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return rounds > 0 and bool(set(doubt.labels) & {cell.cell.label for cell in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():
             return doubt.is_counted
+        case LastRunDiffers():
+            return doubt.is_opposite and not {record.cell.label for record in ranking.sharing_first_place()}.isdisjoint(
+                (doubt.label, doubt.other)
+            )
         case GpuShared():
             return bool(close_rivals(ranking))
         case BuildSpread():

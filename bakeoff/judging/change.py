@@ -10,7 +10,7 @@ import numpy as np
 
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import around, welch_half_width
-from bakeoff.records.schema import Burst, Interval
+from bakeoff.records.schema import MOST_WAITING, Burst, Interval
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
     if label not in base.latency_ms or label not in new.latency_ms:
         return None
     log = math.log(new.latency_ms[label] / base.latency_ms[label])
-    return Change(log, welch_half_width(new.process_logs[label], base.process_logs[label]))
+    half = welch_half_width(new.process_logs[label], base.process_logs[label])
+    waiting = base.reach(label) + new.reach(label)  # for cores, which one of the runs may have done
+    return Change(log, None if half is None or waiting > math.log(MOST_WAITING) else half + waiting)
 
 
 def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | None:

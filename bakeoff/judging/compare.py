@@ -17,11 +17,13 @@ from pydantic import JsonValue
 from bakeoff.judging import environments
 from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.doubts import LastRunDiffers
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
+from bakeoff.judging.last_run import contradictions
 from bakeoff.judging.metrics import MetricJudgement, metrics_beside
 from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
@@ -150,6 +152,9 @@ class Comparison:
     cells: list[CellChange]  # the most important ones first
     undecided_in_base: list[str]  # titles of contests of the base run that measuring left undecided
     undecided_in_new: list[str]
+    opposite: list[
+        tuple[str, LastRunDiffers]
+    ]  # titles of contests, and who is faster in one run and slower in the other
 
     @property
     def regressions(self) -> list[CellChange]:
@@ -232,7 +237,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         )
         for cell_id, record in (before | after).items()
     ]
-    order = list(Outcome)
+    order, by_id = list(Outcome), {contest.contest_id: contest for contest in new_contests}
     return Comparison(
         base=base,
         new=new,
@@ -242,6 +247,17 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         cells=sorted(cells, key=lambda cell: (not cell.is_regression, order.index(cell.outcome))),
         undecided_in_base=[contest.title for contest in base_contests if _ended_undecided(contest)],
         undecided_in_new=[contest.title for contest in new_contests if _ended_undecided(contest)],
+        opposite=[
+            (old.title, each)
+            for old in base_contests
+            if old.best and old.contest_id in by_id
+            for each in contradictions(
+                base.run_id,
+                [(old.best.label, label, lead) for label, lead in old.leads.items()],
+                by_id[old.contest_id].fit,
+            )[:1]
+            if each.is_opposite
+        ],
     )
 
 

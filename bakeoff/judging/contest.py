@@ -22,7 +22,7 @@ from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status
+from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,12 @@ def judge_contest(
     run_id: str | None = None,
     price_per_hour: float | None = None,
     stop: Stop = Stop.TIME_LIMIT,
+    last: Verdict | None = None,
 ) -> ContestJudgement:
-    """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
+    """Judge the cells of one contest, beside the verdict of the `last` run if there is one.
+
+    Raises ValueError without records, or with those of two contests.
+    """
     if not records:
         raise ValueError("there is no record to judge")
     ranking = Ranking(records, requirements)
@@ -268,7 +272,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
-    doubts, is_so_far = doubts_of(ranking, records, stop), stop is Stop.INTERRUPTED
+    doubts, is_so_far = doubts_of(ranking, records, stop, last), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
     others = [_unranked_cell(record, ranking) for record in unranked]

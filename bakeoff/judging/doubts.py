@@ -49,6 +49,22 @@ class MachineBusy:
 
 
 @dataclass(frozen=True)
+class LastRunDiffers:
+    """The last run of this contest gave a ratio whose 95 % interval does not meet that of this one."""
+
+    run_id: str  # of the last run
+    label: str
+    other: str
+    before: Ratio  # of the first cell to the other one
+    now: Ratio
+
+    @property
+    def is_opposite(self) -> bool:
+        """Return True if the two runs do not agree on which of the cells is faster."""
+        return (self.before.value > 1) != (self.now.value > 1)
+
+
+@dataclass(frozen=True)
 class NotToldApart:
     """Cells behind the runner-up vary so much that they may be as fast as the winner."""
 
@@ -294,6 +310,7 @@ Doubt = (
     OfRecords
     | Undecided
     | MachineBusy
+    | LastRunDiffers
     | NotToldApart
     | NarrowLead
     | NoBaseline
@@ -333,6 +350,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     record_doubts.Recalled,
     ModelChanges,
     MachineBusy,
+    LastRunDiffers,
     Undecided,
     NotToldApart,
     NarrowLead,
@@ -387,6 +405,8 @@ def cells_of(doubt: Doubt) -> tuple[str, ...]:
             return doubt.labels
         case SettledLate() | PartlyElsewhere() | EvaluationVaries() | ModelChanges():
             return (doubt.label,)
+        case LastRunDiffers():
+            return doubt.label, doubt.other
         case BuildSpread() | ProcessSpread():
             return tuple(doubt.spreads)
         case RoughLatency():

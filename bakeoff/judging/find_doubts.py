@@ -42,11 +42,12 @@ from bakeoff.judging.doubts import (
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of, undisturbed
 from bakeoff.judging.fit import fit
 from bakeoff.judging.intervals import analysis_of_variance
+from bakeoff.judging.last_run import contradictions, ratios_of
 from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.judging.ranking import BASELINE, Ranking
 from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Record, Status
+from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Record, Status, Verdict
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
 """A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
@@ -72,14 +73,20 @@ MAX_PAGING_SHARE = 0.05
 """If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
 
 
-def doubts_of(ranking: Ranking, records: Sequence[Record], stop: Stop) -> dict[Effect, tuple[Doubt, ...]]:
-    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
+def doubts_of(
+    ranking: Ranking, records: Sequence[Record], stop: Stop, last: Verdict | None = None
+) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return every doubt about the contest of these records by what it does to the answer, in order of weight.
+
+    `last` is the verdict of the last run.
+    """
     found: list[Doubt] = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
     found += [*ranking.open_requirements, *_of_metrics(ranking)]
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += _of_baseline(ranking)
         found += _of_first_place(ranking, stop)
+        found += contradictions(last.run_id, ratios_of(last), ranking.fit)[:1] if last else []
         found += [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_intervals(ranking, stop)]
         found += [*_of_throughput(ranking.ranked), *_of_memory(ranking.ranked), *_of_conditions(ranking)]

@@ -68,7 +68,12 @@ class Fit:
         That of a single process holds the median of its own rounds. It contains what calls may take without waiting.
         """
         ends = self._latency_ends(label)
-        return ends and Interval(low=ends.low * math.exp(-_reach(self.series[label])), high=ends.high)
+        return ends and Interval(low=ends.low * math.exp(-self.reach(label)), high=ends.high)
+
+    def reach(self, label: str) -> float:
+        """Return the logarithm of how many times shorter the cell's latency may be without waiting for cores."""
+        medians = [np.median([turn.reach for turn in turns.values()]) for turns in self.series[label].values()]
+        return float(np.mean(medians))
 
     def _latency_ends(self, label: str) -> Interval | None:
         levels = self.process_logs[label]
@@ -103,7 +108,7 @@ class Fit:
         ends, waiting = found.ci95, math.exp(to_slow + to_fast)
         if waiting > MOST_WAITING:
             value = self._ratio_without_waiting(fast, slow)
-            changes = {"value": value or found.value, "ci95": None, "is_rough": value is not None}
+            changes: dict[str, Any] = {"value": value or found.value, "ci95": None, "is_rough": value is not None}
         else:
             wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
             changes = {"ci95": wider}
@@ -116,7 +121,7 @@ class Fit:
             for ours, theirs, rounds in self._used_rounds(slow, fast)
         ]
         if not reaches:
-            reaches = [[_reach(self.series[slow]), _reach(self.series[fast])]]
+            reaches = [[self.reach(slow), self.reach(fast)]]
         to_slow, to_fast = np.mean(reaches, axis=0).tolist()
         return to_slow, to_fast
 
@@ -431,10 +436,6 @@ def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Arra
         medians[row, others], errors[row, others] = median, error
         medians[others, row], errors[others, row] = -median, error
     return medians, errors
-
-
-def _reach(series: Series) -> float:
-    return float(np.mean([np.median([turn.reach for turn in turns.values()]) for turns in series.values()]))
 
 
 def _moved(interval: Interval | None, log_middle: float, value: float) -> Interval | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bakeoff.judging.fit import by_contest, fitted_report
+from bakeoff.judging.last_run import last_verdicts
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Record, Report, Status
@@ -31,7 +32,7 @@ def report_of(store: Store) -> Report:
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
-    return fitted_report(report)
+    return fitted_report(report.model_copy(update={"last_verdicts": last_verdicts(store.root, report)}))
 
 
 def is_complete(store: Store) -> bool:

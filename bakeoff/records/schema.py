@@ -691,6 +691,7 @@ class Verdict(Frozen):
     standings: list[Standing] = Field(default_factory=list)
     sentence: str
     unstable: bool = False  # measuring ended before every interval that could change this was decided
+    run_id: str = ""  # of another run that it is of
     doubts: list[str] = Field(default_factory=list)
 
 
@@ -755,6 +756,9 @@ class Report(Frozen):
     """Digests of the models' weights, by the beginning of the ids of the cells that have these weights."""
     records: list[Record]
     verdicts: list[Verdict] = Field(default_factory=list)  # filled when a report is written
+    last_verdicts: list[Verdict] = Field(
+        default_factory=list
+    )  # of the last runs of these contests, kept beside this one
     notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions
     elapsed_s: Seconds = 0.0
 

@@ -68,6 +68,12 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
                 f"{_why_busy(doubt)}: threads waited for cores so long that calls would measure the waiting. Stop what "
                 "else runs, give the run fewer threads (OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m"
             )
+        case contest_doubts.LastRunDiffers():
+            said = "the opposite" if doubt.is_opposite else "otherwise"
+            return (
+                f"the last run ({doubt.run_id}) said {said}: {ratios_of_runs(doubt)}. One of them is wrong, or "
+                "something changed between them: measure again, on a quiet machine"
+            )
         case contest_doubts.NotToldApart():
             return (
                 f"{listed(list(doubt.ratios))} may be as fast as {doubt.best}: the median is longer, but varies too "
@@ -308,6 +314,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
             return f"{listed(first(list(doubt.ratios)), 'or')} may be as fast"
         case contest_doubts.MachineBusy():
             return _why_busy(doubt)
+        case contest_doubts.LastRunDiffers():
+            return "the last run said the opposite"
         case contest_doubts.ModelChanges():
             return "the model's answers change with the number of calls"
         case contest_doubts.NarrowLead():
@@ -356,6 +364,15 @@ def _why_busy(doubt: contest_doubts.MachineBusy) -> str:
         if each.is_rough
     ]
     return f"the machine was busy{f' (without waiting, {doubt.best} is {listed(known)})' if known else ''}"
+
+
+def ratios_of_runs(doubt: contest_doubts.LastRunDiffers) -> str:
+    """Return `onnx was 1.13x as fast as eager [1.08, 1.20], and now is 0.56x [0.54, 0.58]`."""
+    before, now = (
+        f"{number_format.ratio(each.value)}x{{}} {number_format.ratio_interval(each.ci95)}".rstrip()
+        for each in (doubt.before, doubt.now)
+    )
+    return f"{doubt.label} was {before.format(f' as fast as {doubt.other}')}, and now is {now.format('')}"
 
 
 def of_requirement(doubt: contest_doubts.RequirementMissed) -> str:

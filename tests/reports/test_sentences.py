@@ -501,6 +501,7 @@ EXAMPLES: dict[object, object] = {
     tuple[str, ...]: ("onnx",),
     Mapping[str, float]: {"eager": 2.0},
     Mapping[str, Ratio]: {"eager": RATIO},
+    Ratio: RATIO,
     Mapping[str, Interval]: {"eager": Interval(low=1.0, high=3.0)},
     Status: Status.NOT_REACHED,
     Extent: Extent.PARTIAL,

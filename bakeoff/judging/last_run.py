@@ -1,0 +1,76 @@
+"""What the last run of a contest said that cannot be true together with what this one says."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bakeoff.judging.doubts import LastRunDiffers
+from bakeoff.judging.environments import bear_on_speed
+from bakeoff.judging.fit import Fit
+from bakeoff.records import report_file
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Interval, Ratio, Report, Verdict
+
+MOST_RUNS = 20
+"""So many runs beside this one are looked at, the latest first."""
+
+
+Ratios = Iterable[tuple[str, str, Ratio]]
+"""The labels of two cells, and how many times faster the first one is."""
+
+
+def contradictions(run_id: str, ratios: Ratios, fit: Fit) -> list[LastRunDiffers]:
+    """Return the ratios of another run whose 95 % intervals do not meet those of this fit, opposite ones first."""
+    found = [
+        LastRunDiffers(run_id, fast, slow, before, now)
+        for fast, slow, before in ratios
+        if {fast, slow} <= fit.latency_ms.keys()
+        if (now := fit.ratio(fast, slow)).ci95 and before.ci95 and are_apart(before.ci95, now.ci95)
+    ]
+    return sorted(found, key=lambda each: not each.is_opposite)
+
+
+def are_apart(one: Interval, other: Interval) -> bool:
+    return one.high < other.low or other.high < one.low
+
+
+def ratios_of(last: Verdict) -> Ratios:
+    """Yield the ratios of a verdict at single calls with their labels: over the baseline, and over the runner-up."""
+    for standing in last.standings:
+        if standing.speedup_over_baseline and last.baseline and standing.label != last.baseline:
+            yield standing.label, last.baseline, standing.speedup_over_baseline
+    if last.lead and last.winner and last.runner_up not in (None, last.baseline):
+        yield last.winner, last.runner_up or "", last.lead
+
+
+def last_verdicts(root: Path, report: Report) -> list[Verdict]:
+    """Return the verdict of the last run of each contest beside this one, on the same machine and of the same files."""
+    missing = {record.cell.contest_id for record in report.records}
+    found: list[Verdict] = []
+    files = [
+        file for file in root.resolve().parent.glob(f"*/{report_file.REPORT_JSON}") if file.parent != root.resolve()
+    ]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MOST_RUNS]:
+        try:
+            last = report_file.read(file, with_samples=False)
+        except UsageError:  # of another version
+            continue
+        if last.created_at < report.created_at and _is_alike(last, report):
+            these = [each for each in last.verdicts if each.contest_id in missing]
+            found += [each.model_copy(update={"run_id": last.run_id}) for each in these]
+            missing -= {each.contest_id for each in these}
+        if not missing:
+            break
+    return found
+
+
+def _is_alike(last: Report, report: Report) -> bool:
+    alike = (last.own_files, last.weights, last.request.get("task")) == (
+        report.own_files,
+        report.weights,
+        report.request.get("task"),
+    )
+    return (
+        alike
+        and last.environment.hostname == report.environment.hostname
+        and not bear_on_speed(last.environment, report.environment)
+    )
