@@ -132,7 +132,9 @@ def given(burst: Burst, usual: Usual) -> Given:
         ms, share = seen.quiet_ms, seen.quiet_wait_share or 0.0
         if not _exceeds(share, usual.wait_share, WAIT_SHARE):
             return Given(ms)
-    if seen.given_ms and seen.cpu_share is not None and seen.cpu_share + (seen.wait_share or 0.0) <= IN_SEQUENCE:
+    if seen.cpu_share is None:  # an earlier version did not read what is needed
+        return Given(None, is_waiting=True)
+    if seen.given_ms and seen.cpu_share + (seen.wait_share or 0.0) <= IN_SEQUENCE:
         return Given(seen.given_ms)
     inflicted = share - (usual.wait_share or 0.0)
     return Given(ms, is_waiting=True, reach=-math.log(max(LEAST_SHARE, 1 - inflicted)))

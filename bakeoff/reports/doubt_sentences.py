@@ -202,8 +202,8 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
         case contest_doubts.SpeedDrifted():
             by = f"by {percent(doubt.share)}" if doubt.share <= 1 else f"by a factor of {1 + doubt.share:.2g}"
             return (
-                f"the machine's speed drifted {by} over the run. Ratios are taken within rounds and stay right; the "
-                "latencies are an average"
+                f"the machine's speed drifted {by} over the run. Ratios are taken within rounds, so that a "
+                "slower clock divides out; the latencies are an average"
             )
         case contest_doubts.GpuShared():
             others, them = ("processes", "them") if doubt.processes > 1 else ("process", "it")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.doubts import MachineBusy
 from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
@@ -16,7 +17,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.blame import why_no_modules
 from bakeoff.records.doubts import Accepted
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
-from bakeoff.records.text import again, first, listed, one_line, values_of, variables_before, with_option
+from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 from bakeoff.reports.doubt_sentences import why_accepted
 
@@ -133,6 +134,8 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     as_before = again(judgement.report.command)
     undecided = [each for each in contests if headline_of(each).certainty is Certainty.OPEN]
+    busy = [each for each in undecided if any(isinstance(doubt, MachineBusy) for doubt in each.doubts)]
+    may_be_decided = [each for each in undecided if each not in busy] if judgement.report.complete else []
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
     wrong = [
@@ -154,10 +157,13 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
         else [],
         "more processes, to decide it": [
-            command
-            for contest in undecided
-            if judgement.report.complete and (command := _to_decide(contest, judgement.report.request))
+            command for contest in may_be_decided if (command := _to_decide(contest, judgement.report.request))
         ],
+        "the same once other programs rest": [
+            with_option(line, "--wait-for-quiet", "10m") for line in as_before if not line.startswith(IN_PYTHON)
+        ]
+        if busy
+        else [],
         "what works on this machine, and what to do about the rest": ["bakeoff doctor"]
         if any(record.status in CANNOT_RUN for record in judgement.report.records) and not most
         else [],

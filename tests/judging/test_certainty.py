@@ -4,7 +4,7 @@ import pytest
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import AlwaysWaited, CoresStolen, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
+from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Dropped, InputsNotWritten, Recalled, RecordDoubt
@@ -73,30 +73,30 @@ def test_a_winner_that_does_other_things_than_the_model_is_doubted(
     assert (headline.certainty, headline.candidates) == (certainty, ("onnx",))
 
 
-def robbed(share: float, level_ms: float, backend: str) -> Record:
-    """Return a cell whose cores the hypervisor gave to others in this share of the rounds."""
+def busy(share: float, level_ms: float, backend: str) -> Record:
+    """Return a cell whose threads waited for a core in this share of the rounds."""
     bursts = steady([level_ms] * 5, rounds=10)
-    stolen = [under([burst], steal_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
-    return ok(cell(backend), stolen)
+    waited = [under([burst], wait_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
+    return ok(cell(backend), waited)
 
 
 @pytest.mark.parametrize(
     ("share", "lead", "effect"),
     [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.NONE), (0.7, 1.2, Effect.WINNER), (0.7, 1.5, Effect.NONE)],
 )
-def test_stolen_cores_bear_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
+def test_a_busy_machine_bears_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
     share: float, lead: float, effect: Effect
 ) -> None:
     """With six of ten rounds disturbed, all of them count, and the other four say the same."""
-    contest = judge_contest([robbed(share, 1.0, "onnx"), robbed(share, lead, "eager")])
-    assert kinds(contest, effect) == [CoresStolen]
+    contest = judge_contest([busy(share, 1.0, "onnx"), busy(share, lead, "eager")])
+    assert kinds(contest, effect) == [CoresTaken]
     assert contest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
 
 
 def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
-    onnx, slow, equal = robbed(0.6, 1.0, "onnx"), robbed(0.6, 1.2, "eager"), robbed(0.6, 1.0, "eager")
+    onnx, slow, equal = busy(0.6, 1.0, "onnx"), busy(0.6, 1.2, "eager"), busy(0.6, 1.0, "eager")
     bursts = [*(burst for burst in slow.bursts if burst.round < 6), *(one for one in equal.bursts if one.round >= 6)]
-    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresStolen]
+    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresTaken]
 
 
 IN_PARALLEL = {"others_cores": 2.0, "cpu_share": 1.2}

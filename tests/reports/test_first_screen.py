@@ -21,7 +21,7 @@ from bakeoff.reports.page import to_cell, to_page
 from bakeoff.reports.short_markdown import to_short_markdown
 from bakeoff.reports.terminal import print_answers
 from tests.judging.test_load import carrying
-from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady
+from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady, under
 from tests.reports.test_load import records as under_load
 
 
@@ -36,6 +36,16 @@ def test_the_winner_is_exported_by_its_label_or_in_several_contests_by_their_nam
     plural = "the winners as folders that run without Bakeoff"
     assert first_screen(both, "run").commands[plural] == ["bakeoff export run conv", "bakeoff export run mlp"]
     assert exports not in first_screen(judged([eager, once(1.0, "onnx")]), "run").commands  # nothing was kept
+
+
+def test_an_answer_that_a_busy_machine_hides_gets_a_run_that_waits() -> None:
+    at_work = {"wait_share": 1.4, "cpu_share": 1.2, "others_cores": 2.0}
+    records = [ok(cell("onnx"), steady([1.0] * 3)), ok(cell("eager"), under(steady([60.0] * 3), **at_work))]
+    screen = first_screen(judged(records, command="bakeoff --model conv --out results/x"), "run")
+    assert screen.commands == {
+        "the same once other programs rest": ["bakeoff --model conv --wait-for-quiet 10m"],
+        "all of it again": ["bakeoff --model conv"],
+    }
 
 
 def test_under_load_what_carries_most_is_checked_and_exported_and_not_the_fastest_call() -> None:

@@ -18,6 +18,8 @@ from bakeoff.judging.doubts import (
     Doubt,
     FreshMemory,
     GpuShared,
+    LastRunDiffers,
+    MachineBusy,
     ModelChanges,
     NarrowLead,
     NoBaseline,
@@ -253,6 +255,10 @@ def test_contests_are_named_by_what_differs_between_them() -> None:
     assert named(*sizes, cell(dimensions={"size": 32})) == ["mlp, batch 1", "mlp, batch 2", "conv"]
 
 
+def busy(value: float, is_rough: bool = False) -> Ratio:
+    return Ratio(value=value, ci95=None, paired=True, processes=3, waiting=8.0, is_rough=is_rough)
+
+
 RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, processes=3)
 
 
@@ -377,14 +383,26 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "within rounds and have intervals of their own. Raise --processes",
         ),
         (
+            MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0)}),
+            "the machine was busy (without waiting, onnx is about 4.80x as fast as eager): threads waited for cores so "
+            "long that calls would measure the waiting. Stop what else runs, give the run fewer threads "
+            "(OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m",
+        ),
+        (
+            LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
+            "the last run (yesterday) said otherwise: onnx was 1.02x as fast as eager [0.99,\u00a01.06], and now is "
+            "1.02x [0.99,\u00a01.06]. One of them is wrong, or something changed between them: measure again, on a "
+            "quiet machine",
+        ),
+        (
             SpeedDrifted(0.1),
-            "the machine's speed drifted by 10 % over the run. Ratios are taken within rounds and stay right; the "
-            "latencies are an average",
+            "the machine's speed drifted by 10 % over the run. Ratios are taken within rounds, so that a slower clock "
+            "divides out; the latencies are an average",
         ),
         (
             SpeedDrifted(17.48),
-            "the machine's speed drifted by a factor of 18 over the run. Ratios are taken within rounds and stay "
-            "right; the latencies are an average",
+            "the machine's speed drifted by a factor of 18 over the run. Ratios are taken within rounds, so that a "
+            "slower clock divides out; the latencies are an average",
         ),
         (
             GpuShared(1),
