@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bakeoff.measuring.controller.environment import calibrate_ms
@@ -67,15 +68,15 @@ def test_a_thread_that_has_ended_counts_with_what_it_waited() -> None:
     assert not threads.are_known
 
 
-def test_slices_that_waited_are_told_from_quiet_ones() -> None:
+def test_calls_of_slices_that_waited_are_told_from_quiet_ones() -> None:
     """Ten calls of 1 ms, of which the last three belong to a slice that waited 6 ms, and took 3 ms each."""
-    slices = conditions.slices_of([10**6] * 7 + [3 * 10**6] * 3, [(0, 0), (4, 0), (7, 30_000), (10, 6_030_000)])
-    assert [each.wait_share for each in slices] == [0.0, 0.01, pytest.approx(2 / 3)]
-    quiet = conditions.quiet_calls(slices)
-    assert (quiet["quiet_calls"], quiet["quiet_ms"]) == (7, 1.0)
-    assert quiet["quiet_wait_share"] == pytest.approx(0.03 / 7)
-    assert conditions.given_ms(slices) == pytest.approx(1.0, rel=0.011)
-    assert conditions.quiet_calls([]) == {}
+    calls_ns = np.array([1e6] * 7 + [3e6] * 3)
+    shares = conditions.wait_shares(calls_ns, [(0, 0), (4, 0), (4, 9), (7, 30_009), (10, 6_030_009), (10, 6_030_009)])
+    assert shares == pytest.approx([0.0] * 4 + [0.01] * 3 + [2 / 3] * 3)
+    seen = conditions.without_waiting(calls_ns, shares)
+    assert (seen["quiet_calls"], seen["quiet_ms"]) == (7, 1.0)
+    assert seen["quiet_wait_share"] == pytest.approx(0.03 / 7)
+    assert seen["given_ms"] == pytest.approx(1.0, rel=0.011)
 
 
 @pytest.mark.parametrize(

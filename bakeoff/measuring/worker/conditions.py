@@ -2,20 +2,21 @@
 
 import contextlib
 import functools
-import itertools
 import os
-import statistics
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.nvml import GpuWatch
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Conditions
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
 
 TASKS = Path("/proc/self/task")
 STAT = Path("/proc/stat")
@@ -70,7 +71,10 @@ class Watch:
         stolen_s, busy_s = stolen_and_busy_s(self._cores)
         self._threads.find()
         waited_ns = self._threads.waited_ns()
-        slices = slices_of(samples_ns, [*self._marks, (len(samples_ns), waited_ns)]) if self._threads.are_known else []
+        quiet: dict[str, Any] = {}
+        if samples_ns and self._threads.are_known:
+            calls_ns = np.maximum(1.0, np.array(samples_ns, dtype=np.float64))
+            quiet |= without_waiting(calls_ns, wait_shares(calls_ns, [*self._marks, (len(samples_ns), waited_ns)]))
         switches, page_faults = (_risen(now, before) for now, before in zip(counts, self._counts, strict=True))
         busy_cores = _difference(busy_s, self._busy_s, seconds)
         return Conditions(
@@ -82,8 +86,7 @@ class Watch:
             involuntary_switches=switches,
             page_faults=page_faults,
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            given_ms=None if self._runs_beside or not slices else given_ms(slices),
-            **quiet_calls(slices),
+            **quiet | ({"given_ms": None} if self._runs_beside else {}),
             **self._gpu.read(),
         )
 
@@ -122,42 +125,31 @@ class Threads:
             os.close(self._files.popitem()[1])
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Some calls of a burst that follow each other."""
+def wait_shares(samples_ns: Values, marks: Sequence[tuple[int, int]]) -> Values:
+    """Return for each call the share of its slice's time that threads waited, summed over threads.
 
-    samples_ns: Sequence[int]
-    wait_share: float  # of the time of these calls, summed over threads
-
-
-def slices_of(samples_ns: Sequence[int], marks: Sequence[tuple[int, int]]) -> list[Slice]:
-    """Return the slices between marks: the number of calls so far, and the nanoseconds of waiting so far."""
-    return [
-        Slice(taken, max(0, after - before) / max(1, sum(taken)))
-        for (begin, before), (end, after) in itertools.pairwise(marks)
-        if (taken := samples_ns[begin:end])
-    ]
+    A slice is between two marks: the number of calls so far, and the nanoseconds of waiting so far.
+    """
+    calls, waited_ns = np.diff(np.array(marks, dtype=np.float64), axis=0).T
+    has_calls = calls > 0
+    begins = np.array([begin for begin, _ in marks[:-1]])[has_calls]
+    shares: Values = np.maximum(waited_ns[has_calls], 0.0) / np.add.reduceat(samples_ns, begins)
+    return np.repeat(shares, calls[has_calls].astype(int))
 
 
-def quiet_calls(slices: Sequence[Slice]) -> Mapping[str, Any]:
-    """Return fields of `Conditions`: the calls of the slices that waited hardly longer than the one that did least."""
-    least = min((each.wait_share for each in slices), default=0.0)
-    quiet = [each for each in slices if each.wait_share <= least + SAME_WAIT_SHARE]
-    if not quiet:
-        return {}
-    samples_ns = [sample for each in quiet for sample in each.samples_ns]
-    waited_ns = sum(each.wait_share * sum(each.samples_ns) for each in quiet)
+def without_waiting(samples_ns: Values, shares: Values) -> Mapping[str, Any]:
+    """Return fields of `Conditions`: what calls of quiet slices took, and all calls without their slice's waiting.
+
+    A slice is quiet if its threads waited hardly more than those of the slice that waited least.
+    """
+    is_quiet = shares <= shares.min() + SAME_WAIT_SHARE
+    quiet_ns = samples_ns[is_quiet]
     return {
-        "quiet_calls": len(samples_ns),
-        "quiet_ms": statistics.median(samples_ns) / 1e6,
-        "quiet_wait_share": waited_ns / max(1, sum(samples_ns)),
+        "quiet_calls": len(quiet_ns),
+        "quiet_ms": float(np.median(quiet_ns)) / 1e6,
+        "quiet_wait_share": float(np.average(shares[is_quiet], weights=quiet_ns)),
+        "given_ms": float(np.median(samples_ns * np.maximum(0.0, 1 - shares))) / 1e6,
     }
-
-
-def given_ms(slices: Sequence[Slice]) -> float:
-    """Return the median of what calls took without the waiting of their slice."""
-    given_ns = [sample * max(0.0, 1 - each.wait_share) for each in slices for sample in each.samples_ns]
-    return statistics.median(given_ns) / 1e6
 
 
 @contextlib.contextmanager
