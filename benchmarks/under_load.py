@@ -72,13 +72,13 @@ class Pair:
 
 PAIRS = {
     "1.00, short, 1 thread": Pair(20, 20, SHORT, 1),
-    "1.00, long, 2 threads": Pair(20, 20, LONG, 2),
+    "1.00, long, 2 threads": Pair(5, 5, LONG, 2),
+    "1.05, short, 1 thread": Pair(20, 21, SHORT, 1),
     "1.05, long, 1 thread": Pair(20, 21, LONG, 1),
-    "1.05, medium, 2 threads": Pair(20, 21, MEDIUM, 2),
-    "1.3, long, 2 threads": Pair(10, 13, LONG, 2),
-    "2, short, 1 thread": Pair(10, 20, SHORT, 1),
-    "5, medium, 2 threads": Pair(2, 10, MEDIUM, 2),
-    "20, long, 2 threads": Pair(1, 20, LONG, 2),
+    "1.33, long, 2 threads": Pair(3, 4, LONG, 2),
+    "2, medium, 2 threads": Pair(1, 2, MEDIUM, 2),
+    "5, long, 2 threads": Pair(1, 5, LONG, 2),
+    "20, long, 1 thread": Pair(1, 20, LONG, 1),
 }
 
 SPIN = """

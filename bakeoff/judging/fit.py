@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from bakeoff.judging.disturbance import COLD_REACH
 from bakeoff.judging.estimate import (
     LEAST_ERROR,
     MIN_UNDISTURBED_ROUNDS,
@@ -104,7 +105,8 @@ class Fit:
         found = self._ratio(fast, slow)
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
-            return found
+            has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
+            return found.model_copy(update={"is_rough": has_waited and found.ci95 is None})
         ends, waiting = found.ci95, math.exp(to_slow + to_fast)
         if waiting > MOST_WAITING:
             value = self._ratio_without_waiting(fast, slow)
@@ -126,9 +128,14 @@ class Fit:
         return to_slow, to_fast
 
     def _ratio_without_waiting(self, fast: str, slow: str) -> float | None:
-        """Return the ratio of the calls that did not wait, in whatever rounds, or None where one cell has none."""
+        """Return the ratio of calls without waiting, in whatever rounds, or None where one cell has none."""
         levels = [
-            [math.log(turn.ms) for turns in self.series[label].values() for turn in turns.values() if not turn.reach]
+            [
+                math.log(turn.ms)
+                for turns in self.series[label].values()
+                for turn in turns.values()
+                if turn.reach <= COLD_REACH
+            ]
             for label in (slow, fast)
         ]
         return math.exp(float(np.median(levels[0]) - np.median(levels[1]))) if all(levels) else None
@@ -447,6 +454,10 @@ def _moved(interval: Interval | None, log_middle: float, value: float) -> Interv
 
 def _logs(turns: Mapping[Any, Turn]) -> list[float]:
     return [math.log(turn.ms) for turn in turns.values()]
+
+
+def _turns(series: Series) -> Iterator[Turn]:
+    return itertools.chain.from_iterable(turns.values() for turns in series.values())
 
 
 def _all_logs(series: Series) -> list[float]:

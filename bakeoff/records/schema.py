@@ -535,7 +535,7 @@ class Roofline(Frozen):
         return self.flops if self.least_flops is None else self.least_flops
 
 
-MOST_WAITING = 1.5
+MOST_WAITING = 2.0
 """A ratio that waiting for cores may have changed by more than this factor is not told."""
 
 
@@ -554,7 +554,7 @@ class Ratio(Frozen):
     @property
     def is_of_busy_machine(self) -> bool:
         """Return True if threads waited for cores so long that most calls say nothing."""
-        return self.waiting > MOST_WAITING
+        return self.waiting > MOST_WAITING or self.is_rough
 
 
 class LeftEarly(Frozen):

@@ -69,14 +69,24 @@ def test_a_thread_that_has_ended_counts_with_what_it_waited() -> None:
 
 
 def test_calls_of_slices_that_waited_are_told_from_quiet_ones() -> None:
-    """Ten calls of 1 ms, of which the last three belong to a slice that waited 6 ms, and took 3 ms each."""
-    calls_ns = np.array([1e6] * 7 + [3e6] * 3)
-    shares = conditions.wait_shares(calls_ns, [(0, 0), (4, 0), (4, 9), (7, 30_009), (10, 6_030_009), (10, 6_030_009)])
-    assert shares == pytest.approx([0.0] * 4 + [0.01] * 3 + [2 / 3] * 3)
-    seen = conditions.without_waiting(calls_ns, shares)
-    assert (seen["quiet_calls"], seen["quiet_ms"]) == (7, 1.0)
-    assert seen["quiet_wait_share"] == pytest.approx(0.03 / 7)
+    """After ten calls of 1 ms come three of 3 ms whose slice waited 6 ms, four of 2 ms, and two of 1 ms."""
+    calls_ns = np.array([1e6] * 10 + [3e6] * 3 + [2e6] * 4 + [1e6] * 2)
+    waited_ns = [(0, 0), (7, 0), (7, 0), (10, 30_000), (13, 6_030_000), (17, 6_030_000), (19, 6_030_000)]
+    seen = conditions.without_waiting(calls_ns, waited_ns)
+    assert (seen["quiet_calls"], seen["quiet_ms"]) == (3 + 2, 1.0), "calls begin cold after waiting, and before a mark"
+    assert seen["quiet_wait_share"] == pytest.approx(0.03 / 5)
     assert seen["given_ms"] == pytest.approx(1.0, rel=0.011)
+
+
+def test_a_rest_of_a_burst_is_too_short_for_a_slice() -> None:
+    calls_ns = np.array([9e6, 0.1e6, 0.1e6])
+    seen = conditions.without_waiting(calls_ns, [(0, 0), (1, 8_000_000), (3, 8_000_000)])
+    assert (seen["quiet_calls"], seen["quiet_wait_share"]) == (1, pytest.approx(8 / 9))
+
+
+def test_all_calls_are_quiet_where_nothing_waits() -> None:
+    seen = conditions.without_waiting(np.array([1e6] * 6), [(0, 0), (2, 0), (4, 9_000), (6, 9_000)])
+    assert (seen["quiet_calls"], seen["quiet_ms"]) == (6, 1.0)
 
 
 @pytest.mark.parametrize(

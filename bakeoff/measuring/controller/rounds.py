@@ -74,7 +74,7 @@ class RepeatDisturbedRounds:
     """Rounds that were disturbed are made up for, by as many again as were planned at most.
 
     They are for the cells that lack undisturbed ones and whose gap to the fastest is not clear, and for the one that
-    ratios are taken to.
+    ratios are taken to. A cell that had no undisturbed one gets none: beside the same load, more would be like these.
     """
 
     planned: int
@@ -83,7 +83,7 @@ class RepeatDisturbedRounds:
         if not self.planned <= seen.done < 2 * self.planned or not any(seen.bursts):
             return set()
         enough = MIN_CALM_SHARE * self.planned
-        lacking = {place for place, bursts in enumerate(seen.bursts) if undisturbed_rounds(bursts) < enough}
+        lacking = {place for place, bursts in enumerate(seen.bursts) if 0 < undisturbed_rounds(bursts) < enough}
         if lacking and seen.bridge is None:
             lacking &= unclear(seen.bursts)
         return lacking | {fastest(seen.bursts) if seen.bridge is None else seen.bridge} if lacking else set()
@@ -107,7 +107,9 @@ class RefineImpreciseRounds:
         asked_after = seen.done - seen.done % self.planned
         key = (asked_after, len(seen.bursts))
         if key not in self._imprecise:
-            self._imprecise[key] = imprecise([_before(asked_after, bursts) for bursts in seen.bursts], seen.bridge)
+            so_far = [_before(asked_after, bursts) for bursts in seen.bursts]
+            may_help = any(map(undisturbed_rounds, so_far))  # else a busy machine is why they are imprecise
+            self._imprecise[key] = imprecise(so_far, seen.bridge) if may_help else set()
         return self._imprecise[key]
 
 

@@ -74,7 +74,7 @@ class Watch:
         quiet: dict[str, Any] = {}
         if samples_ns and self._threads.are_known:
             calls_ns = np.maximum(1.0, np.array(samples_ns, dtype=np.float64))
-            quiet |= without_waiting(calls_ns, wait_shares(calls_ns, [*self._marks, (len(samples_ns), waited_ns)]))
+            quiet |= without_waiting(calls_ns, [*self._marks, (len(samples_ns), waited_ns)])
         switches, page_faults = (_risen(now, before) for now, before in zip(counts, self._counts, strict=True))
         busy_cores = _difference(busy_s, self._busy_s, seconds)
         return Conditions(
@@ -125,31 +125,29 @@ class Threads:
             os.close(self._files.popitem()[1])
 
 
-def wait_shares(samples_ns: Values, marks: Sequence[tuple[int, int]]) -> Values:
-    """Return for each call the share of its slice's time that threads waited, summed over threads.
+def without_waiting(samples_ns: Values, marks: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
+    """Return fields of `Conditions`: what calls of quiet slices took, and all calls without their slice's waiting.
 
-    A slice is between two marks: the number of calls so far, and the nanoseconds of waiting so far.
+    A slice is between two marks: the number of calls so far, and the nanoseconds of waiting so far. It is quiet if its
+    threads waited hardly more than those of the slice that waited least, and so did those of the slice before it: when
+    a thread gets its core back, caches are cold and other threads asleep, and calls can take twice as long.
     """
     calls, waited_ns = np.diff(np.array(marks, dtype=np.float64), axis=0).T
     has_calls = calls > 0
     begins = np.array([begin for begin, _ in marks[:-1]])[has_calls]
-    shares: Values = np.maximum(waited_ns[has_calls], 0.0) / np.add.reduceat(samples_ns, begins)
-    return np.repeat(shares, calls[has_calls].astype(int))
-
-
-def without_waiting(samples_ns: Values, shares: Values) -> Mapping[str, Any]:
-    """Return fields of `Conditions`: what calls of quiet slices took, and all calls without their slice's waiting.
-
-    A slice is quiet if its threads waited hardly more than those of the slice that waited least.
-    """
-    is_quiet = shares <= shares.min() + SAME_WAIT_SHARE
-    quiet_ns = samples_ns[is_quiet]
-    return {
-        "quiet_calls": len(quiet_ns),
-        "quiet_ms": float(np.median(quiet_ns)) / 1e6,
-        "quiet_wait_share": float(np.average(shares[is_quiet], weights=quiet_ns)),
-        "given_ms": float(np.median(samples_ns * np.maximum(0.0, 1 - shares))) / 1e6,
-    }
+    slices_ns = np.add.reduceat(samples_ns, begins)
+    shares = np.maximum(waited_ns[has_calls], 0.0) / slices_ns
+    before = np.concatenate([[float(np.average(shares, weights=slices_ns))], shares[:-1]])
+    with_before = np.where(slices_ns >= MIN_SLICE_NS / 2, np.maximum(shares, before), np.inf)
+    per_call = calls[has_calls].astype(int)
+    given_ns = samples_ns * np.maximum(0.0, 1 - np.repeat(shares, per_call))
+    found: dict[str, Any] = {"given_ms": float(np.median(given_ns)) / 1e6}
+    if (least := with_before.min()) < np.inf:
+        is_quiet = np.repeat(with_before, per_call) <= least + SAME_WAIT_SHARE
+        quiet_ns = samples_ns[is_quiet]
+        found |= {"quiet_calls": len(quiet_ns), "quiet_ms": float(np.median(quiet_ns)) / 1e6}
+        found["quiet_wait_share"] = float(np.average(np.repeat(with_before, per_call)[is_quiet], weights=quiet_ns))
+    return found
 
 
 @contextlib.contextmanager
