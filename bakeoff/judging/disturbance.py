@@ -28,8 +28,8 @@ OTHERS_CORES = 0.2
 MIN_QUIET_CALLS = 3
 """So many calls in quiet slices stand for a burst, or a third of its calls, or one."""
 
-IN_SEQUENCE = 1.05
-"""If running and waiting of all threads take at most this much of a burst, only one thread at a time had work."""
+OF_CALLER = 0.95
+"""If the thread that makes the calls has this share of a cell's CPU time, it works alone."""
 
 COLD_REACH = math.log(1.35)
 """Calls that lost their core take more CPU time, since caches are cold when they get it back. Calls of 8 ms took 19 to
@@ -122,7 +122,7 @@ class Given:
 def given(burst: Burst, usual: Usual) -> Given:
     """Return the latency of a burst without waiting, or how far waiting may have moved it.
 
-    Quiet slices stand for a burst that waited. Where threads had work one after the other, all their waiting is in the
+    Quiet slices stand for a burst that waited. Where one thread does all the work, its waiting is in the
     latency, and is taken off; what is left is an upper bound. Otherwise threads wait for one another, and it is only
     known that all of them together waited no less than the calls did.
     """
@@ -138,7 +138,7 @@ def given(burst: Burst, usual: Usual) -> Given:
             return Given(ms)
     if seen.cpu_share is None:  # an earlier version did not read what is needed
         return Given(None, is_waiting=True)
-    if seen.given_ms and seen.cpu_share + (seen.wait_share or 0.0) <= IN_SEQUENCE:
+    if seen.given_ms and seen.caller_share is not None and seen.caller_share >= OF_CALLER * seen.cpu_share:
         return Given(seen.given_ms, is_waiting=True, reach=COLD_REACH)
     inflicted = share - (usual.wait_share or 0.0)
     return Given(ms, is_waiting=True, reach=-math.log(max(LEAST_SHARE, 1 - inflicted)))

@@ -11,6 +11,7 @@ class Conditions(Frozen):
     calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
     wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
     cpu_share: float | None = None  # CPU time of all its threads / the burst's time
+    caller_share: float | None = None  # CPU time of the thread that makes the calls / the burst's time
     others_cores: float | None = None  # how many of the cores it may use other processes kept busy, in ticks of 10 ms
     throttled_share: float | None = None  # time that the quota of its control group held it / the burst's time
     quiet_calls: int | None = None  # calls in slices of the burst whose threads waited no longer than in the best one

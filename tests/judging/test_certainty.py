@@ -99,7 +99,7 @@ def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
     assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresTaken]
 
 
-IN_PARALLEL = {"others_cores": 2.0, "cpu_share": 1.2}
+IN_PARALLEL = {"others_cores": 2.0, "cpu_share": 1.2, "caller_share": 0.6}
 
 
 def waiting(level_ms: float, backend: str, share: float, quiet_rounds: int = 0, **quiet: object) -> Record:
@@ -131,8 +131,9 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: 
     assert ratio.is_rough is (certainty is Certainty.OPEN)
 
 
-def test_waiting_is_taken_off_where_one_thread_at_a_time_had_work() -> None:
-    alone = under(steady([20.0] * 3, rounds=12), wait_share=0.75, cpu_share=0.25, others_cores=2.0, given_ms=5.0)
+def test_waiting_is_taken_off_where_one_thread_does_the_work() -> None:
+    at_work = {"wait_share": 0.75, "cpu_share": 0.25, "caller_share": 0.25, "others_cores": 2.0}
+    alone = under(steady([20.0] * 3, rounds=12), **at_work, given_ms=5.0)
     contest = judge_contest([waiting(1.0, "onnx", 0.0), ok(cell("eager"), alone)])
     lead = contest.leads["eager"]
     assert (contest.certainty, lead.value) == (Certainty.SURE, 5.0)

@@ -54,7 +54,7 @@ class Watch:
         self._counts = switches_and_page_faults()
         self._threads.find()
         self._marks = [(0, self._threads.waited_ns())]
-        self._cpu_s = time.process_time()
+        self._caller_s, self._cpu_s = time.thread_time(), time.process_time()
         self._begun = time.perf_counter()
         self.slice_ns = MIN_SLICE_NS
 
@@ -67,6 +67,7 @@ class Watch:
     def end(self, samples_ns: Sequence[int] = ()) -> Conditions:
         """Return what has happened since `begin`. `samples_ns` are the calls, which `mark` divided into slices."""
         seconds, cpu_s = time.perf_counter() - self._begun, time.process_time() - self._cpu_s
+        caller_s = time.thread_time() - self._caller_s
         quota_s, counts = throttled_s(), switches_and_page_faults()
         stolen_s, busy_s = stolen_and_busy_s(self._cores)
         self._threads.find()
@@ -80,6 +81,7 @@ class Watch:
         return Conditions(
             wait_share=_difference(waited_ns, self._marks[0][1], 1e9 * seconds) if self._threads.are_known else None,
             cpu_share=cpu_s / seconds,
+            caller_share=caller_s / seconds,
             others_cores=None if busy_cores is None else max(0.0, busy_cores - cpu_s / seconds),
             throttled_share=_difference(quota_s, self._quota_s, seconds),
             steal_share=_difference(stolen_s, self._stolen_s, seconds * (os.cpu_count() or 1)),
