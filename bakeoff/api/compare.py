@@ -65,6 +65,7 @@ def compare(
     evaluate: Callable[..., Mapping[str, Any]] | str | None = None,
     evaluate_timeout: float | None = None,
     budget: str | float | None = None,
+    wait_for_quiet: str | float | None = None,
     load: str | None = None,
     slo: str | None = None,
     soak: float | None = None,
@@ -128,6 +129,7 @@ def compare(
             default the function `evaluate(predict)` of the model's file, if there is one.
         evaluate_timeout: Seconds that it may take for each build.
         budget: Time for the whole run, such as `"90s"`, `"5m"` or seconds as a number.
+        wait_for_quiet: Time to wait in all until other programs leave the cores alone, such as `"10m"`.
         load: Serve requests: `"server"`, `"offline"`, `"single-stream"` or `"multi-stream:8"`.
         slo: With `load="server"`, what must hold, such as `"p99_ms<20"`.
         soak: Seconds that each cell serves at the rate found.
