@@ -10,7 +10,7 @@ import numpy as np
 
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import around, welch_half_width
-from bakeoff.records.schema import MOST_WAITING, Burst, Interval
+from bakeoff.records.schema import Burst, Interval
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
         return None
     log = math.log(new.latency_ms[label] / base.latency_ms[label])
     half = welch_half_width(new.process_logs[label], base.process_logs[label])
-    waiting = base.reach(label) + new.reach(label)  # for cores, which one of the runs may have done
-    return Change(log, None if half is None or waiting > math.log(MOST_WAITING) else half + waiting)
+    return Change(log, _beside_others(half, base, new, label))
 
 
 def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | None:
@@ -57,7 +56,12 @@ def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | 
     if not all(logs):
         return None
     before, after = (math.log(found.latency_ms[label] / found.latency_ms[baseline]) for found in (base, new))
-    return Change(after - before, welch_half_width(*logs))
+    return Change(after - before, _beside_others(welch_half_width(*logs), base, new, label, baseline))
+
+
+def _beside_others(half_width: float | None, base: Fit, new: Fit, *labels: str) -> float | None:
+    """Return half the width of an interval that contains what these cells may have waited for cores in either run."""
+    return half_width and half_width + sum(found.reach(label) for found in (base, new) for label in labels)
 
 
 def calibration_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | None:

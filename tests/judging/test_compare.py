@@ -94,6 +94,16 @@ def test_a_drift_of_the_whole_machine_is_no_regression(seed: int) -> None:
     assert "eager itself became slower" in to_markdown(found)
 
 
+def test_a_cell_that_waited_for_cores_in_one_of_the_runs_is_not_told_slower() -> None:
+    base, new = run(0, onnx=0.9), run(5, onnx=40.0)
+    at_work = {"wait_share": 1.4, "cpu_share": 1.2, "others_cores": 2.0}
+    waited = [
+        ok(each.cell, under(each.bursts, **at_work)) if each.cell.label == "onnx" else each for each in new.records
+    ]
+    assert outcomes(compare(base, new))["onnx"] == "slower"
+    assert outcomes(compare(base, new.model_copy(update={"records": waited})))["onnx"] == "cannot tell"
+
+
 def test_a_variable_that_the_models_files_read_is_blamed_and_not_the_machine() -> None:
     base = elsewhere(run(0, onnx=0.9), own_variables={"MY_WIDTH": "0a1b", "MY_DEPTH": "2c"})
     new = elsewhere(run(5, machine=1.08, onnx=0.9), own_variables={"MY_WIDTH": "", "MY_DEPTH": "2c"})
