@@ -54,9 +54,10 @@ def _axes_as_attribute(node: ir.Node) -> bool:
 
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is not None:
-        if axes.const_value is None:
+        constant = ir.convenience.get_const_tensor(axes)  # an initialiser, or what a node Constant gives
+        if constant is None:
             return False
-        node.attributes.add(ir.AttrInt64s("axes", [int(axis) for axis in axes.const_value.numpy()]))
+        node.attributes.add(ir.AttrInt64s("axes", [int(axis) for axis in constant.numpy()]))
         node.resize_inputs(1)
     elif _whole_number(node, "noop_with_empty_axes", 0):
         return False

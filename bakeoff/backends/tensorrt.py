@@ -366,7 +366,8 @@ def _layer_type(layer: Any) -> str:
         return ""
     tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
     formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
-    known = [ours for text in formats for ours, words in TYPE_NAMES.items() if any(word in text for word in words)]
+    named = (next((ours for ours, words in TYPE_NAMES.items() if any(map(text.count, words))), "") for text in formats)
+    known = [each for each in named if each]
     # a layer that takes indices, such as a whole network in one layer, computes in another type
     return next((each for each in known if each not in NOT_COMPUTED_IN), known[0] if known else "")
 

@@ -28,7 +28,7 @@ from bakeoff.reports import csv_files
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.page import to_page
 from bakeoff.shipping import export, reproduce
-from tests.fakes import suite
+from tests.support.distributions import distribute
 from tests.support.measuring import by_label, measure
 
 FILE = '''
@@ -121,7 +121,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, shared_servers: Callable
     """
     site = tmp_path_factory.mktemp("site")
     (site / "somebodys_tracing.py").write_text(FILE)
-    suite.distribute("tracing", "somebodys_tracing:Tracing", site, "somebodys-tracing")
+    distribute("tracing", "somebodys_tracing:Tracing", site, "somebodys-tracing")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         patch.setenv("PYTHONPATH", str(site), prepend=":")

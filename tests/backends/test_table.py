@@ -15,7 +15,7 @@ from bakeoff.planning.configurations import expand_backends
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell
-from tests.fakes import suite
+from tests.support.distributions import distribute
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ class Mine(Backend):
 def install(folder: Path, name: str, source: str, entry_point: str) -> None:
     """Write what pip would install of a distribution with one module and one entry point."""
     (folder / f"bakeoff_{name}.py").write_text(source)
-    suite.distribute(name, entry_point, folder, f"bakeoff-{name}")
+    distribute(name, entry_point, folder, f"bakeoff-{name}")
 
 
 @pytest.fixture

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,18 +25,17 @@ from bakeoff.records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 from tests.fakes import torch_tensorrt
 from tests.fakes.on_cpu import TorchTensorRTOnCpu
-from tests.fakes.torch_tensorrt import behaviour
+from tests.support.checkout import ROOT
+from tests.support.distributions import distribute
 
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
 MODES = ("default", "torch-compile")
 
 
 @pytest.fixture(autouse=True)
-def installed(install: Callable[[str, object], None]) -> Iterator[None]:
+def installed(install: Callable[[str, object], None]) -> None:
     """The fake is in Torch-TensorRT's place."""
     install("torch_tensorrt", torch_tensorrt)
-    yield
-    behaviour.reset()
 
 
 def a_cell(**changes: Any) -> Cell:
@@ -39,7 +43,6 @@ def a_cell(**changes: Any) -> Cell:
 
 
 def on_cpu(cell: Cell, folder: Path) -> AbstractContextManager[Built]:
-    """Build the cell with a backend that takes the CPU for a GPU."""
     return built(cell, folder, backend=TorchTensorRTOnCpu())
 
 
@@ -73,8 +76,8 @@ def test_a_graph_that_is_wholly_converted_is_full_either_way(
         assert isinstance(told["tensorrt_layers"], int) and told["tensorrt_layers"] >= 3
 
 
-def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path) -> None:
-    behaviour.not_converted.add("aten.relu.default")
+def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_tensorrt, "not_converted", {"aten.relu.default"})
     with on_cpu(a_cell(), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.PARTIAL
@@ -85,9 +88,9 @@ def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_engine_is_a_fallback(mode: str, tmp_path: Path) -> None:
+def test_no_engine_is_a_fallback(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below min_block_size the library only logs a warning, and returns a plain torch module."""
-    behaviour.build_no_engine_below(1000)
+    monkeypatch.setattr(torch_tensorrt, "least_block", 1000)
     with on_cpu(a_cell(mode=mode), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.FALLBACK
@@ -118,11 +121,36 @@ class CapturingOnCpu(TorchTensorRTOnCpu):
         return AVAILABLE
 
 
-def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(tmp_path: Path) -> None:
+def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_tensorrt, "switched", [])
     with built(a_cell(mode="cuda-graph"), tmp_path, backend=CapturingOnCpu()) as one:
-        assert behaviour.switched == [True]
+        assert torch_tensorrt.switched == [True]
         torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
-    assert behaviour.switched == [True, False]
+    assert torch_tensorrt.switched == [True, False]
+
+
+@pytest.mark.slow
+def test_it_passes_the_conformance_suite_over_the_fake(tmp_path: Path) -> None:
+    """Nothing else runs this backend. The fake and the backend are on Python's path, as if they were installed."""
+    shutil.copy(torch_tensorrt.__file__, tmp_path)
+    distribute(TorchTensorRTOnCpu.name, "tests.fakes.on_cpu:TorchTensorRTOnCpu", tmp_path)
+    # the inner pytest must not act as a worker of pytest-xdist, since it would wait for the lock of this test
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    suite = [sys.executable, "-m", "pytest", "tests/backends/test_conformance.py", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*suite, "-k", TorchTensorRTOnCpu.name],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) > 40, done.stdout
 
 
 def test_what_is_supported() -> None:

@@ -23,7 +23,7 @@ from tests.backends.building import RecordingPhases
 from tests.fakes import real_api, signatures
 
 ROOT = Path(__file__).parents[2]
-FAKE = ROOT / "tests/fakes/torch_tensorrt"
+FAKE = ROOT / "tests/fakes/torch_tensorrt.py"
 VERSIONS = ("2.8.0", "2.13.0", "2.14.0")
 """The oldest and the newest version, and the one that constraints.txt pins."""
 WITH_WEAK_TYPING = ("2.8.0",)
@@ -152,7 +152,7 @@ def test_typing_is_explicit_in_every_version(version: str, passed: dict[str, obj
 def test_what_is_read_of_an_engine_and_of_the_settings_is_there(package: Path) -> None:
     engine = _member(package, package / "dynamo/runtime/_TorchTensorRTModule.py", "TorchTensorRTModule")
     assert isinstance(engine, ast.ClassDef)
-    assert "get_layer_info" in signatures.public(engine.body)
+    assert "get_layer_info" in signatures.public(engine)
     assert "self.settings = " in ast.unparse(engine)
     assert {"disable_tf32", "min_block_size", "use_fp32_acc"} <= set(fields_of(package))
 
@@ -166,24 +166,41 @@ def test_partitions_are_named_as_they_are_looked_for(package: Path) -> None:
     assert f'"{ours.ENGINE}" in name' in graphs and f'"{ours.TORCH}" in name' in graphs
 
 
+WHERE = {
+    "compile": "dynamo.compile",
+    "CompilationSettings": "dynamo.CompilationSettings",
+    "torch_tensorrt_backend": "dynamo.backend.torch_tensorrt_backend",
+    "enable_cudagraphs": "runtime.enable_cudagraphs",
+}
+
+
 def test_the_fake_takes_nothing_that_the_library_does_not(package: Path, version: str) -> None:
-    found: list[str] = []
-    for file in FAKE.rglob("*.py"):
-        if file == FAKE / "behaviour.py":  # is for tests only
-            continue
-        text = file.read_text()
-        if version not in WITH_WEAK_TYPING:  # the fake is a 2.8, where it is a parameter and a field
-            text = re.sub(r"^ +use_explicit_typing: bool = False,?\n", "", text, flags=re.MULTILINE)
-        mine = signatures.public(ast.parse(text).body)
-        for name, nodes in mine.items():
-            if isinstance(nodes[0], ast.ClassDef | ast.FunctionDef):
-                theirs = _member(package, real_file(package, file, name), name)
-                assert isinstance(theirs, ast.stmt)
-                found += signatures.excess({name: nodes}, {name: [theirs]}, types=False)
-    assert found == []
+    text = FAKE.read_text()
+    if version not in WITH_WEAK_TYPING:  # the fake is a 2.8, where it is a parameter and a field
+        text = re.sub(r"^ +use_explicit_typing: bool = False,?\n", "", text, flags=re.MULTILINE)
+    mine = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    for name, dotted in WHERE.items():
+        theirs = definition(package, dotted)
+        assert isinstance(theirs, ast.stmt)
+        assert list(signatures.excess(mine[name], theirs, name)) == []
 
 
-def real_file(package: Path, fake: Path, name: str) -> Path:
-    if name == "TorchTensorRTModule":  # the fake has it beside its only user
-        return package / "dynamo/runtime/_TorchTensorRTModule.py"
-    return package / fake.relative_to(FAKE)
+REAL = "class Engine:\n    name: str\n    def save(self, path, *, kind=0): ..."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("class Engine:\n    def load(self): ...", "Engine.load does not exist"),
+        ("class Engine:\n    size: int", "Engine.size does not exist"),
+        ("class Engine:\n    def save(self, file, kind): ...", "does not fit def save(self, path, *, kind=0)"),
+        ("class Engine:\n    def save(self, path, kind): ...", "does not fit"),
+        ("class Engine:\n    def save(self, path=None): ...", "does not fit"),
+        ("class Engine:\n    def save(self): ...", "does not fit"),
+        ("class Engine:\n    def name(self): ...", "does not fit name: str"),
+    ],
+)
+def test_a_fake_that_takes_more_is_found_out(wrong: str, said: str) -> None:
+    (mine,), (real,) = (ast.parse(text).body for text in (wrong, REAL))
+    (line,) = signatures.excess(mine, real, "Engine")
+    assert said in line

@@ -14,8 +14,8 @@ from bakeoff import backends
 from bakeoff.records import report_file
 from bakeoff.records.schema import Status
 from tests.docs import commands
-from tests.fakes import suite
 from tests.support.checkout import ROOT
+from tests.support.distributions import distribute
 
 PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
 
@@ -68,7 +68,7 @@ def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> Non
     module = tmp_path / Path(*target.partition(":")[0].split(".")).with_suffix(".py")
     module.parent.mkdir()
     module.write_text(FILE)
-    suite.distribute(name, target, tmp_path, "your-package")
+    distribute(name, target, tmp_path, "your-package")
     quick = ["-k", f"{name} and (mlp or introduces or imports)", "-p", "no:cacheprovider"]
     done = commands.follow([*SUITE[: SUITE.index("-k")], *quick], ROOT, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

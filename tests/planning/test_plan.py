@@ -22,7 +22,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
-from tests.fakes import suite
+from tests.support.distributions import distribute
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -374,7 +374,7 @@ print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt",
 def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite.distribute("broken", "no_such_module:Backend", tmp_path)
+    distribute("broken", "no_such_module:Backend", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert ("broken", "default", False) in expand_backends(["all"])
     with pytest.raises(BakeoffError, match="backend 'broken'"):

@@ -322,7 +322,7 @@ def test_an_unknown_label_is_refused_with_a_near_one() -> None:
         ("eager", {}, "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"),
         ("onnx", {"artifact": ""}, "its artefact was not kept: measure it again without --no-artifacts, or with"),
         ("onnx", {"artifact": "", "is_in_part": True}, "not kept when the run ended. .*: bakeoff resume run"),
-        ("tensorrt", {}, "no script loads what tensorrt builds, .*; what it built is in artifacts/x"),
+        ("torch-tensorrt", {}, "no script loads what torch-tensorrt builds, .*; what it built is in artifacts/x"),
         ("onnx/openvino-ep", {}, "the script sets up the CPU's and CUDA's providers only"),
         ("onnx/gone", {}, "this version does not have its mode"),
         ("aotinductor", {"cell": {"precision": "int8"}}, "only the ONNX of a quantised model is exported"),
@@ -376,7 +376,8 @@ def script_of(record: Record, sample: Sample = PLAIN, **environment: object) -> 
 
 
 def test_every_script_is_python_that_ruff_leaves_as_it_is(tmp_path: Path) -> None:
-    on_cuda = [record_of(label, cell={"device": "cuda:1", "precision": "bf16"}) for label in ON_CUDA]
+    labels = (*ON_CUDA, "tensorrt", "tensorrt/cuda-graph")
+    on_cuda = [record_of(label, cell={"device": "cuda:1", "precision": "bf16"}) for label in labels]
     on_cpu = [
         record_of(label, cell={"precision": kind}) for label in (*BUILDING, "aotinductor") for kind in ("fp32", "bf16")
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from google.protobuf import text_format
 
 from bakeoff import backends
+from bakeoff.backends.loaded.tensorrt import ENGINE, Manifest
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Load, ServingSettings
 from bakeoff.records.schema import Record
@@ -76,10 +78,12 @@ def test_the_configuration_names_what_the_artefact_has(run: Path, tmp_path: Path
     assert "never ran a Triton server" in (tmp_path / "repository" / "README.md").read_text()
 
 
-def written(folder: Path, record: Record, artifact: str) -> Path:
+def written(folder: Path, record: Record, artifact: str, manifest: Manifest | None = None) -> Path:
     """Write a repository with an empty artefact, and return the folder of its model."""
     folder.mkdir()
     (folder / artifact).touch()
+    if manifest:
+        manifest.write(folder)
     return (
         folder / triton_server.write(report_on(record), record, runtime_of(record), SAMPLE, folder, artifact)
     ).parent
@@ -98,6 +102,17 @@ def test_it_has_the_instances_that_load_found_on_the_gpu_of_the_cell(tmp_path: P
     assert [each.data_type for each in config.input] == [definition().TYPE_INT64, definition().TYPE_BOOL]
     assert config.output[0].data_type == definition().TYPE_FP16
     assert "Measure the model with a batch of 8 and export that." in (tmp_path / "new" / "README.md").read_text()
+
+
+def test_an_engine_has_the_names_of_its_graph_and_takes_its_types(tmp_path: Path) -> None:
+    manifest = Manifest(("ids", "mask"), ("y",), ("float16",), (), False, 3)
+    record = record_of("tensorrt", cell={"device": "cuda"})
+    model = written(tmp_path / "new", record, ENGINE, manifest)
+    config = config_in(tmp_path / "new", model.name)
+    assert (config.backend, config.default_model_filename) == ("tensorrt", ENGINE)
+    assert [each.name for each in (*config.input, *config.output)] == ["ids", "mask", "y"]
+    with pytest.raises(UsageError, match="this engine takes int32 as ids: Triton casts no inputs"):
+        written(tmp_path / "narrowed", record, ENGINE, replace(manifest, narrowed=("ids",)))
 
 
 class TensorOfServer:
