@@ -2,7 +2,7 @@
 
 The exporter writes opset 18. ONNX's own version converter leaves an attribute of opset 18 at reductions, has no older
 form of Split, and drops the names of modules. Few operators differ, so the difference is written down here
-(https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18).
+(https://onnx.ai/onnx/operators, version 18).
 """
 
 from __future__ import annotations

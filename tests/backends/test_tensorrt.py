@@ -106,26 +106,21 @@ def engine_in(folder: Path) -> Engine:
 # --- building
 
 
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize(
     ("number", "kind", "narrowed"), [("10.13.3.9", "STRONGLY_TYPED", ()), ("8.6.0", "EXPLICIT_BATCH", ("places",))]
 )
 def test_an_engine_is_written_with_what_it_does_not_report_itself(
-    number: str, kind: str, narrowed: tuple[str, ...], version: Version, tmp_path: Path
+    number: str, kind: str, narrowed: tuple[str, ...], tf32: bool, version: Version, tmp_path: Path
 ) -> None:
     trt = version(number)
-    write(tmp_path, precision="tf32", mode="opt-5")
+    write(tmp_path, precision="tf32" if tf32 else "fp32", mode="opt-5")
     trt.builder.create_network.assert_called_once_with(1 << trt.NetworkDefinitionCreationFlag[kind])
     assert trt.config.profiling_verbosity == trt.ProfilingVerbosity["DETAILED"]
+    assert (call(trt.BuilderFlag["TF32"]) in trt.config.clear_flag.mock_calls) is not tf32  # it is on by default
     assert (tmp_path / ENGINE).read_bytes() == b"engine"
     names = ("x", "places"), ("y", "best")
-    assert Manifest.read(tmp_path) == Manifest(*names, ("float32", "int64"), narrowed, True, 5)
-
-
-def test_float32_is_not_rounded_to_tf32(trt: TensorRT, tmp_path: Path) -> None:
-    write(tmp_path)
-    trt.config.clear_flag.assert_called_once_with(trt.BuilderFlag["TF32"])
-    trt.config.set_flag.assert_not_called()
-    assert not Manifest.read(tmp_path).tf32
+    assert Manifest.read(tmp_path) == Manifest(*names, ("float32", "int64"), narrowed, tf32, 5)
 
 
 def test_a_cells_timing_cache_is_empty_before_its_first_build(trt: TensorRT, tmp_path: Path) -> None:
