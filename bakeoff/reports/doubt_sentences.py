@@ -346,7 +346,8 @@ def brief(doubt: contest_doubts.Doubt) -> str:
         case contest_doubts.OfRecords(doubt=record_doubts.InputsNotWritten()):
             return "it does not write into its inputs as the model does"
         case contest_doubts.OfRecords(doubt=record_doubts.Dropped(accesses=accesses)):
-            return f"the model {of_accesses(accesses)}, and this build does not"
+            reads = "it froze what the model reads in forward"
+            return reads if is_reading(accesses) else "it leaves out what the model does in forward"
         case contest_doubts.OfRecords(doubt=record_doubts.Growing()):
             return "the model keeps more from call to call"
         case contest_doubts.OfRecords(doubt=record_doubts.Recalled()):

@@ -557,7 +557,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "its outputs could not be compared",
         "a choice of the model is frozen in it",
         "it does not write into its inputs as the model does",
-        "the model prints, and this build does not",
+        "it leaves out what the model does in forward",
         "the answer depends on rounding",
         "the model keeps more from call to call",
         "the model keeps its answers to these inputs",
