@@ -61,7 +61,6 @@ SINGLE_THREADED = "single-threaded"
 """The mode without locks and events around the package's only runner. With them, a call waits until the GPU has
 finished the one before, so the calls of one thread do not queue."""
 
-
 class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
@@ -102,7 +101,9 @@ class AOTInductor(AheadOfTime):
         return cell.mode == AUTOTUNED
 
     def precompile(self, device: Device) -> None:
-        """Package an addition."""
+        """Package an addition. Builds for a CPU use no precompiled headers."""
+        if not device.is_cuda:
+            return
         import torch
         import torch._inductor
 
@@ -152,7 +153,7 @@ class AOTInductor(AheadOfTime):
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch
-        import torch._inductor
+        import torch._inductor.config
 
         from bakeoff.backends.calling import as_called
 
@@ -167,6 +168,9 @@ class AOTInductor(AheadOfTime):
                 else:
                     program = exported(module, inputs, context.open_axes)
             configs = {**inductor_configs(self.mode(context.cell.mode).options), **linker_options()}
+            # for a CPU two files are compiled: precompiling headers takes 13 s of a core, and saves 2 s a build
+            if not context.cell.device.is_cuda and hasattr(torch._inductor.config.aot_inductor, "precompile_headers"):
+                configs["aot_inductor.precompile_headers"] = False
             naming = naming_kernels(context.for_profile, within_flat)
             if context.for_profile:
                 configs |= options_for_names()

@@ -130,7 +130,7 @@ def servers_of(request: Request) -> int:
 def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
     """Have the fork servers import what all cells need, and wait for the first one.
 
-    Return torch's C++ headers. With a GPU and cores to spare, they are made beside the first builds.
+    Return torch's C++ headers, which are made beside what is not timed.
     """
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
@@ -157,8 +157,6 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     may_make = not request.budget  # it would take the time of a short run
     if asked:
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
-        if may_make and (not has_spare_cores() or not all(cell.device.is_cuda for cell in missing)):
-            headers.await_all()
     sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
     if parts := parts_of_torch(sensible):  # after the headers: Inductor looks for their folder when it is imported
         launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))

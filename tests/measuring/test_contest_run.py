@@ -629,6 +629,16 @@ def test_builds_wait_for_torchs_headers_and_nothing_is_measured_beside_them(tmp_
     assert not [label for epoch, what, label in run.steps if (epoch, what) == (1, "has headers") and label != "all"]
 
 
+@pytest.mark.parametrize(("device", "cores", "are_awaited"), [(CPU, 2, True), (CPU, 16, True), (GPU, 16, False)])
+def test_no_build_that_is_timed_goes_on_beside_the_making_of_headers(
+    tmp_path: Path, device: Device, cores: int, are_awaited: bool
+) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, device=device, cores=cores)
+    steps = [(what, label) for _, what, label in run.steps]
+    first_build = next(place for place, (what, _) in enumerate(steps) if what == "builds")
+    assert (("has headers", "all") in steps[:first_build]) is are_awaited
+
+
 def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
     scripts = {label: Script(resident_bytes=10**9) for label in THREE}
     # each is 1 GB large, of which nothing is taken yet while it starts

@@ -14,6 +14,7 @@ from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.contest_setup import ContestSetup, MetricsSetup
 from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_reached
+from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
@@ -58,6 +59,9 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if not sensible:
         return
     special_functions()  # imported now at the latest, and not between two rounds
+    has_spare_cores = len(run.machine.usable_cores()) >= SPARE_CORES
+    if not has_spare_cores or not all(planned.cell.device.is_cuda for planned in sensible):
+        run.headers.await_all()  # they were made beside the reference, and builds are timed
     _take_ceilings(run, [planned.cell for planned in sensible])
     _tell_of_objective_below_floor(run, sensible[0].cell)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
