@@ -61,6 +61,7 @@ SINGLE_THREADED = "single-threaded"
 """The mode without locks and events around the package's only runner. With them, a call waits until the GPU has
 finished the one before, so the calls of one thread do not queue."""
 
+
 class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"

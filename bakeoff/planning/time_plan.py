@@ -150,11 +150,14 @@ class TimePlan:
     def left_at_most_s(self) -> float:
         """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[Step, str]]())
-        for labels, processes in self._may_follow.values():
-            steps.update({(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS)})
-        return sum(
+        ahead_s = sum(
             number * self._estimate(*each) * (FACTOR_IF_SEEN if each in self._seen else FACTOR_IF_NOT)
             for each, number in steps.items()
+        )
+        return ahead_s + FACTOR_IF_NOT * sum(
+            processes * self.seconds_of(step, labels)
+            for labels, processes in self._may_follow.values()
+            for step in (Step.START, Step.ROUNDS)
         )
 
     def seconds_of(self, step: Step, labels: Sequence[str]) -> float:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from bakeoff.judging.decision import ENOUGH_PROCESSES
 from bakeoff.judging.estimate import steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
@@ -18,6 +17,7 @@ from bakeoff.measuring.controller.rounds import (
     RoundsSoFar,
     core_of_round,
     expected_epochs,
+    most_further,
     next_epoch,
     order_of_round,
     racing,
@@ -207,12 +207,12 @@ class ContestRun:
         plan = self._run.sampling
         labels = [cell_run.cell.label for cell_run in cells]
         decision = self._decision(done, cells, open_pairs)
-        following, most = 0, 0
-        if decision.is_wanted:
-            following = max(1, plan.processes - done)
-            most = (ENOUGH_PROCESSES if done < ENOUGH_PROCESSES < plan.most_processes else plan.most_processes) - done
-        self._time_plan.expect_further(self._contest_id, labels, following, most)
-        self._run.tell_time_left(f"{counted(done, 'process')} of each cell did not decide it")
+        following = max(1, plan.processes - done) if decision.is_wanted else 0
+        self._time_plan.expect_further(
+            self._contest_id, labels, following, most_further(plan, done) if following else 0
+        )
+        is_late = following and done >= plan.processes
+        self._run.tell_time_left(f"{counted(done, 'process')} of each cell did not decide it" if is_late else "")
         if decision.is_wanted and done >= plan.processes:
             try:
                 for name in {cell_run.cell.environment for cell_run in cells}:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from bakeoff.judging.decision import fewest_processes
+from bakeoff.judging.decision import ENOUGH_PROCESSES, fewest_processes
 from bakeoff.judging.estimate import fastest, undisturbed_rounds
 from bakeoff.judging.gaps import MIN_CALM_SHARE, imprecise, unclear
 from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
+from bakeoff.planning.time_plan import USUAL_FURTHER_PROCESSES
 from bakeoff.records.schema import Burst, LeftEarly, Ratio
 from bakeoff.records.text import counted
 
@@ -165,6 +166,12 @@ def expected_epochs(plan: SamplingPlan, done: int, leads: Sequence[Ratio]) -> in
     if done >= expected:
         expected = done + 2 - (done - expected) % 2
     return min(expected, plan.most_processes)
+
+
+def most_further(plan: SamplingPlan, done: int) -> int:
+    """Return how many epochs may follow `done` ones: those planned and two more, or else until it is looked again."""
+    last = ENOUGH_PROCESSES if done < ENOUGH_PROCESSES else plan.most_processes
+    return min(plan.processes + USUAL_FURTHER_PROCESSES if done < plan.processes else last, plan.most_processes) - done
 
 
 def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:

@@ -30,6 +30,9 @@ INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 NOTEWORTHY_DELAY_S = 5.0
 
+SPARE_SHARE = 1.25
+"""The end that is told leaves room for a machine that becomes slower, so that it seldom has to be told anew."""
+
 STEPS = {
     Step.GROUNDWORK: "the reference",
     Step.BUILD: "the build",
@@ -96,24 +99,24 @@ class RunContext:
         expected_s = self.time_plan.seconds_of(step, [label])
         self.time_plan.done(contest_id, step, label, seconds)
         what = f"{STEPS[step]}{label and f' of {label}'}"
-        self.tell_time_left(f"{what} took {seconds:.0f} s, and about {expected_s:.0f} s were expected")
+        why = f"{what} took {seconds:.0f} s, and about {expected_s:.0f} s were expected"
+        self.tell_time_left(why if seconds > expected_s + NOTEWORTHY_DELAY_S else "")
 
     def tell_time_left(self, why: str = "") -> None:
         """Tell how long the steps ahead take, and how long at most, or what the budget leaves of that.
 
-        The end never moves beyond what was told before, unless `why` is said.
+        The end moves beyond what was told before only where that is said, with `why`.
         """
-        now_s = self.machine.now_s()
-        budget_left_s = max(0.0, self.time_plan.budget_ends_s - now_s)
-        left_s, most_s = (
-            min(each, budget_left_s) for each in (self.time_plan.left_s(), self.time_plan.left_at_most_s())
-        )
-        if why and now_s + most_s > self._ends_by_s + NOTEWORTHY_DELAY_S:
-            self.progress.note(f"more time is needed: {why}")
-            self._ends_by_s = now_s + most_s
-        self._ends_by_s = min(self._ends_by_s, now_s + most_s)
+        now_s, plan = self.machine.now_s(), self.time_plan
+        budget_left_s = max(0.0, plan.budget_ends_s - now_s)
+        most_s = min(plan.left_at_most_s(), budget_left_s)
+        ends_by_s = now_s + min(SPARE_SHARE * most_s, budget_left_s)
+        if now_s + most_s > self._ends_by_s + NOTEWORTHY_DELAY_S:
+            self.progress.note(f"more time is needed: {why or 'steps take longer than they did so far'}")
+            self._ends_by_s = ends_by_s
+        self._ends_by_s = min(self._ends_by_s, ends_by_s)
         most_s = max(0.0, self._ends_by_s - now_s)
-        self.progress.time_left(min(left_s, most_s), most_s)
+        self.progress.time_left(min(plan.left_s(), most_s), most_s)
 
     def end(self, record: Record) -> None:
         """Keep the record of a cell that has come to its end."""
