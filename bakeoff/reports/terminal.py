@@ -209,7 +209,7 @@ class LiveTable:
         if self._ends_s is None:
             return elapsed
         left_s, most_s = (max(0.0, end_s - now_s) for end_s in self._ends_s)
-        if not most_s and self._ends_s[1] < now_s:
+        if now_s >= self._ends_s[1] + LEAST_RANGE_S:
             return f"{elapsed}, longer than expected"
         if most_s - left_s < max(LEAST_RANGE_S, LEAST_RANGE_SHARE * most_s):
             return f"{elapsed}, about {number_format.minutes(most_s)} left"
