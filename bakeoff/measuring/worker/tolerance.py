@@ -45,8 +45,8 @@ MAX_PERTURBED_SHARE = 2.0**-8
 """What perturbed weights and inputs change in a magnitude counts as eager's error up to this share of its size. At most
 64 times eager's error is allowed there, and so a fourth of the size."""
 
-MIN_CANCELLING, MAX_CANCELLED_SHARE = 0.01, 2.0**-4
-"""Of expected values that cancel, as many count, and their error up to this share of the size, so a fourth at most."""
+MIN_CANCELLING = 0.01
+"""If fewer values of a magnitude are expected to be left from cancelling larger ones, there are none."""
 
 UNIT_OF_ONE = 2.0**-23
 """A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
@@ -103,7 +103,8 @@ def magnitude_limits(
     may have this multiple, too, up to that of an eager that rounds once. The first magnitude is the largest.
 
     Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values of
-    one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, up to a share.
+    one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as they
+    are no more than one value of the magnitude that is lost.
     """
     times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
     times = max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
@@ -111,7 +112,7 @@ def magnitude_limits(
     cancelling = counts * (sizes[:, None] / sizes)  # a row for each magnitude that is left
     cancelling = torch.where((cancelling >= MIN_CANCELLING) & (sizes > sizes[:, None]), cancelling, 0.0)
     cancelled = ((cancelling / counts[:, None]).clamp_max(1.0) @ (times * eager).square()).sqrt()
-    rounding = rounding.maximum(cancelled.minimum(MAX_CANCELLED_SHARE * sizes))
+    rounding = rounding.maximum(cancelled.minimum(sizes / (VALUE_MARGIN * counts.sqrt())))
     absolute = (MAX_ABSOLUTE_SHARE * sizes).clamp_max(ABSOLUTE_TOLERANCE)
     return (VALUE_MARGIN * rounding).maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(sizes[0]), 1.0))
 
