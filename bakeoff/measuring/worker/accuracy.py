@@ -395,20 +395,21 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
         raise BakeoffError(f"eager does not return the same in two types: {problem}")
     all_errors = _errors(matched, reference, 0.0)
     sizes = {errors.label: _SliceSums() for errors in all_errors}
-    known: dict[str, list[torch.Tensor]] = {errors.label: [] for errors in all_errors}
+    octaves = {errors.label: EagerOctaves.of(errors.squares_by_octave) for errors in all_errors}
     for exact in reference:
         for label, tensor in zip(labels(exact), exact, strict=True):
-            wide = as_pairs(tensor).detach().to(torch.float64)
-            known[label].append(torch.where(torch.isfinite(wide), wide, 0.0))
-            sizes[label].add(known[label][-1].square())
+            known = as_pairs(tensor).detach().to(torch.float64)
+            known = torch.where(torch.isfinite(known), known, 0.0)
+            octaves[label] = octaves[label].with_reference(known)
+            sizes[label].add(known.square())
     spreads = []
     for errors in all_errors:
         slices = {
             dimension: torch.stack((rmse, sizes[errors.label].root_mean_squares[dimension])).cpu()
             for dimension, rmse in errors.slices.root_mean_squares.items()
         }
-        octaves = None if errors.is_whole else EagerOctaves.of(known[errors.label], errors.squares_by_octave)
-        spreads.append(ErrorSpread(errors.max_abs_error, slices, octaves))
+        of_output = None if errors.is_whole else octaves[errors.label]
+        spreads.append(ErrorSpread(errors.max_abs_error, slices, of_output))
     return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
 
 

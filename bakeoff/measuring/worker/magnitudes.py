@@ -7,7 +7,6 @@ has too few values to tell anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -35,14 +34,17 @@ class EagerOctaves(NamedTuple):
     eager_squares: torch.Tensor
 
     @classmethod
-    def of(cls, references: Iterable[torch.Tensor], eager_squares: torch.Tensor) -> EagerOctaves:
-        """Return those of an output for all input sets, in float64 and finite, beside eager's squared errors."""
-        counts = squares = torch.zeros(EXPONENTS, dtype=torch.float64)
-        for reference in references:
-            sizes = reference.abs()
-            counts = counts + sums_by_octave(sizes, torch.ones_like(sizes)).cpu()
-            squares = squares + sums_by_octave(sizes, sizes.square()).cpu()
-        return cls(counts, squares, eager_squares.cpu())
+    def of(cls, eager_squares: torch.Tensor) -> EagerOctaves:
+        """Return eager's squared errors, to which each input set's values of the reference are to be added."""
+        none = torch.zeros(EXPONENTS, dtype=torch.float64)
+        return cls(none, none, eager_squares.cpu())
+
+    def with_reference(self, values: torch.Tensor) -> EagerOctaves:
+        """Return the same with these values of the reference, which are finite and in float64."""
+        sizes = values.abs()
+        counts = self.counts + sums_by_octave(sizes, torch.ones_like(sizes)).cpu()
+        squares = self.reference_squares + sums_by_octave(sizes, sizes.square()).cpu()
+        return self._replace(counts=counts, reference_squares=squares)
 
     @property
     def size(self) -> float:

@@ -1,0 +1,42 @@
+"""Values are grouped by their magnitude, with enough of them in each group."""
+
+import torch
+
+from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, sums_by_octave
+from bakeoff.records.precision import Precision
+
+
+def octaves_of(values: torch.Tensor, errors: torch.Tensor) -> EagerOctaves:
+    return EagerOctaves.of(sums_by_octave(values.abs(), errors.square())).with_reference(values)
+
+
+def test_octaves_with_few_values_count_with_their_neighbours_and_zeros_nowhere() -> None:
+    sizes = {100.0: 20, 3.0: 10, 1.5: 10, 0.3: 5, 0.0: 50}
+    values = torch.cat([torch.full((count,), size, dtype=torch.float64) for size, count in sizes.items()])
+    groups = octaves_of(values, 0.1 * values).groups(sums_by_octave(values, values.square()))
+    assert groups is not None
+    assert groups.counts.tolist() == [20, 25]
+    assert [groups.range_of(number) for number in range(2)] == ["64 to 1.3e+02", "0.25 to 4"]
+    torch.testing.assert_close(groups.eager, 0.1 * groups.ours)
+    torch.testing.assert_close(groups.ours, groups.sizes)
+    few = values[:15]
+    assert octaves_of(few, few).groups(torch.zeros(EXPONENTS, dtype=torch.float64)) is None
+
+
+def test_a_perturbed_model_raises_an_error_up_to_a_share_of_the_size() -> None:
+    values = torch.ones(64, dtype=torch.float64)
+    eager, slightly, wildly = (octaves_of(values, share * values) for share in (1e-6, 1e-4, 1.0))
+    for perturbed, expected in ((slightly, 1e-4), (wildly, 2.0**-8)):
+        groups = eager.or_perturbed(perturbed).groups(torch.zeros(EXPONENTS, dtype=torch.float64))
+        assert groups is not None
+        torch.testing.assert_close(groups.eager, torch.tensor([expected], dtype=torch.float64))
+
+
+def test_a_slice_has_the_limit_of_values_of_its_size() -> None:
+    values = torch.cat([torch.full((64,), 10.0**power, dtype=torch.float64) for power in (6, 0, -3)])
+    groups = octaves_of(values, 1e-7 * values).groups(torch.zeros(EXPONENTS, dtype=torch.float64))
+    assert groups is not None
+    limits = groups.limits(Precision.FP32, limit=2.0, eager_rmse=0.1)
+    overall = 0.5
+    found = groups.limits_at(torch.tensor([1e7, 1e6, 0.9, 1e-3, 1e-5], dtype=torch.float64), limits, overall)
+    assert found.tolist() == [overall, overall, float(limits[1]), float(limits[2]), overall]
