@@ -359,12 +359,13 @@ def brief(doubt: contest_doubts.Doubt) -> str:
 
 def _why_busy(doubt: contest_doubts.MachineBusy) -> str:
     """Return `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`."""
-    known = [
-        f"about {number_format.ratio(each.value)}x as fast as {label}"
-        for label, each in doubt.ratios.items()
-        if each.is_rough
-    ]
-    return f"the machine was busy{f' (without waiting, {doubt.best} is {listed(known)})' if known else ''}"
+    known = [_about(doubt.best, label, each.value) for label, each in doubt.ratios.items() if each.is_rough]
+    return f"the machine was busy{f' (without waiting, {listed(known)})' if known else ''}"
+
+
+def _about(one: str, other: str, ratio: float) -> str:
+    fast, slow = (one, other) if ratio >= 1 else (other, one)
+    return f"{fast} is about {number_format.ratio(max(ratio, 1 / ratio))}x as fast as {slow}"
 
 
 def ratios_of_runs(doubt: contest_doubts.LastRunDiffers) -> str:
