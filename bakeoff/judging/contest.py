@@ -193,8 +193,9 @@ class ContestJudgement:
 
     @property
     def lead(self) -> Ratio | None:
-        """Return the ratio of the best cell to the runner-up."""
-        return self.leads[self.runner_up] if self.runner_up else None
+        """Return the ratio of the best cell to the runner-up, or None where only waiting for cores was measured."""
+        lead = self.leads[self.runner_up] if self.runner_up else None
+        return lead if lead and lead.is_told else None
 
     @property
     def ranked(self) -> list[CellJudgement]:
@@ -315,12 +316,18 @@ def _ranked_cell(record: Record, ranking: Ranking, costs: Costs) -> CellJudgemen
         record,
         rank=ranking.ranks[record.cell.label],
         place=ranking.places_in_precisions.get(record.cell.label),
-        speedup=ranking.ratio(record, baseline) if baseline else None,
+        speedup=_speedup(record, ranking),
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
+
+
+def _speedup(record: Record, ranking: Ranking) -> Ratio | None:
+    """Return the speed-up over the baseline, if there is one and more than waiting for cores was measured."""
+    speedup = ranking.ratio(record, ranking.baseline) if ranking.baseline else None
+    return speedup if speedup and speedup.is_told else None
 
 
 def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
@@ -338,7 +345,7 @@ def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
         unmet=unmet,
         place=place,
         beyond=None if ranking.keeps(record) or place is None else ranking.tolerance,
-        speedup=ranking.ratio(record, ranking.baseline) if place is not None and ranking.baseline else None,
+        speedup=None if place is None else _speedup(record, ranking),
         is_baseline=record is ranking.baseline,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),

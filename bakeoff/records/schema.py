@@ -556,6 +556,11 @@ class Ratio(Frozen):
         """Return True if threads waited for cores so long that most calls say nothing."""
         return self.waiting > MOST_WAITING or self.is_rough
 
+    @property
+    def is_told(self) -> bool:
+        """Return True unless the value would measure the waiting."""
+        return self.is_rough or not self.is_of_busy_machine
+
 
 class LeftEarly(Frozen):
     """Why a cell was measured in fewer processes than others: it was surely beaten."""

@@ -83,7 +83,7 @@ def times(of: Ratio) -> str:
     """
     ends = of.ci95
     if of.is_of_busy_machine:
-        return f"about {ratio(of.value)}x" if of.is_rough else UNKNOWN
+        return f"about {ratio(of.value)}x" if of.is_told else UNKNOWN
     if ends is None or 0 < ends.high <= WIDE * ends.low:
         return f"{ratio(of.value)}x"
     if ends.low <= 1 <= ends.high:
@@ -102,6 +102,8 @@ def compared(of: Ratio, other: str, as_fast: str = "") -> str:
 
 def compared_briefly(of: Ratio, other: str) -> str:
     """Return `1.59x eager`, or `faster than eager`, for the title of a chart that shows the interval."""
+    if of.is_of_busy_machine:
+        return f"{times(of)} {other}"
     return f"{_faster_or_slower(of)} than {other}" if is_unclear(of) else f"{ratio(of.value)}x {other}"
 
 

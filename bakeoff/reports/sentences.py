@@ -9,6 +9,7 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
+from bakeoff.judging.doubts import MachineBusy
 from bakeoff.judging.environments import Difference
 from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
@@ -102,7 +103,9 @@ def _of_single_calls(contest: ContestJudgement) -> str:
         return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
     sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
     medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
-    between = f"{listed(first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    latencies = f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)  # these are of waiting, then
+    between = f"{listed(first(contest.candidates))}{'' if is_busy else latencies}"
     of_best = f"; {best.label} is {ratios.removeprefix(', ')}" if ratios else ""
     close = f" within {number_format.percent(contest.tied_within)} %" if contest.tied_within else ""
     return f"{'no winner yet' if contest.certainty is Certainty.OPEN else f'tie{close}'} between {between}{of_best}"

@@ -385,9 +385,8 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         (
             MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
             "the machine was busy (without waiting, onnx is about 4.80x as fast as eager and iree is about 2.00x as "
-            "fast as onnx): threads waited for cores so long that calls would measure the waiting. Stop what else runs, "
-            "give the run fewer threads "
-            "(OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m",
+            "fast as onnx): threads waited for cores so long that calls would measure the waiting. Stop what else "
+            "runs, give the run fewer threads (OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m",
         ),
         (
             LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
