@@ -192,6 +192,14 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session", autouse=True)
+def programs_beside_tests() -> Iterator[None]:
+    """Let no run warn of what the machine does beside the tests, such as other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bakeoff.measuring.controller.others.programs_of_others", dict)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def torchvision_operators() -> object | None:
     """Let torchvision import where it is installed, and with it transformers, whichever test comes first.
 
