@@ -273,5 +273,5 @@ def test_pairs_have_the_width_of_the_complex_numbers() -> None:
 def test_angles_that_are_a_whole_turn_apart_are_said_to_be() -> None:
     exact = Reference(((torch.tensor([math.pi, 0.5], dtype=torch.float64),),), (0.0,))
     found = check([(torch.tensor([-math.pi, 0.5]),)], exact, Precision.FP32)
-    assert not found.passed and found.rule.endswith("2π apart: if these are angles, they are the same")
+    assert not found.passed and "2π apart: if these are angles, they are the same" in found.rule
     assert "2π" not in check([(torch.tensor([-1.0, 0.5]),)], exact, Precision.FP32).rule
