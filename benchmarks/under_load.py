@@ -7,7 +7,8 @@
 
 Each contest is between two builds whose ratio is known: eager that runs a small model several times in a call, and
 eager that runs it more often. The other programs run while rounds are measured, and are stopped while processes start,
-so that many contests fit into a few minutes. A contest is appended to `--out` as soon as it has ended.
+so that many contests fit into a few minutes. A contest is appended to `--out` as soon as it has ended, and the same
+command goes on behind those that are there.
 
 - `--cpus 2,3` keeps all of this, the other programs included, on two cores, so that several can run side by side.
 - `--share 2/7` takes every seventh contest, beginning with the second. Contests come in a random order, the same for
@@ -190,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", default=";".join(PAIRS), help="names of pairs, between semicolons")
     parser.add_argument("--loads", default=";".join(LOADS), help="names of loads, between semicolons")
-    parser.add_argument("--trials", type=int, default=1000, help="contests of each pair under each load")
+    parser.add_argument("--trials", type=int, default=100, help="contests of each pair under each load")
     parser.add_argument("--limit", type=float, default=480.0, help="start no contest after this many seconds")
     parser.add_argument("--cpus", help="stay on these cores, such as 2,3")
     parser.add_argument("--share", default="1/1", help="2/7 is the second of seven parts")
@@ -207,15 +208,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the other programs end with it
     use_plugin(COPIES)
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    done = len(options.out.read_text().splitlines()) if options.out.exists() else 0
     with options.out.open("a") as file:
-        for found in contests(options):
+        for found in contests(options, done):
             file.write(json.dumps(found) + "\n")
             file.flush()
             _say(f"{found['seconds']:5.1f} s  {found['pair']:24} {found['load']:20} {found['says']}")
 
 
-def contests(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measure the contests of this share in their order, as long as there is time."""
+def contests(options: argparse.Namespace, done: int) -> Iterator[dict[str, Any]]:
+    """Measure the contests of this share in their order, without the first `done` of them, as long as there is time."""
     number, parts = map(int, options.share.split("/"))
     draw, begun_s = random.Random(0), time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -231,21 +233,17 @@ def contests(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             threads: stack.enter_context(_with_threads(threads, options.max_processes))
             for threads in {PAIRS[pair].threads for pair in options.pairs.split(";")}
         }
-        place = 0
-        for _ in range(options.trials):
-            round_of_all = [(pair, load) for pair in options.pairs.split(";") for load in loads]
-            for pair, load in draw.sample(round_of_all, len(round_of_all)):
-                place += 1
-                if place % parts != number % parts:
-                    continue
-                if time.monotonic() - begun_s > options.limit:
-                    return
-                others = Others(load, group)
-                try:
-                    found = contest(PAIRS[pair], launchers[PAIRS[pair].threads], others, folder, options)
-                finally:
-                    others.end()
-                yield {"pair": pair, "load": load, "cpus": options.cpus, **found}
+        every = [(pair, load) for pair in options.pairs.split(";") for load in loads]
+        in_order = [one for _ in range(options.trials) for one in draw.sample(every, len(every))]
+        for pair, load in in_order[number - 1 :: parts][done:]:
+            if time.monotonic() - begun_s > options.limit:
+                return
+            others = Others(load, group)
+            try:
+                found = contest(PAIRS[pair], launchers[PAIRS[pair].threads], others, folder, options)
+            finally:
+                others.end()
+            yield {"pair": pair, "load": load, "cpus": options.cpus, **found}
 
 
 @contextlib.contextmanager
