@@ -509,7 +509,9 @@ def resumed(command_line: CommandLine, folder: Path) -> None:
     assert command_line("resume", "run", "--quiet")[0] == 0
     after = report_file.read(folder / "run")
     assert after.complete and set(statuses(after).values()) == {"ok"}
-    assert after.records[:2] == before.records[:2]
+    # floors come last, and the run that was killed did not reach them
+    first, again = ([each.model_copy(update={"roofline": None}) for each in run.records[:2]] for run in (before, after))
+    assert again == first
     for old, new in zip(before.records[2:], after.records[2:], strict=True):
         assert bursts_of_process(new, 0) == old.bursts
         assert new.processes[0] == old.processes[0]
