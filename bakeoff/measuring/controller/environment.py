@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 
 import psutil
 
-import bakeoff
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.isolation import has_full_disk
@@ -50,7 +50,8 @@ def capture() -> Environment:
         torch_threads=None,
         gpus=gpus,
         python=platform.python_version(),
-        versions=all_versions() | {"bakeoff": bakeoff.__version__},
+        # the package is loaded already; importing it from here would be an arrow upward
+        versions=all_versions() | {"bakeoff": sys.modules["bakeoff"].__version__},
         git_commit=git[0],
         git_dirty=git[1],
         source_digest=None if git[0] else hashlib.sha256("".join(digests()).encode()).hexdigest()[:16],
