@@ -23,6 +23,9 @@ OF_LIBRARIES_PREFIXES = (
 )
 """What libraries may read of a user's variables."""
 
+OF_SEVERAL_GPUS = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_")
+"""What GPUs that talk to one another read. No cell takes more than one GPU."""
+
 OF_SPEED = ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
 
 OF_SHELLS = frozenset({"PATH", "USER", "LOGNAME", "LANG", "LANGUAGE", "TERM", "SHELL", "VIRTUAL_ENV"})
@@ -77,7 +80,9 @@ def variables_of_speed(given: Mapping[str, str]) -> dict[str, str]:
 
 def with_variables(command: str, given: Mapping[str, str]) -> str:
     """Return a command with the variables of `given` that change its result. Those of `--malloc` follow from it."""
-    chosen = variables_of_speed(given)
+    chosen = {
+        name: value for name, value in variables_of_speed(given).items() if not name.startswith(OF_SEVERAL_GPUS)
+    }
     if "--malloc" in command:
         chosen = {name: value for name, value in chosen.items() if not name.startswith(READ_AT_START)}
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in sorted(chosen.items())), command])

@@ -134,7 +134,7 @@ def test_the_api_reference_says_what_each_name_is_on_github_too() -> None:
 def test_the_site_leads_to_every_page() -> None:
     named = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    rendered = {f"showcase/{run}/{name}.md" for run in ("cpu", "h100") for name in ("report", "details")}
+    rendered = {f"showcase/{run}/{name}.md" for run in ("cpu", "h200") for name in ("report", "details")}
     assert named <= pages and pages - named <= rendered
 
 

@@ -78,7 +78,7 @@ def built() -> list[Report]:
 @pytest.fixture(scope="module")
 def everything() -> list[Drawn]:
     """Every contest of the showcase and of the built reports."""
-    shown = [report_file.read(SHOWCASE / name) for name in ("cpu", "h100")]
+    shown = [report_file.read(SHOWCASE / name) for name in ("cpu", "h200")]
     return [drawn for made in (*shown, *built()) for drawn in described(made)]
 
 
