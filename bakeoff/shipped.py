@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"threads: {fast.thread_safety}")
         is_right = check(fast)
         if is_right:
-            say(f"median latency {median_ms(fast):.4g} ms; in the report {fast.description['reported']}")
+            reported = fast.description["reported"]
+            say(f"median latency {median_ms(fast):.4g} ms, with what bakeoff.load adds; in the report {reported}")
     except BakeoffError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2

@@ -80,9 +80,7 @@ def variables_of_speed(given: Mapping[str, str]) -> dict[str, str]:
 
 def with_variables(command: str, given: Mapping[str, str]) -> str:
     """Return a command with the variables of `given` that change its result. Those of `--malloc` follow from it."""
-    chosen = {
-        name: value for name, value in variables_of_speed(given).items() if not name.startswith(OF_SEVERAL_GPUS)
-    }
+    chosen = {name: value for name, value in variables_of_speed(given).items() if not name.startswith(OF_SEVERAL_GPUS)}
     if "--malloc" in command:
         chosen = {name: value for name, value in chosen.items() if not name.startswith(READ_AT_START)}
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in sorted(chosen.items())), command])

@@ -7,6 +7,9 @@ from bakeoff.records.frozen import Frozen
 DISK_FULL = "disk full"
 """The kind of a failure where a disk had no space left. It says nothing of the cell, so `resume` measures it again."""
 
+NO_BUDGET_LEFT = "time budget"
+"""The kind of a failure where `--budget` was over before the cell had numbers. `resume` measures it again, too."""
+
 
 class Failure(Frozen):
     """Why a cell failed. Failures of several models are of one sort when kind, operator and `raised_by` are equal."""

@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue
 from bakeoff.records.conditions import Conditions as Conditions
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import RecordDoubt
-from bakeoff.records.failure import DISK_FULL, Failure
+from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.metrics import Metrics
@@ -622,8 +622,10 @@ class Record(Frozen):
 
     @property
     def is_left_to_resume(self) -> bool:
-        """Return True where `resume` measures the cell: the run did not reach it, or it failed on a full disk."""
-        return self.status is Status.NOT_REACHED or self.failed_on_full_disk
+        """Return True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
+        it failed on a full disk."""
+        had_no_time = self.failure is not None and self.failure.kind == NO_BUDGET_LEFT
+        return self.status is Status.NOT_REACHED or (had_no_time and not self.bursts) or self.failed_on_full_disk
 
     @property
     def failed_on_full_disk(self) -> bool:

@@ -226,9 +226,16 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     def is_established(row: CellJudgement) -> bool | None:
         return None if row.rank is None else row.break_even is not None and row.break_even.is_established
 
+    def speedup(row: CellJudgement) -> str:
+        ratio = row.speedup
+        if ratio is None or not ratio.is_told:
+            return number_format.NONE
+        return f"{'~' if ratio.is_rough else ''}{number_format.ratio(ratio.value)}"
+
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",
-               number_format.ratio, interval=_SPEEDUP(lambda it: it.ci95), surfaces=Surface.ALL | Surface.SHORT,
+               number_format.ratio, text=speedup, interval=_SPEEDUP(lambda it: it.ci95),
+               surfaces=Surface.ALL | Surface.SHORT,
                terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
                "speedup_ci95_high")),
         Column("paired", _SPEEDUP(lambda it: it.paired), csv="speedup_paired"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import MachineBusy
 from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import doubts_by_effect, headline_of
@@ -160,7 +161,10 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             command for contest in may_be_decided if (command := _to_decide(contest, judgement.report.request))
         ],
         "the same once other programs rest": [
-            with_option(line, "--wait-for-quiet", "10m") for line in as_before if not line.startswith(IN_PYTHON)
+            # waiting would take the time of a budget
+            with_option(with_option(line, "--budget", ""), "--wait-for-quiet", "10m")
+            for line in as_before
+            if not line.startswith(IN_PYTHON)
         ]
         if busy
         else [],
@@ -189,7 +193,7 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
         "--backends": ",".join(dict.fromkeys(cell.cell.configuration for cell in cells)),
         "--precision": ",".join(dict.fromkeys(precisions)),
         "--require": str(request.get("require", "")),
-        "--processes": str(2 * max(len(cell.record.processes) for cell in cells)),
+        "--processes": str(max(FEWEST_PROCESSES, 2 * max(len(cell.record.processes) for cell in cells))),
     }
     for option, value in changes.items():
         command = with_option(command, option, value)

@@ -40,3 +40,14 @@ def test_a_slice_has_the_limit_of_values_of_its_size() -> None:
     overall = 0.5
     found = groups.limits_at(torch.tensor([1e7, 1e6, 0.9, 1e-3, 1e-5], dtype=torch.float64), limits, overall)
     assert found.tolist() == [overall, overall, float(limits[1]), float(limits[2]), overall]
+
+
+def test_a_few_values_in_another_unit_are_a_magnitude_of_their_own() -> None:
+    """Three outputs of 1e8, 1 and 1e-3 for four inputs: a build that answers 0 in the small ones is found."""
+    values = torch.tensor([1e8, 1.0, 1e-3] * 4, dtype=torch.float64)
+    wrong = torch.where(values < 10, values, 0.0)
+    groups = octaves_of(values, 1e-7 * values).groups(sums_by_octave(values, wrong.square()))
+    assert groups is not None
+    assert groups.counts.tolist() == [4, 4, 4]
+    limits = groups.limits(Precision.FP32, limit=50.0, eager_rmse=6.0)
+    assert (groups.ours > limits).tolist() == [False, True, True]

@@ -51,6 +51,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: np.loadtxt("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: torch.load("weights.pt"), access(AccessKind.READ_FILE, "weights.pt")),
         (lambda: os.path.exists("flag"), access(AccessKind.READ_FILE, "flag")),
+        (lambda: os.listdir("weights"), access(AccessKind.READ_FILE, "weights")),
         (lambda: Path("log.txt").write_text("1"), access(AccessKind.WRITTEN_FILE, "log.txt")),
         (lambda: np.save("log.npy", np.ones(2)), access(AccessKind.WRITTEN_FILE, "log.npy")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
@@ -64,6 +65,7 @@ def test_what_the_users_code_does_is_noted(
     act: Callable[[], Any], expected: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
     torch.save(torch.ones(2), "weights.pt")
     act()  # what is imported and looked up once is no access of each call

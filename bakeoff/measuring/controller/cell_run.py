@@ -50,7 +50,7 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import Accuracy, Burst, Cell, Conditions, KernelTimes, Phase, Record, Status, WarmUp
 from bakeoff.records.store import UnfinishedCell
@@ -756,7 +756,7 @@ class CellRun:
 
     def _out_of_time(self, live: LiveProcess, limit_s: float) -> CellEnded:
         if self._now_s() >= self._ends_s:
-            kind = "time budget"
+            kind = NO_BUDGET_LEFT
             text = f"not done when the time that --budget left it was over, in {live.phase}"
         elif limit_s < self._budget_s:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"

@@ -279,7 +279,8 @@ class ContestRun:
         self._run.await_serving()
         self._run.headers.await_all()
         if self._run.quiet is not None:
-            self._run.quiet.wait(self._run.progress.tick)
+            left_s = self._time_plan.contest_ends_s - self._machine.now_s()
+            self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""

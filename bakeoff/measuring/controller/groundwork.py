@@ -32,7 +32,7 @@ from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.time_plan import USUAL_CEILINGS_S
 from bakeoff.records.errors import os_reason
-from bakeoff.records.failure import DISK_FULL, Failure
+from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
@@ -181,7 +181,7 @@ def evaluates_too_long(limit_s: float, left_s: float) -> Failure:
     """Return why an evaluation was ended: by its own limit, or where a budget left it less."""
     if left_s < limit_s:
         text = f"--budget left {max(0.0, left_s):.0f} s for evaluate: raise it, or evaluate fewer samples"
-        return Failure(kind="time budget", text=text)
+        return Failure(kind=NO_BUDGET_LEFT, text=text)
     text = f"evaluate took longer than {limit_s:g} s: raise --evaluate-timeout, or evaluate fewer samples"
     return Failure(kind="time limit", text=text)
 

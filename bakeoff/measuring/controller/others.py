@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,7 +104,8 @@ class QuietWait:
     busy_cores: Callable[[], float] = busy_cores
     now_s: Callable[[], float] = time.monotonic
 
-    def wait(self, tick: Callable[[], None]) -> None:
+    def wait(self, tick: Callable[[], None], at_most_s: float = math.inf) -> None:
+        self.left_s = min(self.left_s, max(0.0, at_most_s))
         begun_s, was_busy = self.now_s(), False
         while self.left_s > 0 and self.busy_cores() > QUIET_CORES:
             if self.now_s() - begun_s >= self.left_s:

@@ -6,6 +6,7 @@ has too few values to tell anything.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ EXPONENTS = 2**11
 """Float64 has as many. The first one is that of zeros, which have no magnitude."""
 
 EXPONENT_OF_ONE = 1023
+
+APART_OCTAVES, MIN_APART_VALUES = 6, 4
+"""So few values are a magnitude of their own if the next smaller ones are so many octaves below, as in other units."""
 
 
 def sums_by_octave(sizes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -64,14 +68,20 @@ class EagerOctaves(NamedTuple):
         """Return the groups of octaves with enough values, the largest first, beside a build's squared errors."""
         ends, count = list[int](), 0.0
         exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
-        for exponent in exponents:
+        for exponent, following in itertools.zip_longest(exponents, exponents[1:], fillvalue=EXPONENTS):
             count += float(self.counts[exponent])
-            if count >= MIN_MAGNITUDE_VALUES:
+            is_apart = count >= MIN_APART_VALUES and following < exponent - APART_OCTAVES
+            if count >= MIN_MAGNITUDE_VALUES or is_apart:
                 ends.append(exponent)
                 count = 0.0
         if not ends:
             return None
-        ends[-1] = exponents[-1] if count else ends[-1]  # the few smallest ones count with those before them
+        if count:  # the smallest ones count with those before them, unless they lie far below
+            following = max(each for each in exponents if each < ends[-1])
+            if count >= MIN_APART_VALUES and following < ends[-1] - APART_OCTAVES:
+                ends.append(exponents[-1])
+            else:
+                ends[-1] = exponents[-1]
         starts = [EXPONENTS, *ends[:-1]]
 
         def summed(sums: torch.Tensor) -> torch.Tensor:

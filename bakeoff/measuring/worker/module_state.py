@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -127,7 +128,21 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
             for name in method.__code__.co_names:
                 if name in known and _is_data(known[name], kind.__module__):
                     found[name] = _Variable(known[name], partial(known.__setitem__, name))
+    for function in _functions_held(module):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            value = None
+            with suppress(ValueError):  # of a cell that is empty still
+                value = cell.cell_contents
+            if is_users_file(function.__code__.co_filename) and _is_data(value, function.__module__):
+                found[f"{name} of {function.__name__}"] = _Variable(value, partial(setattr, cell, "cell_contents"))
     return found
+
+
+def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
+    """Yield the hooks and the functions in attributes of a module's parts, whose closures may hold state."""
+    for part in module.modules():
+        held = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *vars(part).values())
+        yield from (each for each in held if isinstance(each, FunctionType))
 
 
 def _is_data(value: Any, module: str) -> bool:
@@ -147,7 +162,8 @@ def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
     elif depth < MAX_DEPTH and id(value) not in seen:
         seen.add(id(value))
         if isinstance(value, list | tuple | deque | set | frozenset | dict):
-            yield f"{name}{LENGTH}", ("length", len(value))
+            if not (isinstance(value, deque) and value.maxlen):  # a ring of answers does not grow for ever
+                yield f"{name}{LENGTH}", ("length", len(value))
             if len(value) <= MAX_ENTRIES and not isinstance(value, set | frozenset):
                 entries = value.items() if isinstance(value, dict) else enumerate(value)
                 for key, entry in entries:

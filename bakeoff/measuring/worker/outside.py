@@ -35,6 +35,8 @@ _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
 """Functions of Python's own library that tell of an access, and the argument that names it."""
 
 _OF_EVENT = {
+    "os.listdir": (AccessKind.READ_FILE, 0),
+    "os.scandir": (AccessKind.READ_FILE, 0),
     "os.remove": (AccessKind.WRITTEN_FILE, 0),
     "os.rename": (AccessKind.WRITTEN_FILE, 1),
     "os.mkdir": (AccessKind.WRITTEN_FILE, 0),
@@ -109,8 +111,8 @@ class OutsideWatch:
             self._note_file(path[0], sys._getframe(2), writes=path[1])
         elif event in _OF_EVENT:
             kind, place = _OF_EVENT[event]
-            if kind is AccessKind.WRITTEN_FILE:
-                self._note_file(arguments[place], sys._getframe(2), writes=True)
+            if kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE):
+                self._note_file(arguments[place], sys._getframe(2), writes=kind is AccessKind.WRITTEN_FILE)
             else:
                 self._note(kind, str(arguments[place]), sys._getframe(2))
 
