@@ -1,6 +1,7 @@
 """What the tests of more than one folder share."""
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -176,6 +177,15 @@ def fast_path() -> Iterator[None]:
     yield
     if torch := sys.modules.get("torch"):
         torch.backends.mha.set_fastpath_enabled(True)
+
+
+@pytest.fixture
+def heard_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logger `scores` is heard, although a library that another test has imported may have silenced loggers."""
+    monkeypatch.setattr(logging.getLogger("scores"), "disabled", False)
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    logging.getLogger("scores").setLevel(logging.WARNING)
+    logging.root.manager._clear_cache()  # type: ignore[attr-defined,unused-ignore]
 
 
 @pytest.fixture

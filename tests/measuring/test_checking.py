@@ -305,6 +305,7 @@ def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
 
 
 @pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or warned of
+@pytest.mark.usefixtures("heard_logs")
 @pytest.mark.parametrize(
     ("case", "kinds"),
     [

@@ -35,6 +35,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
     return Access(kind=kind, name=name)
 
 
+@pytest.mark.usefixtures("heard_logs")
 @pytest.mark.parametrize(
     ("act", "expected"),
     [
