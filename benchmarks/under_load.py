@@ -14,7 +14,9 @@ command goes on behind those that are there.
 - `--share 2/7` takes every seventh contest, beginning with the second. Contests come in a random order, the same for
   all shares, so that any part of them is of all kinds.
 - `--pairs`, `--loads` and `--trials` say which contests there are. `--limit` starts no contest after so many seconds.
-- `--merge` prints the table. The quiet ratio of a pair is the geometric mean of its contests without other programs.
+- `--merge` prints the table. The quiet ratio of a pair is the geometric mean of its contests without other programs,
+  and has an interval by theirs. A sure ratio misses it if the quotient of the two is not 1 with a confidence of 95 %. A
+  quiet contest is compared with the others.
 """
 
 from __future__ import annotations
@@ -294,30 +296,47 @@ def verdict(judged: ContestJudgement, slow: str) -> dict[str, Any]:
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a row for each load, and one for all."""
-    quiet: dict[str, float] = {}
-    for pair, known in PAIRS.items():
-        logs = [math.log(each["ratio"]) for each in found if each["pair"] == pair and each["load"] == "none"]
-        quiet[pair] = math.exp(statistics.fmean(logs)) if logs else known.ratio
+    quiet = [one for one in found if one["load"] == "none" and one["ends"]]
     rows = [
-        "|load|contests|wrong winners|sure|quiet ratio outside of these|ties|ties at 1.05 and more|undecided|s|",
+        "|load|contests|wrong winners|sure|of these miss the quiet ratio|ties|ties at 1.05 and more|undecided|s|",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for load in [*LOADS, "all"]:
         these = [each for each in found if load in (each["load"], "all")]
         if these:
             rows.append(f"|{load}|{'|'.join(map(str, counts(these, quiet)))}|")
-    return [*rows, "", "Quiet ratios: " + "; ".join(f"{pair}: {ratio:.3f}" for pair, ratio in quiet.items())]
+    ratios = {pair: quiet_ratio([one for one in quiet if one["pair"] == pair]) for pair in PAIRS}
+    texts = [f"{pair}: {ratio[0]:.3f} (± {ratio[1]:.1%})" for pair, ratio in ratios.items() if ratio]
+    return [*rows, "", "Quiet ratios: " + "; ".join(texts)]
 
 
-def counts(these: Sequence[Mapping[str, Any]], quiet: Mapping[str, float]) -> list[int | str]:
+def quiet_ratio(contests: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """Return the geometric mean of their ratios, with half the width of its 95 % interval in logarithms."""
+    if not contests:
+        return None
+    halves = [math.log(one["ends"][1] / one["ends"][0]) / 2 for one in contests]
+    return statistics.geometric_mean(one["ratio"] for one in contests), math.hypot(*halves) / len(contests)
+
+
+def misses(one: Mapping[str, Any], quiet: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if a ratio and that of the other quiet contests of its pair differ more than both intervals allow."""
+    others = quiet_ratio([other for other in quiet if other["pair"] == one["pair"] and other is not one])
+    if others is None or not one["ends"]:
+        return False
+    ratio, half = others
+    low, high = one["ends"]
+    side = math.log(high / one["ratio"] if ratio > one["ratio"] else one["ratio"] / low)
+    return abs(math.log(ratio / one["ratio"])) > math.hypot(side, half)
+
+
+def counts(these: Sequence[Mapping[str, Any]], quiet: Sequence[Mapping[str, Any]]) -> list[int | str]:
     sure = [each for each in these if each["certainty"] == Certainty.SURE]
     ties = [each for each in these if each["certainty"] == Certainty.TIE]
-    outside = [each for each in sure if each["ends"] and not each["ends"][0] <= quiet[each["pair"]] <= each["ends"][1]]
     return [
         len(these),
         sum(is_wrong(each) for each in these),
         len(sure),
-        len(outside),
+        sum(misses(each, quiet) for each in sure),
         len(ties),
         sum(PAIRS[each["pair"]].ratio >= 1.05 for each in ties),
         sum(each["certainty"] == Certainty.OPEN for each in these),

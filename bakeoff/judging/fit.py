@@ -91,9 +91,9 @@ class Fit:
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
-        The interval is Student's t over the epochs that both lived in, and `processes` is their number. That of two
-        epochs is at least as wide as their rounds have it. With a single epoch it is that of the rounds, from order
-        statistics. Two cells that shared none are compared through a third, and the widths of both intervals add up.
+        The interval is Student's t over the epochs that both lived in, and `processes` is their number. It is at least
+        as wide as their rounds have it. With a single epoch it is that of the rounds, from order statistics. Two cells
+        that shared none are compared through a third, and the widths of both intervals add up.
         The interval of a single epoch is at least as wide as one process of each would have it,
         where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
         If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio
@@ -233,13 +233,15 @@ class Fit:
 def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]]) -> float | None:
     """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds.
 
-    Two processes may agree by chance, so that theirs is at least as wide as their rounds have it.
+    A few processes may agree by chance, and those that do decide a contest early. So it is at least as wide as their
+    rounds have it. On a quiet machine processes differ more than rounds, and this changes nothing.
     """
-    half = student_half_width(logs)
-    if half is None or len(logs) != 2 or len(rounds) != 2 or min(map(len, rounds)) < 2:
+    half, count = student_half_width(logs), len(logs)
+    if half is None or len(rounds) != count or min(map(len, rounds)) < 2:
         return half
-    errors = [float(medians_and_errors(np.array([taken]))[1][0]) for taken in rounds]
-    return max(half, student_quantile(0.95, sum(map(len, rounds)) - 2) * math.hypot(*errors) / 2)
+    errors = [float(medians_and_errors(np.array([logs_of_rounds]))[1][0]) for logs_of_rounds in rounds]
+    degrees = sum(map(len, rounds)) - count
+    return max(half, student_quantile(0.95, degrees) * math.hypot(*errors) / count)
 
 
 @dataclass(frozen=True)

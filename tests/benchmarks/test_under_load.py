@@ -22,7 +22,7 @@ def test_wrong_winners_and_sure_intervals_without_the_quiet_ratio_are_counted() 
     rows = table(
         [
             one(TWICE, "none", 1.9),
-            one(TWICE, "memory", 1.92),
+            one(TWICE, "memory", 2.02),  # without the quiet ratio, which is known to 5 % itself
             one(TWICE, "memory", 2.2),  # the quiet one is 1.9
             one(TWICE, "memory", 2.0, winner="slow", certainty=Certainty.DOUBTED),
             one(COPIES, "memory", 1.04),
@@ -35,4 +35,9 @@ def test_wrong_winners_and_sure_intervals_without_the_quiet_ratio_are_counted() 
     assert rows[2].startswith("|none|1|0|1|0|")
     assert (contests, wrong, sure, outside) == ("7", "2", "3", "1")
     assert (ties, missed, undecided, seconds) == ("2", "1", "1", "6")
-    assert "2, medium, 2 threads: 1.900" in rows[-1]
+    assert rows[-1] == "Quiet ratios: 2, medium, 2 threads: 1.900 (± 5.0%)"
+
+
+def test_a_quiet_contest_is_compared_with_the_other_quiet_ones() -> None:
+    rows = table([one(TWICE, "none", 1.9), one(TWICE, "none", 2.05)])
+    assert rows[2].split("|")[4:6] == ["2", "2"]
