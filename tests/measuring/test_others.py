@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from bakeoff.measuring.controller.others import OtherPrograms, Program, QuietWait, busy_cores, programs_of_others
+from bakeoff.measuring.cores import usable_cores
 
 NAMES = {1: "init", 7: "trainer"}
 
@@ -44,6 +47,17 @@ def test_programs_of_others_are_none_of_ours() -> None:
         found = programs_of_others()
         ours.communicate()
     assert not {os.getpid(), os.getppid(), ours.pid} & found.keys()
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "cpu_num"), reason="the system does not report the core of a process")
+def test_programs_on_cores_that_we_may_not_use_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, ours = SimpleNamespace(user=1.0, system=0.5), usable_cores()[0]
+    programs = [
+        SimpleNamespace(pid=-number, info={"name": "p", "cpu_times": times, "cpu_num": core})
+        for number, core in enumerate([ours, max(usable_cores()) + 1000], 1)
+    ]
+    monkeypatch.setattr(psutil, "process_iter", lambda _: programs)
+    assert programs_of_others() == {-1: Program("p", 1.5)}
 
 
 def test_busy_cores_are_counted() -> None:

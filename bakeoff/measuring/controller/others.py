@@ -69,15 +69,19 @@ class OtherPrograms:
 
 
 def programs_of_others() -> Programs:
-    """Return the processes that are neither ours nor began us."""
-    us = psutil.Process()
-    ours = {us.pid, *(each.pid for each in [*us.children(recursive=True), *us.parents()])}
+    """Return the processes that are neither ours nor began us, and that last ran on a core that we may use.
+
+    Where the system does not report the core of a process, they are those on all cores.
+    """
+    us, cores = psutil.Process(), usable_cores()
+    ours = {us.pid, *(process.pid for process in [*us.children(recursive=True), *us.parents()])}
+    attributes = ["name", "cpu_times", *(["cpu_num"] if hasattr(psutil.Process, "cpu_num") else [])]
     return {
         process.pid: Program(
             process.info["name"] or "?", process.info["cpu_times"].user + process.info["cpu_times"].system
         )
-        for process in psutil.process_iter(["name", "cpu_times"])
-        if process.pid not in ours and process.info["cpu_times"]
+        for process in psutil.process_iter(attributes)
+        if process.pid not in ours and process.info["cpu_times"] and process.info.get("cpu_num", cores[0]) in cores
     }
 
 
