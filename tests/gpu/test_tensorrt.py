@@ -195,7 +195,7 @@ def test_a_profile_names_modules_and_adds_up_to_the_call(tmp_path: Path) -> None
             spans = profiler.calls()[-1]
     names = {path for span in spans for path in span.modules}
     assert {f"{number}.0" for number in range(8)} <= names
-    assert sum(span.lasted_us for span in spans) == pytest.approx(begin.elapsed_time(end) * 100, rel=0.1)
+    assert sum(span.lasted_us for span in spans) == pytest.approx(begin.elapsed_time(end) * 100, rel=0.2)
 
 
 @pytest.fixture(scope="module")
