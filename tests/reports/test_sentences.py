@@ -285,9 +285,9 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             ModelChanges("eager"),
-            "eager is the model itself, and later answers of it were wrong: what it answers changes with the number of "
-            "calls. Builds were checked against its first answers only. Let it answer every call alike, or compare "
-            "later answers yourself",
+            "eager is the model itself, and later answers of it were others: what it answers changes with the number "
+            "of calls, the time or the process. Builds were checked against its first answers only. Let it answer "
+            "every call alike, or compare later answers yourself",
         ),
         (
             Unpaired(),
@@ -545,7 +545,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "the machine was busy",
         "eager may be as fast",
         "measured in too few processes",
-        "the model's answers change with the number of calls",
+        "the model's answers change with the calls, the time or the process",
         "onnx may miss float64 float64 float64: about 2 more samples would tell",
         "its metrics are not known",
         "it is judged by its calibration data",
