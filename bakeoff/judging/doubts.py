@@ -93,7 +93,7 @@ class NoBaseline:
 
 @dataclass(frozen=True)
 class ModelChanges:
-    """Eager is the model itself, and failed a later check: the builds were checked against its first answers only."""
+    """Eager is the model itself, and failed a check: the builds were checked against its first answers only."""
 
     label: str
 

@@ -45,7 +45,7 @@ from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.last_run import contradictions, ratios_of
 from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.judging.ranking import BASELINE, Ranking
-from bakeoff.records.doubts import DecidedByRounding, RecordDoubt
+from bakeoff.records.doubts import DecidedByRounding, RecordDoubt, Unchecked
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Record, Status, Verdict
 
@@ -119,10 +119,12 @@ def _of_absence(records: Sequence[Record]) -> list[NotRanked]:
 
 
 def _of_baseline(ranking: Ranking) -> Iterator[ModelChanges | NoBaseline]:
-    """Yield that eager failed a check after its first one, or that the baseline was not measured."""
+    """Yield that eager failed its own check, or that the baseline was not measured."""
     for record in ranking.records:
         is_model = record.cell.backend == BASELINE and record.cell.mode == "default"
-        if is_model and record.status is Status.INCORRECT and _was_right_at_first(record):
+        is_wrong = record.status is Status.INCORRECT and _was_right_at_first(record)
+        differs = any(isinstance(doubt, Unchecked) and doubt.is_eager_different for doubt in record.doubts)
+        if is_model and (is_wrong or differs):
             yield ModelChanges(record.cell.label)
     if not any(record.latency and record.cell.label == ranking.baseline_label for record in ranking.records):
         yield NoBaseline(ranking.baseline_label)

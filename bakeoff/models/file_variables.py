@@ -6,8 +6,9 @@ Calls of a model may leave something there, such as a table in the type of the f
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache, partial
+from queue import Queue, SimpleQueue
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -30,13 +31,14 @@ class Variables:
         self._known: set[int] = set()
         self._steps: list[Callable[[], object]] = []
         self._versions: list[tuple[torch.Tensor, int]] = []
+        self._has_iterator = False
         self._note_names(module, without)
 
     def put_back(self) -> bool:
-        """Give the variables the values that they had. Return False if a tensor among them was written into."""
+        """Give the variables the values that they had. Return False where calls may have changed something else."""
         for step in self._steps:
             step()
-        return all(tensor._version == version for tensor, version in self._versions)
+        return not self._has_iterator and all(tensor._version == version for tensor, version in self._versions)
 
     def _note_names(self, owner: Any, without: Collection[str] = ()) -> None:
         names = {name: value for name, value in vars(owner).items() if not name.startswith("__")}
@@ -56,6 +58,8 @@ class Variables:
             self._steps.append(partial(_put_back_content, value, value.copy()))
             for each in value.values() if isinstance(value, dict) else value:
                 self._note(each)
+        elif isinstance(value, Iterator | Queue | SimpleQueue):  # which nothing sets back
+            self._has_iterator = True
         elif isinstance(value, Cached):
             self._steps.append(partial(_clear_grown_cache, value, value.cache_info().currsize))
         elif not isinstance(value, torch.nn.Module):

@@ -63,12 +63,23 @@ class BuiltAnew(Frozen):
     reason: str  # how it failed
 
 
+EAGER_DIFFERS = (
+    "the model's answer depends on more than its inputs, such as the time or the process: eager itself fails the check "
+    "when it is called beside this build"
+)
+
+
 class Unchecked(Frozen):
     """The outputs of the cell, or some of them, could not be compared."""
 
     kind: Literal["unchecked"] = "unchecked"
     why: str
     others_compared: bool = False
+
+    @property
+    def is_eager_different(self) -> bool:
+        """Return True if eager fails the check as well."""
+        return self.why == EAGER_DIFFERS
 
 
 class Accepted(Frozen):

@@ -46,10 +46,11 @@ class Recall(Frozen):
 
 
 class OneAnswer(Frozen):
-    """The model gives one answer to all of its input sets."""
+    """The model gives one answer to all of its input sets, or the same values in some of its outputs."""
 
-    tried: int  # inputs of other scales and signs that eager takes
-    differing: int  # of these, those with another answer, of which some are checked
+    tried: int = 0  # inputs of other scales and signs that eager takes
+    differing: int = 0  # of these, those with another answer, of which some are checked
+    outputs: tuple[str, ...] = ()  # with the same values, such as `output[1]`, where others vary; nothing was tried
 
     @property
     def how(self) -> str:

@@ -90,9 +90,9 @@ def doubt(doubt: contest_doubts.Doubt) -> str:
             return f"{doubt.baseline} has no numbers here, so no speed-up can be given. Measure it too"
         case contest_doubts.ModelChanges():
             return (
-                f"{doubt.label} is the model itself, and later answers of it were wrong: what it answers changes with "
-                "the number of calls. Builds were checked against its first answers only. Let it answer every call "
-                "alike, or compare later answers yourself"
+                f"{doubt.label} is the model itself, and later answers of it were others: what it answers changes with "
+                "the number of calls, the time or the process. Builds were checked against its first answers only. Let "
+                "it answer every call alike, or compare later answers yourself"
             )
         case contest_doubts.Unpaired():
             return (
@@ -317,7 +317,7 @@ def brief(doubt: contest_doubts.Doubt) -> str:
         case contest_doubts.LastRunDiffers():
             return "the last run said the opposite"
         case contest_doubts.ModelChanges():
-            return "the model's answers change with the number of calls"
+            return "the model's answers change with the calls, the time or the process"
         case contest_doubts.NarrowLead():
             return "measured in too few processes"
         case contest_doubts.NotRanked():

@@ -34,3 +34,20 @@ def factory(batch: int = 8):
 
 def gated(batch: int = 8):
     return Gated(), torch.randn(batch, 32)
+
+
+class Beside(nn.Module):
+    """A score that varies, and zeros beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.linear(x)
+        largest = y.max(1, keepdim=True).values
+        return y, nn.functional.gelu(largest - largest.mean(1, keepdim=True))
+
+
+def beside(batch: int = 8):
+    return Beside(), torch.randn(batch, 32)

@@ -6,12 +6,15 @@ A trace drops all of it, and is doubted.
 import json
 import logging
 import os
+import queue
 import tempfile
+import warnings
 
 import torch
 from torch import nn
 
 log = logging.getLogger("scores")
+ANSWERS = queue.Queue()
 
 
 class Logged(nn.Module):
@@ -47,3 +50,21 @@ class Printing(nn.Module):
 
 def printing(batch: int = 8):
     return Printing(), torch.randn(batch, 64)
+
+
+class HandedOn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(64, 10)
+        self.path = os.path.join(tempfile.gettempdir(), "scores-last.pt")
+
+    def forward(self, x):
+        y = self.net(x)
+        torch.save(y.detach(), self.path)
+        ANSWERS.put(len(y))
+        warnings.warn("a batch was scored", stacklevel=2)
+        return y
+
+
+def handing_on(batch: int = 8):
+    return HandedOn(), torch.randn(batch, 64)

@@ -4,8 +4,12 @@ After pytorch/pytorch#111676 and #114967. Right: this is told with the buffer's 
 the same state, and a build that does not keep the state is `incorrect`.
 """
 
+import itertools
+
 import torch
 from torch import nn
+
+STEPS = itertools.count()
 
 
 class Streaming(nn.Module):
@@ -23,3 +27,18 @@ class Streaming(nn.Module):
 
 def factory(batch: int = 2, frames: int = 32):
     return Streaming(), torch.randn(batch, 16, frames)
+
+
+class Stepping(nn.Module):
+    """Its state is an iterator of the file, which no copy of the module has."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.linear(x) * 0.9 ** next(STEPS)
+
+
+def stepping(batch: int = 8):
+    return Stepping(), torch.randn(batch, 16)

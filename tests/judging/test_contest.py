@@ -31,6 +31,7 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.ranking import Ranking, undecided
+from bakeoff.records.doubts import EAGER_DIFFERS, Unchecked
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
@@ -171,6 +172,8 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
         assert NoBaseline not in map(type, contest.doubts), "eager has numbers"
     at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
     assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
+    unchecked = ok(cell("eager"), steady([2.0]), doubts=[Unchecked(why=EAGER_DIFFERS)])
+    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), ModelChanges).label == "eager"
     inductor = ok(cell("inductor"), steady([2.0]), status=Status.INCORRECT, reason="wrong", accuracy=accuracy())
     assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,8 +42,9 @@ from bakeoff.measuring.worker.understanding import AlikeCalls, call
 from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU
+from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Cell, Extent
-from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.records.traits import Decision, ModelTraits, OneAnswer
 from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -598,3 +600,26 @@ def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_su
     traits = accuracy.traits_in(gated).one_answer
     assert traits and 0 < traits.differing < traits.tried
     assert accuracy.traits_in(references(PADDING)).one_answer is None
+    beside = "one_answer.py:beside"
+    assert accuracy.traits_in(references(beside)).one_answer == OneAnswer(outputs=("output[1]",))
+    found = checked(beside, references(beside), as_it_is)
+    assert (found.passed, found.unchecked) == (True, "")
+
+
+OTHER_PROCESS = "other_worlds.py:process"
+
+
+@pytest.mark.parametrize("build", [as_it_is, wrong])
+def test_no_build_fails_where_eager_fails_as_well(
+    build: Build, references: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference was computed in a process of another number."""
+    path, number = references(OTHER_PROCESS), os.getpid() + 500
+    monkeypatch.setattr(os, "getpid", lambda: number)
+    found = checked(OTHER_PROCESS, path, build)
+    assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:
+    found = checked(OTHER_PROCESS, references(OTHER_PROCESS), wrong)
+    assert (found.passed, found.unchecked) == (False, "")

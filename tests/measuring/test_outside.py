@@ -1,6 +1,7 @@
 """What the user's own code reads from outside and does there is noted, and the clock that it sees can be stopped."""
 
 import datetime
+import importlib
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import time as imported
@@ -16,10 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from bakeoff.measuring.worker.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.measuring.worker.outside import CLOCK, OutsideWatch, dropped, of_attributes
+from bakeoff.measuring.worker.user_code import count_as_users, is_users_file
 from bakeoff.records.traits import Access, AccessKind
 
 NOON_S = 1_000_000_000.0
@@ -35,6 +39,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
     return Access(kind=kind, name=name)
 
 
+@pytest.mark.filterwarnings("ignore:1")
 @pytest.mark.usefixtures("heard_logs")
 @pytest.mark.parametrize(
     ("act", "expected"),
@@ -55,6 +60,9 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: os.listdir("weights"), access(AccessKind.READ_FILE, "weights")),
         (lambda: Path("log.txt").write_text("1"), access(AccessKind.WRITTEN_FILE, "log.txt")),
         (lambda: np.save("log.npy", np.ones(2)), access(AccessKind.WRITTEN_FILE, "log.npy")),
+        (lambda: torch.save(torch.ones(2), "log.pt"), access(AccessKind.WRITTEN_FILE, "log.pt")),
+        (lambda: save_file({"a": torch.ones(2)}, "log.st"), access(AccessKind.WRITTEN_FILE, "log.st")),
+        (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
         (lambda: LOG.warning("1"), access(AccessKind.LOG, "scores")),
@@ -83,6 +91,28 @@ def test_a_file_that_was_opened_before_is_noted(tmp_path: Path, monkeypatch: pyt
     with open("calls.jsonl", "w") as file, OutsideWatch() as watch:
         json.dump({"calls": 1}, file)
     assert watch.accesses == (access(AccessKind.WRITTEN_FILE, "calls.jsonl"),)
+
+
+def test_what_the_model_itself_does_is_noted_wherever_it_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_scorer.py").write_text(
+        "import os, torch\n"
+        "class Scorer(torch.nn.Module):\n"
+        "    def forward(self, x): return x * len(os.environ['HOME'])\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    scorer = importlib.import_module("installed_scorer").Scorer()
+    found = []
+    for prepare in (lambda: None, lambda: count_as_users(scorer), lambda: count_as_users(nn.Sequential())):
+        prepare()
+        with OutsideWatch() as watch:
+            scorer(torch.ones(2))
+        found.append(watch.accesses)
+    assert found == [(), *[(access(AccessKind.VARIABLE, "HOME"),)] * 2]
+    assert not is_users_file(nn.Sequential.forward.__code__.co_filename)
 
 
 def test_what_libraries_and_the_system_do_for_themselves_is_not_noted() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
+import queue
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -146,6 +148,10 @@ def keeps_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(m.past)
 
 
+def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) * next(m.steps)
+
+
 @pytest.mark.parametrize(
     ("forward", "kept", "named"),
     [
@@ -154,6 +160,7 @@ def keeps_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
         (appends_to_a_cache, {"cache": {"keys": []}}, "attribute cache['keys']"),
         (counts, {"step": 0}, "attribute step"),
         (keeps_the_largest, {"past": torch.full((4, 8), -9.0)}, "attribute past"),
+        (counts_by_an_iterator, {"steps": itertools.count(3, 2)}, "attribute steps"),
     ],
 )
 def test_state_is_named_and_the_model_is_left_as_it_was(forward: Forward, kept: dict[str, Any], named: str) -> None:
@@ -186,6 +193,18 @@ def test_what_no_answer_depends_on_is_no_state(
     forward: Forward, kept: dict[str, Any], accesses: tuple[Access, ...]
 ) -> None:
     assert traits_of(forward, **kept) == ModelTraits(accesses=accesses)
+
+
+def hands_on(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.handed_on.put(1)
+    return m.linear(x)
+
+
+def test_a_queue_that_is_filled_grows() -> None:
+    for made in (queue.Queue, queue.SimpleQueue):
+        traits = traits_of(hands_on, handed_on=made())
+        assert [name.partition(".")[0] for name in traits.grows] == ["attribute handed_on"]
+        assert traits.accesses and not traits.state
 
 
 CALLS = 0

@@ -1,5 +1,6 @@
 """The record of a cell, from what its processes have told: numbers, doubts, missing placement, causes of death."""
 
+import itertools
 import math
 import os
 import signal
@@ -162,6 +163,8 @@ class GrowingRecord:
         Without `finished`, its outputs were checked before its rounds only.
         """
         ready = live.warm
+        if finished and finished.accuracy_after.unchecked and ready.accuracy.passed:  # perhaps only found by then
+            ready = ready.model_copy(update={"accuracy": finished.accuracy_after})
         before, after = ready.accuracy, finished.accuracy_after if finished else None
         placement = placement_of_both(finished.placement, live.first_build) if finished else ready.placement
         status, failure = Status.INCORRECT, None
@@ -193,8 +196,9 @@ class GrowingRecord:
 
     def _further(self, known: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
-        new = [doubt for doubt in doubts_of_finished(finished) if doubt not in known.doubts]
         checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
+        later = [*doubts_of_finished(finished), *itertools.chain.from_iterable(map(doubts_of_check, checks))]
+        new = [doubt for doubt in dict.fromkeys(later) if doubt not in known.doubts]
         return known.model_copy(
             update={
                 "processes": [*known.processes, live.summary()],
@@ -329,8 +333,7 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     doubts: list[RecordDoubt] = []
     if ready.caveat:
         doubts.append(Caveat(text=ready.caveat))
-    if ready.accuracy.unchecked:
-        doubts.append(Unchecked(why=ready.accuracy.unchecked, others_compared=ready.accuracy.others_compared))
+    doubts += doubts_of_check(ready.accuracy)
     if ready.placement and ready.placement.frozen_choices:
         doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
     if ready.accuracy.unwritten_inputs:
@@ -357,6 +360,10 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     if ready.accuracy.other_widths:
         doubts.append(OtherWidths(outputs=tuple(ready.accuracy.other_widths)))
     return [*doubts, doubt] if (doubt := doubt_of(ready.warm_up)) else doubts
+
+
+def doubts_of_check(check: Accuracy) -> list[Unchecked]:
+    return [Unchecked(why=check.unchecked, others_compared=check.others_compared)] if check.unchecked else []
 
 
 def doubts_of_finished(finished: Finished | None) -> list[Recompiled]:

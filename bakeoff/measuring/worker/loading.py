@@ -12,6 +12,7 @@ from bakeoff import models
 from bakeoff.backends.training import Training, without_dropout
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.global_settings import few_threads
+from bakeoff.measuring.worker.user_code import count_as_users
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.calibration import with_calibration, without_calibrating_calls
@@ -77,6 +78,7 @@ def _load_one_size(cell: Cell) -> LoadedModel:
             f"{cell.model} gives a module alone: return (nn.Module, example inputs), or name --inputs FILE"
         )
     model = completed(model, cell.seed)
+    count_as_users(model.module)
     if cell.task in GENERATION or Precision.INT8 not in (cell.precision, *cell.compared):
         return model
     return with_calibration(model) if cell.precision is Precision.INT8 else without_calibrating_calls(model)

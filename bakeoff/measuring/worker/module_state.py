@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import math
+import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,6 +43,8 @@ _FOLLOWED_NEVER = (
     torch.dtype,
     torch.device,
 )
+
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue)
 
 GENERATOR = "random generator"
 BUFFER = "buffer "
@@ -147,7 +152,7 @@ def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
 
 def _is_data(value: Any, module: str) -> bool:
     """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
-    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, list, dict, set, deque))
+    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, *_CHANGING))
     return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
 
@@ -159,6 +164,10 @@ def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
         yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
     elif isinstance(value, _SCALARS):
         yield name, (type(value).__name__, value)
+    elif isinstance(value, itertools.count):
+        yield name, ("count", repr(value))
+    elif isinstance(value, queue.SimpleQueue):
+        yield f"{name}{LENGTH}", ("length", value.qsize())
     elif depth < MAX_DEPTH and id(value) not in seen:
         seen.add(id(value))
         if isinstance(value, list | tuple | deque | set | frozenset | dict):
@@ -252,6 +261,9 @@ def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: value.set_state(state)
+    if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
+        numbers = ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)")
+        return lambda: itertools.count(*numbers)
     if depth >= MAX_DEPTH or isinstance(value, _SCALARS) or id(value) in seen:
         return lambda: value
     seen.add(id(value))

@@ -9,12 +9,14 @@ import logging
 import os
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from bakeoff.measuring.worker.module_state import LENGTH, ModuleState
@@ -31,8 +33,10 @@ _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
     logging.Logger.handle.__code__: (AccessKind.LOG, "self"),
     genericpath.exists.__code__: (AccessKind.READ_FILE, "path"),
+    torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
+    save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
 }
-"""Functions of Python's own library that tell of an access, and the argument that names it."""
+"""Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
 
 _OF_EVENT = {
     "os.listdir": (AccessKind.READ_FILE, 0),
@@ -91,8 +95,8 @@ class OutsideWatch:
         elif event == "call" and frame.f_code in _OF_CODE:
             kind, argument = _OF_CODE[frame.f_code]
             named = frame.f_locals[argument]
-            if kind is AccessKind.READ_FILE:
-                self._note_file(named, frame, writes=False)
+            if kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE):
+                self._note_file(named, frame, writes=kind is AccessKind.WRITTEN_FILE)
             elif kind is AccessKind.LOG:
                 self._note(kind, named.name, frame)
             elif _asks(frame.f_back, through=_STANDARD):  # libraries have variables of their own
@@ -101,6 +105,8 @@ class OutsideWatch:
             name = getattr(builtin, "__name__", "")
             if builtin is print:
                 self._note(AccessKind.PRINT, "", frame)
+            elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
+                self._note(AccessKind.LOG, "warnings", frame)
             elif name.startswith(("read", "write")) and isinstance(file := getattr(builtin, "__self__", 0), io.IOBase):
                 self._note_open_file(file, frame, writes=name.startswith("write"))
             elif is_clock(builtin) and is_users_file(frame.f_code.co_filename):

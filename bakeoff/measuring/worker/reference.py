@@ -488,7 +488,10 @@ def as_it_is(
                 known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
-            if traits.begins_alike and answers_alike(sets, eager):
+            alike = outputs_alike(module, sets, eager) if traits.begins_alike else ()
+            if alike and len(alike) < len(eager[0]):
+                traits = traits.model_copy(update={"one_answer": OneAnswer(outputs=alike)})
+            elif alike:
                 others, one_answer = inputs_with_another_answer(module, sets[0], calls, eager[0])
                 traits = traits.model_copy(update={"one_answer": one_answer})
                 others = others[: MAX_PROBES - len(known.probes)]
@@ -543,10 +546,26 @@ def as_it_is(
     )
 
 
-def answers_alike(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
-    """Return True if all input sets, which differ, have the same answer."""
-    is_one = all(are_alike(answers[0], other, roundings=0) for other in answers[1 : len(sets)])
-    return is_one and any(not are_equal(sets[:1], (other,)) for other in sets[1:])
+def outputs_alike(module: Any, sets: Sequence[Inputs], answers: Sequence[Outputs]) -> tuple[str, ...]:
+    """Return the outputs that are the same for all input sets, which differ.
+
+    Where others vary, single numbers do not count, such as a scale, and neither do weights.
+    """
+    first, *others = answers[: len(sets)]
+    if all(are_equal(sets[:1], (other,)) for other in sets[1:]) or any(len(other) != len(first) for other in others):
+        return ()
+    alike = [
+        place
+        for place, value in enumerate(first)
+        if all(are_alike((value,), (other[place],), roundings=0) for other in others)
+    ]
+    names, weights = labels(first), [*module.parameters(), *module.buffers()]
+    return tuple(
+        names[place]
+        for place in alike
+        if len(alike) == len(first)
+        or (first[place].numel() > 1 and not any(are_alike((first[place],), (weight,)) for weight in weights))
+    )
 
 
 def inputs_with_another_answer(

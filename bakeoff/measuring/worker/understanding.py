@@ -70,6 +70,11 @@ class AlikeCalls:
         """Return True if this holds the state of a module."""
         return self._state is not None
 
+    @property
+    def begins_anew(self) -> bool:
+        """Return True if no call depends on those before it, once a sequence has begun."""
+        return self.can_restore or not self.traits.state
+
     def buffer(self, name: str) -> torch.Tensor:
         """Return a buffer of the module, which must be here."""
         assert self.module is not None

@@ -68,9 +68,24 @@ def _brought() -> tuple[Path, ...]:
 
 
 @functools.cache
+def _is_users_file(file: str) -> bool:
+    return is_users(Path(file).resolve())
+
+
+_defining_models: set[str] = set()
+
+
+def count_as_users(module: torch.nn.Module) -> None:
+    """Have the code of the file that defines this model's class count as the user's own, wherever it was installed."""
+    file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
+    brought = (*_brought(), Path(torch.__file__).parent)
+    if file and not any(Path(file).resolve().is_relative_to(folder) for folder in brought):
+        _defining_models.add(file)
+
+
 def is_users_file(file: str) -> bool:
     """Return True if the code of a frame with this file name is the user's own."""
-    return is_users(Path(file).resolve())
+    return file in _defining_models or _is_users_file(file)
 
 
 def user_modules() -> list[types.ModuleType]:
@@ -78,7 +93,7 @@ def user_modules() -> list[types.ModuleType]:
     found = []
     for _, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(module, types.ModuleType) and file and is_users_file(file):
+        if isinstance(module, types.ModuleType) and file and _is_users_file(file):
             found.append(module)
     return found
 

@@ -1,0 +1,28 @@
+"""Scores that depend on what no call sees of its inputs: the process, or a clock of another library.
+
+Eager is the model, and never wrong. What it answers elsewhere is no reference, so that nothing can be compared.
+"""
+
+import os
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class Offset(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.linear = nn.Linear(32, 4)
+        self.read = read
+
+    def forward(self, x):
+        return self.linear(x) + self.read()
+
+
+def process(batch: int = 16):
+    return Offset(lambda: float(os.getpid() % 1009)), torch.randn(batch, 32)
+
+
+def clock(batch: int = 16):
+    return Offset(lambda: float(np.datetime64("now", "ms").astype(int) % 100_003)), torch.randn(batch, 32)
