@@ -25,7 +25,7 @@ from bakeoff.commands import env_and_cache
 from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
-from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, os_reason, unknown
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
 from bakeoff.reports.console import (
     AsJson,
     console_for,
@@ -162,6 +162,7 @@ def run(
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
+    config.require_names(request)
     if dry_run:
         from bakeoff.commands.preview import preview
 
@@ -745,7 +746,7 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
             return _complain(f"{type(error).__name__}: {error}", 1, as_json)
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bakeoff"
-        return _complain(f"{error.format_message()} ({command} --help)", USAGE_ERROR, as_json)
+        return _complain(f"{in_plain_words(error.format_message())} ({command} --help)", USAGE_ERROR, as_json)
 
 
 def _what_is_kept(error: OSError) -> str:

@@ -77,11 +77,12 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--model", "mlp", "--set", "seq=1"], "unknown dimension of mlp 'seq'"),
         (["--model", "mlp", "--set", "batch=0"], "must be at least 1, not 0"),
         (["--model", "mlp", "--set", "batch=many"], "takes a whole number, not 'many'"),
-        (["--seed", "-1"], "--seed -1: "),
-        (["--seed", "x"], "'--seed'"),
+        (["--seed", "-1"], "--seed -1: it must be greater than or equal to 0"),
+        (["--seed", "x"], "'--seed': it must be a valid integer (bakeoff run --help)"),
+        (["--soak", "x"], "--soak x: write a number of seconds"),
         (["--time-limit", "0"], "--time-limit 0.0: "),
-        (["--min-time", "nan"], "--min-time nan: "),
-        (["--schedule", "random"], "--schedule random: "),
+        (["--min-time", "nan"], "--min-time nan: it must be a finite number"),
+        (["--schedule", "random"], "--schedule random: it must be 'interleaved' or 'sequential'"),
         (["--start-method", "fork"], "--start-method fork: "),
         (["--calls", "0"], "--calls 0: "),
         (["--budget", "soon"], "--budget soon: write seconds, minutes or hours"),
@@ -386,7 +387,11 @@ def test_list_is_quick_since_it_imports_no_library_of_a_backend() -> None:
     assert "max-autotune-no-cudagraphs" in done.stdout and done.stdout.endswith("\nset()\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "--nonsense"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["run", "--help"], ["run", "--nonsense"], ["--model", "cnv"], ["--backends", "onx"]],
+    ids=" ".join,
+)
 def test_help_and_usage_errors_import_nothing_that_only_a_run_or_a_report_needs(arguments: list[str]) -> None:
     """They take half a second, most of which is for pydantic and the types of a request."""
     typed = (

@@ -77,6 +77,7 @@ class CellJob(Message):
     weights_at: dict[str, int] = Field(default_factory=dict)  # the model has its weights at these sizes, if any
     evaluation: Evaluation | None = None
     weights: str = ""  # digest of those that the model must have, if it is known
+    is_machine_busy: bool = False  # so that several threads would mostly wait for one another
 
 
 class MeasureCell(CellJob):
@@ -123,6 +124,7 @@ class ComputeReference(Message):
     is_fresh: bool = False  # computed anew, and kept instead of an earlier run's
     is_resumed: bool = False  # the file is there: the model is compared with it, and nothing else is computed
     known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
+    is_machine_busy: bool = False  # as in `CellJob`
 
 
 class EvaluateReference(Message):

@@ -58,7 +58,13 @@ def may_use_cuda(request: Request) -> bool:
 
 
 def sampling_of(request: Request) -> SamplingPlan:
-    plan = SamplingPlan.lasting(request.min_time_s, request.processes, request.require.calls, builds=request.builds)
+    plan = SamplingPlan.lasting(
+        request.min_time_s,
+        request.processes,
+        request.require.calls,
+        builds=request.builds,
+        budget_s=request.budget.seconds if request.budget else math.inf,
+    )
     required = {each.name for each in request.require.each}
     plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
     if any(part.inputs for part in request.parts()):
@@ -87,6 +93,7 @@ def measure(
     # an interruption ends the measuring and not the run: what has finished is reported
     with BuildCache(is_fresh=request.fresh) as cache, store.timed(), contextlib.suppress(KeyboardInterrupt):
         measurement = measurement_of(launchers, request, store, progress, time_plan, headers, cache)
+        measurement.is_machine_busy = bool(warning)
         for contest in contests:
             measure_contest(measurement, contest, pending(contest, store))
         measure_ceilings(measurement, contests)

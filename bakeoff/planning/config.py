@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from bakeoff import models
+from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.request import OPTIONS, Part, Request
 from bakeoff.records.errors import UsageError, os_reason, unknown
 
@@ -23,6 +25,14 @@ RUN_KEYS = [key for key, name in KEYS.items() if name in Part.model_fields]
 """Keys that a `[[run]]` may have. All others belong to the whole file."""
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
+
+
+def require_names(request: Request) -> None:
+    """Raise UsageError for an unknown model or backend. This needs no planner, which takes long to import."""
+    for part in request.parts():
+        for model in part.models:
+            models.find(model)
+        expand_backends([entry.partition("@")[0] for entry in part.backends])
 
 
 @dataclass

@@ -20,7 +20,7 @@ from bakeoff.planning.load_plan import USUAL_SOAK_S, LoadPlan, Traffic, parse_ob
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
 from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
-from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.errors import UsageError, in_plain_words, unknown
 from bakeoff.records.load import Objective
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Frozen
@@ -79,6 +79,13 @@ class Option:
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a function that reads an empty text as None, and any other one as `parse` does."""
     return lambda text: parse(text) if text else None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--soak {text}: write a number of seconds") from None
 
 
 def _known_precisions(names: Any) -> Any:
@@ -251,7 +258,7 @@ class Request(Frozen):
             "Seconds that each cell serves at the rate found",
             default=f"{USUAL_SOAK_S:g}, of the two best cells",
             in_record_command=True,
-            parse=optional(float),
+            parse=optional(_seconds),
         ),
     ] = Field(default=None, ge=0, allow_inf_nan=False)
     price: Annotated[
@@ -304,7 +311,7 @@ class Request(Frozen):
             if isinstance(told := first.get("ctx", {}).get("error"), UsageError):
                 raise told from None
             flag = next((OPTIONS[name].flags[0] for name in first["loc"] if name in OPTIONS), first["loc"])
-            raise UsageError(f"{flag} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+            raise UsageError(f"{flag} {first['input']}: {in_plain_words(first['msg'])}") from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -27,6 +27,9 @@ ENOUGH_CALLS = 100
 
 MAX_WARM_UP_S = 0.5
 
+WARM_UP_LIMIT_S, WARM_UP_SHARE = 30.0, 0.05
+"""A warm-up ends after so many seconds, and after this share of a budget, although latencies are not steady."""
+
 
 @dataclass(frozen=True)
 class SamplingPlan:
@@ -34,10 +37,11 @@ class SamplingPlan:
     `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time, and takes half of its
     seconds where they hold `ENOUGH_CALLS`.
 
-    A warm-up of at least `warm_up_s` precedes them, and of a quarter of that in further processes. With `latency_only`,
-    throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
-    gets no further process. Processes take turns among `builds` builds. With `energy_of_all`, the energy of cells that
-    cannot win is measured, too, and with `throughput_of_all` their throughput is as well as that of the others.
+    A warm-up of at least `warm_up_s` and about `warm_up_limit_s` at most precedes them. In further processes a quarter
+    of `warm_up_s` is enough. With `latency_only`, throughput, device time, energy and stages are not measured. In a
+    plan that `races`, a cell that is surely beaten gets no further process. Processes take turns among `builds` builds.
+    With `energy_of_all`, the energy of cells that cannot win is measured, too, and with `throughput_of_all` their
+    throughput is as well as that of the others.
     """
 
     processes: int
@@ -46,6 +50,7 @@ class SamplingPlan:
     burst_s: float
     burst_calls: int
     warm_up_s: float
+    warm_up_limit_s: float = WARM_UP_LIMIT_S
     latency_only: bool = False
     wanted_calls: int = 0
     races: bool = False
@@ -69,6 +74,7 @@ class SamplingPlan:
         wanted_calls: int = 0,
         max_processes: int = MAX_PROCESSES,
         builds: int = 1,
+        budget_s: float = math.inf,
     ) -> SamplingPlan:
         """Return a plan that samples each cell for `seconds` over all its processes, and for 100 calls over three.
 
@@ -88,6 +94,7 @@ class SamplingPlan:
             burst_calls=math.ceil(MIN_CALLS_PER_CELL / max(processes, MIN_PROCESSES) / rounds),
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(MAX_WARM_UP_S, seconds / 2),
+            warm_up_limit_s=min(WARM_UP_LIMIT_S, WARM_UP_SHARE * budget_s),
             races=races,
             builds=builds,
         )

@@ -205,9 +205,10 @@ class TimePlan:
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.
 
-        The first one of a contest is tried in any case, and so is one that is expected to take no time.
+        The first two of a contest are tried in any case, because one alone ranks nothing. So is one that is expected to
+        take no time.
         """
-        takes_time = alive and self._ahead[self._contest_id][Step.BUILD, label]
+        takes_time = len(alive) > 1 and self._ahead[self._contest_id][Step.BUILD, label]
         return now_s + (self._estimate(Step.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
     def _left_of(self, contest_id: str) -> float:

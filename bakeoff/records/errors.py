@@ -60,6 +60,11 @@ def os_reason(error: OSError) -> str:
     return error.strerror or first_line(error)
 
 
+def in_plain_words(message: str) -> str:
+    """Return what pydantic says of a value, in the words of our own messages."""
+    return message.partition(", unable to parse")[0].replace("Input should be", "it must be")
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:
     """Return an error for an unknown name. It names the nearest known one, or all of them, and `where` it stands."""
     known = sorted(known)

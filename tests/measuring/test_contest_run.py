@@ -25,7 +25,7 @@ from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Burst, Ceilings, Record, Status
+from bakeoff.records.schema import Burst, Ceilings, Memory, Record, Status
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent
 from tests.support.scripted import (
@@ -578,7 +578,8 @@ def test_a_build_of_an_earlier_run_is_expected_to_take_no_longer_than_a_start(tm
     """A budget that leaves no time to build a slow cell leaves time to start it."""
 
     def run(name: str, seconds: float, budget_s: float) -> SimpleNamespace:
-        scripts = {"eager": Script(), "onnx": Script(phases=("compile",), seconds_per_start=seconds)}
+        scripts = {"eager": Script(), "torchscript": Script(seconds_per_start=1.0)}
+        scripts["onnx"] = Script(phases=("compile",), seconds_per_start=seconds)
         with BuildCache(tmp_path / name) as cache:
             return run_contest(tmp_path / f"{name}-{budget_s}", scripts, build_cache=cache, budget_s=budget_s)
 
@@ -714,10 +715,20 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
 
 def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
     scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
-    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
-    assert run.ended_s <= 28.0
+    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=24.0, undecided=lambda records: [("null", "eager")])
+    assert run.ended_s <= 24.0
     assert [len(record.processes) for record in run.records.values()] == [3, 3]
     assert any("--budget left no time for more processes per cell, which might decide null" in n for n in run.notes)
+
+
+@pytest.mark.parametrize(("budget_s", "at_once"), [(math.inf, 1), (30.0, 2)])
+def test_a_budget_builds_the_first_two_side_by_side_on_a_cpu(tmp_path: Path, budget_s: float, at_once: int) -> None:
+    """A busy machine may leave a budget no time for both one after the other, and one alone ranks nothing."""
+    scripts = {label: Script(seconds_per_start=3.0) for label in ("eager", "null")}
+    size = Memory(peak_resident_bytes=1)
+    run = run_contest(tmp_path, scripts, plan_of(1), budget_s=budget_s, cores=2, reference_memory=size)
+    assert run.most("builds", "built") == {0: at_once}
+    assert all(record.latency for record in run.records.values())
 
 
 def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:

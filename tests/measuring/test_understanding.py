@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import global_settings
 from bakeoff.measuring.worker.module_state import ModuleState
 from bakeoff.measuring.worker.moved_clock import clock_at
@@ -36,6 +37,7 @@ from bakeoff.measuring.worker.understanding import (
 from bakeoff.measuring.worker.value_reads import ReadingWatch, noting_frozen_choices
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 from bakeoff.records.traits import Access, AccessKind, ModelTraits
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
@@ -634,6 +636,19 @@ def test_changed_settings_are_told_and_put_in_force_elsewhere(tmp_path: Path) ->
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(("is_busy", "threads"), [(True, 1), (False, 3)])
+def test_on_a_busy_machine_one_thread_does_what_is_not_timed(is_busy: bool, threads: int) -> None:
+    before, own = torch.get_num_threads(), torch.get_num_threads
+    job = ComputeReference(cell=Cell(model="mlp", backend="eager"), reference=Path("r.pt"), is_machine_busy=is_busy)
+    try:
+        torch.set_num_threads(3)
+        with global_settings.threads_for_untimed_work(job):
+            assert own() == threads
+        assert own() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("asked", "in_force"), [(None, 5), (1, 1), (2, 2), (4, 4)])

@@ -118,9 +118,10 @@ def test_long_calls_leave_a_build_less_time() -> None:
 def test_what_would_not_end_in_time_finds_no_room() -> None:
     plan = expecting("a", budget_ends_s=30.0)
     plan.begin("a", 0.0)
-    assert plan.leaves_room_for_build("inductor", ["eager"], 5.0)
-    assert not plan.leaves_room_for_build("inductor", ["eager"], 15.0)
-    assert plan.leaves_room_for_build("inductor", [], 15.0), "the first cell is tried in any case"
+    assert plan.leaves_room_for_build("inductor", ["eager", "onnx"], 5.0)
+    assert not plan.leaves_room_for_build("inductor", ["eager", "onnx"], 15.0)
+    for alive in ([], ["eager"]):
+        assert plan.leaves_room_for_build("inductor", alive, 15.0), "one alone ranks nothing"
     assert plan.leaves_room_for_epoch(["eager", "onnx"], 20.0)
     assert not plan.leaves_room_for_epoch(["eager", "onnx"], 28.0)
     assert plan.build_ends_s("onnx", ["eager"]) < 30.0
@@ -132,7 +133,7 @@ def test_a_backend_that_says_at_once_that_it_cannot_run_finds_room() -> None:
     plan = TimePlan(SAMPLING, 12.0)
     plan.expect("a", likely_to_run(cells), 3)
     plan.begin("a", 0.0)
-    assert plan.leaves_room_for_build("tensorrt", ["eager"], 5.0)
+    assert plan.leaves_room_for_build("tensorrt", ["eager", "onnx"], 5.0)
 
 
 def test_a_backend_that_is_not_installed_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

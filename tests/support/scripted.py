@@ -485,6 +485,7 @@ def run_contest(
     evaluate_timeout_s: float = 600.0,
     precision: Precision = Precision.FP32,
     require: str = "",
+    reference_memory: Memory | None = None,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -500,7 +501,11 @@ def run_contest(
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
     launcher.answers[ComputeReference] = ReferenceComputed(
-        work=Work(flops=10, bytes_moved=10), uncounted="", fingerprint="f", eager_call=eager_call
+        work=Work(flops=10, bytes_moved=10),
+        uncounted="",
+        fingerprint="f",
+        eager_call=eager_call,
+        memory=reference_memory,
     )
     machine.available_bytes = lambda: available_bytes(launcher)
     machine.usable_cores = lambda: list(range(cores))

@@ -694,6 +694,7 @@ class CellRun:
             weights_at=self.planned.weights_at,
             inputs=self._setup.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
             evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
+            is_machine_busy=self._setup.is_machine_busy,
         )
         launcher = launcher or self._launcher
         assert launcher is not None, "the cell has been launched"

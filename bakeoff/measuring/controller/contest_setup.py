@@ -39,3 +39,4 @@ class ContestSetup:
     acceptance: Acceptance = ACCEPTS_NOTHING
     interleaved: bool = True  # all cells are alive together, and stopped while another one is measured
     budget_ends_s: float = math.inf  # the run's time budget
+    is_machine_busy: bool = False

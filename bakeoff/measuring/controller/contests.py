@@ -48,7 +48,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
         needed = (run.launchers.first, run.store, run.progress, limit_s)
         try:
-            path, size, eager_call = groundwork.reference(own, *needed, run.build_cache, known)
+            path, size, eager_call = groundwork.reference(own, *needed, run.build_cache, known, run.is_machine_busy)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]
@@ -79,6 +79,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.acceptance,
         run.interleaved,
         run.time_plan.budget_ends_s,
+        run.is_machine_busy,
     )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}

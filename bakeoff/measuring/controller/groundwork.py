@@ -75,12 +75,14 @@ def reference(
     limit_s: float,
     cache: BuildCache | None = None,
     known: Path | None = None,
+    is_machine_busy: bool = False,
 ) -> tuple[Path, Memory | None, EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
     One that an interrupted run has computed is compared with the model as it is now. If it is computed now, the memory
     that this has taken comes with it, and how long a call of eager takes. `known` is the reference of another
     precision, which has the same outputs in float64. Those of an earlier run may serve again, from the `cache`.
+    On a busy machine one thread computes it, since several would mostly wait for one another.
     """
     path = store.reference(contest.id)
     log = store.log(f"reference-{contest.id}")
@@ -96,6 +98,7 @@ def reference(
         is_fresh=cache is not None and cache.is_fresh,
         known=known.resolve() if known else None,
         is_resumed=path.exists(),
+        is_machine_busy=is_machine_busy,
     )
     progress.note(f"{'comparing eager with' if job.is_resumed else 'preparing'} {of_it} {contest.id}")
     event, phase = _answer(launcher, store, job, log, limit_s)

@@ -69,6 +69,7 @@ class RunContext:
     evaluate: str = ""  # the user's function that stands in for those of models' files
     evaluate_timeout_s: float = 600.0
     quiet: QuietWait | None = None  # what to wait for before each epoch's rounds
+    is_machine_busy: bool = False  # other programs kept cores busy when the run began
 
     def __post_init__(self) -> None:
         self.interleaved &= CAN_PAUSE

@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import torch
 
+from bakeoff.measuring.messages import CellJob, ComputeReference
 from bakeoff.records.traits import ModelTraits, Setting
 
 Settings = dict[str, str]
@@ -65,8 +67,8 @@ def put_in_force(traits: ModelTraits) -> int:
 
 
 @contextlib.contextmanager
-def few_threads() -> Iterator[None]:
-    """Have torch compute with two threads at most in the block, which loads a model or compares its answers.
+def few_threads(at_most: int = LOADING_THREADS) -> Iterator[None]:
+    """Have torch compute with two threads at most in the block, or `at_most`. Nothing is timed there.
 
     The block does not notice: `torch.get_num_threads` returns what would be in force without this, and what it asks for
     by `torch.set_num_threads` is in force afterwards. So a model's file that sets threads is heard, and one that sets
@@ -74,7 +76,7 @@ def few_threads() -> Iterator[None]:
     """
     get, put = torch.get_num_threads, torch.set_num_threads
     wanted, is_over = get(), False
-    if wanted <= LOADING_THREADS:
+    if wanted <= at_most:
         yield
         return
 
@@ -83,10 +85,10 @@ def few_threads() -> Iterator[None]:
 
     def want_threads(nthreads: int) -> None:
         nonlocal wanted
-        put(nthreads if is_over else min(nthreads, LOADING_THREADS))  # first, because it refuses senseless numbers
+        put(nthreads if is_over else min(nthreads, at_most))  # first, because it refuses senseless numbers
         wanted = wanted if is_over else nthreads
 
-    put(min(wanted, LOADING_THREADS))
+    put(min(wanted, at_most))
     # a module that is imported meanwhile may keep these functions, which are torch's own once the block is over
     torch.get_num_threads, torch.set_num_threads = wanted_threads, want_threads
     try:
@@ -95,6 +97,14 @@ def few_threads() -> Iterator[None]:
         is_over = True
         torch.get_num_threads, torch.set_num_threads = get, put
         put(wanted)
+
+
+def threads_for_untimed_work(job: CellJob | ComputeReference) -> AbstractContextManager[None]:
+    """Have torch compute with one thread in the block if other programs keep the machine busy.
+
+    Threads that share cores with other programs mostly wait for one another: a call may take forty times as long.
+    """
+    return few_threads(1) if job.is_machine_busy else contextlib.nullcontext()
 
 
 def _flushes_denormals() -> bool:

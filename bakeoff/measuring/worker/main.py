@@ -25,7 +25,7 @@ from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.global_settings import few_threads
+from bakeoff.measuring.worker.global_settings import few_threads, threads_for_untimed_work
 from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.sample import require_outputs
@@ -109,12 +109,13 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
             worker = WorkerContext.begin(connection, job, assignment.workspace)
             messages.send(connection, messages.KeptModules(kept=find_kept(worker, job)))
         case messages.ComputeReference():
-            computed = reference.compute(
-                job,
-                assignment.cwd,
-                assignment.workspace,
-                announce=lambda phase: messages.send(connection, messages.PhaseBegun(name=phase)),
-            )
+            with threads_for_untimed_work(job):
+                computed = reference.compute(
+                    job,
+                    assignment.cwd,
+                    assignment.workspace,
+                    announce=lambda phase: messages.send(connection, messages.PhaseBegun(name=phase)),
+                )
             messages.send(connection, computed)
         case messages.EvaluateReference():
             messages.send(connection, messages.Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))

@@ -19,12 +19,11 @@ from bakeoff.measuring.messages import THROUGHPUT_BLOCKS
 from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
-from bakeoff.planning.sampling_plan import ENOUGH_CALLS
+from bakeoff.planning.sampling_plan import ENOUGH_CALLS, WARM_UP_LIMIT_S
 from bakeoff.records.schema import SETTLE, DeviceTime, Interval, Phase, Stage, Throughput, WarmUp
 
 MIN_WARM_UP_CALLS = 10
 MIN_WINDOW_CALLS = 2
-WARM_UP_LIMIT_S = 30.0
 
 REPEATED_WARM_UP_LIMIT_S = 1.0
 """Only the first process of a cell has to show that latencies become steady. Later processes get less time."""

@@ -24,6 +24,7 @@ from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, kernels, memory, precision, sampling
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
+from bakeoff.measuring.worker.global_settings import threads_for_untimed_work
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.worker_context import WorkerContext
@@ -48,7 +49,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
     with phases("first_call"), clock_at(worker.traits.clock_s):
         compiled.run()
     device_memory.sample()
-    with phases.announced("check"):
+    with phases.announced("check"), threads_for_untimed_work(worker.job):
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
@@ -58,7 +59,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         settle = sampling.call_until_final(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
-        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, not is_repeated)
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, not is_repeated, plan.warm_up_limit_s)
     device_memory.sample()
 
     def placement() -> Placement | None:
