@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import MachineBusy, NotEvaluated
-from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, open_requirement
+from bakeoff.judging.doubts_of_answers import is_open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import counted, first, listed, one_line
@@ -16,7 +16,7 @@ from bakeoff.reports.number_format import NONE
 
 def candidates(contest: ContestJudgement) -> str:
     """Return who wins, or who may: `onnx`, `onnx or openvino`."""
-    labels = headline_of(contest).candidates
+    labels = contest.answer.candidates
     return listed(first(labels), "or") if labels else NONE
 
 
@@ -25,7 +25,7 @@ def value(contest: ContestJudgement) -> str:
 
     Where several may be the best, their rates can be far apart: `15,177 requests/s (onnx)`.
     """
-    asked = headline_of(contest)
+    asked = contest.answer
     if asked.value is None:
         return NONE
     of_first = asked.question is Question.LOAD and asked.winner is None
@@ -34,17 +34,13 @@ def value(contest: ContestJudgement) -> str:
 
 def spell(contest: ContestJudgement, question: Question, value: float) -> str:
     """Return a value that answers the question, with its unit."""
-    match question:
-        case Question.LATENCY:
-            return f"{number_format.milliseconds(value)} ms"
-        case Question.LOAD:
-            assert contest.load is not None
-            return load.carried(contest.load, value)
-        case Question.GENERATION:
-            return f"{number_format.rate(value)} tokens/s in decode"
-        case Question.CALLS:
-            calls = contest.calls or 0
-            return f"{number_format.seconds(value)} s for {counted(calls, 'call')}"
+    if question is Question.LOAD and contest.load:
+        return load.carried(contest.load, value)
+    if question is Question.GENERATION:
+        return f"{number_format.rate(value)} tokens/s in decode"
+    if question is Question.CALLS:
+        return f"{number_format.seconds(value)} s for {counted(contest.calls or 0, 'call')}"
+    return f"{number_format.milliseconds(value)} ms"
 
 
 def condition(contest: ContestJudgement) -> str | None:
@@ -62,20 +58,20 @@ def speedup(contest: ContestJudgement) -> str:
 
     Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
     """
-    asked = headline_of(contest)
+    asked = contest.answer
     if asked.gain is None:
         return NONE
     of = "whole generations " if asked.question is Question.GENERATION else ""
     return f"{of}{number_format.compared(asked.gain, one_line(asked.baseline or ''))}"
 
 
-def certainty(contest: ContestJudgement, of: Headline | None = None) -> str:
+def certainty(contest: ContestJudgement, of: Answer | None = None) -> str:
     """Say how sure the answer is, and where its run was interrupted, that it is the one so far: `tie, so far`."""
-    sure = how_sure(contest, of or headline_of(contest))
+    sure = how_sure(contest, of or contest.answer)
     return f"{sure}, so far" if contest.is_so_far else sure
 
 
-def how_sure(contest: ContestJudgement, asked: Headline) -> str:
+def how_sure(contest: ContestJudgement, asked: Answer) -> str:
     """Say in a few words how sure it is who is best: `sure winner`, `tie`, `but the machine was busy`.
 
     A speed-up over the baseline beside it has an interval of its own, which may be wide.
@@ -103,7 +99,7 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
             busy = next((each for each in contest.doubts if isinstance(each, MachineBusy)), None)
             return f"undecided: {doubt_sentences.brief(busy)}" if busy else f"undecided{_but(contest, asked)}"
         case Certainty.TIE:
-            is_close = asked.question is Question.LATENCY and contest.tied_within
+            is_close = asked.question is Question.LATENCY and asked.tied_within
             return f"{f'within {number_format.percent(is_close)} %' if is_close else 'tie'}{_but(contest, asked)}"
         case Certainty.SURE if asked.processes < FEWEST_PROCESSES:
             return f"sure winner ({'one process' if asked.processes == 1 else f'{asked.processes} processes'})"
@@ -113,14 +109,14 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
 
 def _at_single_calls(contest: ContestJudgement) -> str:
     """Return `onnx or eager, 0.82 ms, undecided`, where that is not what was asked."""
-    asked = of_single_calls(contest)
+    asked = contest.fastest
     value = spell(contest, asked.question, asked.value) if asked.value else NONE
     return f"{listed(first(asked.candidates), 'or')}, {value}, {how_sure(contest, asked)}"
 
 
 def is_unsure(contest: ContestJudgement) -> bool:
     """Return True where the answer is to be set apart from a sure one."""
-    asked = headline_of(contest)
+    asked = contest.answer
     return bool(asked.doubt) or asked.certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 
 
@@ -140,7 +136,7 @@ def line(contest: ContestJudgement) -> str:
 def first_line(contest: ContestJudgement) -> str:
     """Return the line as a sentence that begins a report. A name at its beginning stays as it is written."""
     text = line(contest)
-    return text if headline_of(contest).candidates else text[0].upper() + text[1:]
+    return text if contest.answer.candidates else text[0].upper() + text[1:]
 
 
 def endings(cells: Sequence[CellJudgement]) -> str:
@@ -152,14 +148,14 @@ def endings(cells: Sequence[CellJudgement]) -> str:
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())
 
 
-def _but(contest: ContestJudgement, asked: Headline) -> str:
+def _but(contest: ContestJudgement, asked: Answer) -> str:
     """Say what more there is to doubt where several cells may be the best."""
-    doubts = (each for each in contest.doubts if open_requirement(each, asked.candidates))
+    doubts = (each for each in contest.doubts if is_open_requirement(each, asked.candidates))
     limit = f", and {_brief(asked)}" if asked.doubt else ""
     return next((f", and {doubt_sentences.brief(each)}" for each in doubts), "") + limit
 
 
-def _brief(asked: Headline) -> str:
+def _brief(asked: Answer) -> str:
     match asked.doubt:
         case NearCeiling():
             return f"the load generator may be the limit of {asked.doubt.label}"

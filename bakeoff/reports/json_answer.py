@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Answer as Answered
+from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
-from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, question_of_precisions, unit_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadDoubt, LoadJudgement
 from bakeoff.judging.metrics import MetricJudgement
@@ -252,13 +252,13 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
 
 
 def _answer(contest: ContestJudgement) -> ContestAnswer:
-    asked = headline_of(contest)
+    asked = contest.answer
     return ContestAnswer(
         **dict(_best_answer(contest, asked)),
         contest_id=contest.contest_id,
         title=contest.title,
         headline=headline.line(contest),
-        at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, of_single_calls(contest)),
+        at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, contest.fastest),
         doubts=_doubts(contest, asked),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
@@ -276,7 +276,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     )
 
 
-def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
+def _doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
     """Return the doubts, those first that the answer rests on."""
     named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
@@ -284,13 +284,12 @@ def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
 
 
-def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
+def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:
     latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
     return BestAnswer.of(
         asked,
         outcome=asked.certainty,
         open=asked.open_labels,
-        unit=unit_of(asked.question, contest),
         latency_ms=latency.median_ms if latency else None,
         latency_ci95_ms=latency.median_ci95_ms if latency else None,
     )
@@ -308,11 +307,11 @@ def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgemen
 def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndAnswer:
     return EndToEndAnswer(
         verdict="; ".join(end_to_end.sentences(contest)),
-        outcome=judged.certainty,
-        tied=list(judged.tied),
-        open=list(judged.open_labels),
-        request_ms={row.label: row.ms for row in judged.rows},
-        speedups={row.label: row.speedup for row in judged.rows if row.speedup},
+        outcome=judged.answer.certainty,
+        tied=list(judged.answer.tied),
+        open=list(judged.answer.open_labels),
+        request_ms={row.label: row.value for row in judged.answer.rows if row.value is not None},
+        speedups={row.label: row.speedup for row in judged.answer.rows if row.speedup},
         steps=[StepAnswer.of(each, ci95_ms=each.ci95) for each in judged.steps],
     )
 
@@ -322,15 +321,15 @@ def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> 
     return PrecisionAnswer.of(
         judged,
         labels=judged.candidates,
-        unit=unit_of(question_of_precisions(contest), contest),
+        unit=contest.answer_of_builds.unit,
         latency_ms=best.latency.median_ms if best.latency else None,
     )
 
 
 def _generation_answer(judged: Generation) -> GenerationAnswer:
     return GenerationAnswer(
-        tied=list(judged.tied),
-        tokens_per_s={cell.label: cell.tokens_per_s for cell in judged.cells},
+        tied=list(judged.answer.first),
+        tokens_per_s={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         generation_ms={cell.label: cell.total_ms for cell in judged.cells},
         ranks={cell.label: cell.rank for cell in judged.cells},
     )
@@ -338,7 +337,10 @@ def _generation_answer(judged: Generation) -> GenerationAnswer:
 
 def _load_answer(judged: LoadJudgement) -> LoadAnswer:
     return LoadAnswer.of(
-        judged,
+        judged.answer,
+        is_open=judged.answer.is_open,
+        winner=judged.answer.leader,
+        stages=judged.stages,
         verdict=load.verdict(judged),
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
@@ -360,15 +362,18 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
 
 def _mix_answer(judged: Mix) -> MixAnswer:
     return MixAnswer.of(
-        judged,
+        judged.answer,
         title=mix.title(judged),
         finding=mix.finding(judged),
-        outcome=judged.certainty,
-        open=judged.open_labels,
+        outcome=judged.answer.certainty,
+        open=judged.answer.open_labels,
+        covered=judged.covered,
         sizes=[MixSizeAnswer.of(size, contest_id=size.contest.contest_id) for size in judged.sizes],
         rows=[
             MixRowAnswer.of(
                 row,
+                mean_ms=row.value,
+                mean_ci95_ms=row.interval,
                 latency_ms={
                     size.name: cell.latency.median_ms if cell and cell.latency else None
                     for size, cell in zip(judged.sizes, row.cells, strict=True)

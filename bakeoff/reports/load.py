@@ -122,15 +122,15 @@ def verdict(load: LoadJudgement) -> str:
         f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
     )
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}{_for_long(load, cell)}" for cell in others)
-    if load.tied:
+    if load.answer.tied:
         how = "tie"
-        if load.is_open:
+        if load.answer.is_open:
             alone = all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns)
             why = ", as one process of each does not decide" if alone else ""
             if load.is_so_far:
                 why = f" (the run was interrupted. {to_go_on(load.is_live)})"
             how = f"are not told apart yet{why}"
-        return f"under load {listed(load.tied)} {how}: {text}{rest}."
+        return f"under load {listed(load.answer.tied)} {how}: {text}{rest}."
     return f"under load {text}{rest}."
 
 
@@ -164,8 +164,8 @@ def settings(chosen: ServingSettings) -> str:
 
 def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
     """Say when the winner under load is not that of single calls."""
-    candidates = contest.candidates
-    carriers = load.tied or [cell.label for cell in load.ranked[:1]]
+    candidates = contest.fastest.candidates
+    carriers = load.answer.tied or [cell.label for cell in load.ranked[:1]]
     if not carriers or not candidates or set(carriers) & set(candidates):
         return []
     fastest = listed(candidates, "or")

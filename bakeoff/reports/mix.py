@@ -30,22 +30,25 @@ def title(mix: Mix) -> str:
 
 def finding(mix: Mix) -> str:
     """Say who wins over the mix, at which mean time of a request, and how much faster than eager and the runner-up."""
-    best = mix.best
-    if best is None or best.mean_ms is None:
+    answer = mix.answer
+    best = answer.best
+    if best is None or best.value is None:
         return "nothing could be ranked at every size"
-    others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
-    ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
+    others = dict.fromkeys(
+        label for label in (answer.baseline, answer.runner_up) if label and label not in answer.candidates
+    )
+    ratios = {label: best.speedup if label == answer.baseline else answer.leads.get(label) for label in others}
     texts = [number_format.compared(ratio, label, "as fast as ") for label, ratio in ratios.items() if ratio]
     faster = listed(texts)
-    mean = f"a mean of {spell_ms(best.mean_ms)} a request"
-    if mix.certainty in (Certainty.TIE, Certainty.OPEN):
-        sharing = [row.mean_ms for row in mix.rows if row.label in mix.candidates and row.mean_ms is not None]
-        between = f"{listed(first(mix.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
+    mean = f"a mean of {spell_ms(best.value)} a request"
+    if answer.certainty in (Certainty.TIE, Certainty.OPEN):
+        sharing = [row.value for row in mix.rows if row.label in answer.candidates and row.value is not None]
+        between = f"{listed(first(answer.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
         of_best = f"; {best.label} is {faster}" if faster else ""
-        return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
-    if mix.certainty is Certainty.ALONE:
+        return f"{'tie' if answer.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
+    if answer.certainty is Certainty.ALONE:
         return f"only {best.label} could be ranked at every size, at {mean}"
-    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure winner"
+    doubted = f", but {doubt_sentences.brief(answer.doubts[0])}" if answer.doubts else ", sure winner"
     return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
 
 
@@ -63,9 +66,9 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
     ]  # fmt: skip
     columns = [
         Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds,
-                       interval=lambda row: row.mean_ci95_ms, surfaces=Surface.ALL),
-        Column[MixRow](f"x {mix.baseline}", lambda row: row.speedup.value if row.speedup else None,
+        Column[MixRow]("mean", lambda row: row.value, "ms", number_format.milliseconds,
+                       interval=lambda row: row.interval, surfaces=Surface.ALL),
+        Column[MixRow](f"x {mix.answer.baseline}", lambda row: row.speedup.value if row.speedup else None,
                        write=number_format.ratio, interval=lambda row: row.speedup.ci95 if row.speedup else None,
                        surfaces=Surface.ALL),
         *every,

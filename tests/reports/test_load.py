@@ -96,11 +96,11 @@ def test_a_run_that_is_interrupted_before_lower_soaks_ranks_by_turns() -> None:
     missed = carrying("onnx", [500, 501, 502], soak=[window(500.0, p99_ms=25.0)] * 6)
     made = [missed, carrying("eager", [200, 201, 199])]
     (so_far,) = judge(report(made, complete=False)).contests
-    assert so_far.load is not None and so_far.load.winner == "onnx"
+    assert so_far.load is not None and so_far.load.answer.winner == "onnx"
     assert "onnx" in headline.line(so_far) and "it does not hold even 500 requests/s for long" in headline.line(so_far)
     assert "sure" not in headline.certainty(so_far)
     (ended,) = judge(report(made)).contests
-    assert ended.load is not None and ended.load.winner == "eager"
+    assert ended.load is not None and ended.load.answer.winner == "eager"
 
 
 def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:

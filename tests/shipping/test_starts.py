@@ -181,10 +181,10 @@ def started(label: str, *imports_s: float) -> Record:
 
 def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
     records = [started("eager", *[5.0] * 7), started("onnx", *[0.2] * 7), started("openvino", *[1.5] * 7)]
-    assert judge(report(records)).contests[0].winner == "openvino"
+    assert judge(report(records)).contests[0].fastest.winner == "openvino"
     required = judge(report(records, request={"require": "start_s<1", "starts": True}))
     (contest,) = required.contests
-    assert contest.winner == "onnx"
+    assert contest.fastest.winner == "onnx"
     assert {each.label: [doubt_sentences.unmet(doubt) for doubt in each.unmet] for each in contest.unranked} == {
         "openvino": ["start_s is 1.8, not < 1"],
         "eager": ["start_s is 5.3, not < 1"],
