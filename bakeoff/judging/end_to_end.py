@@ -59,6 +59,7 @@ def judge_end_to_end(
         Score([Term(fit, left={record.cell.label: record.left for record in ranked if record.left})], stages),
         labels,
         baseline=baseline if baseline in labels else None,
+        processes={record.cell.label: len(record.processes) for record in ranked},
     )
     best = answer.first[0]
     model = Shared(MODEL, fit.latency_ms[best], fit.latency_ci95_ms(best))

@@ -92,6 +92,9 @@ def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
         Score([Term(size.contest.fit, size.weight, size.contest.left) for size in sizes]),
         [label for label, of_label in cells.items() if all(cell and cell.rank is not None for cell in of_label)],
         baseline=baselines.pop() if len(baselines) == 1 else None,
+        processes={
+            label: min(len(cell.record.processes) for cell in of_label if cell) for label, of_label in cells.items()
+        },
     )
     rows = {row.label: row for row in answer.rows}
     recorded = contests[0].cell.recorded

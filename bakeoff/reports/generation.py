@@ -3,8 +3,8 @@
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
-from bakeoff.records.text import counted, listed
-from bakeoff.reports import number_format
+from bakeoff.records.text import counted
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 
@@ -80,17 +80,11 @@ def sentences(contest: ContestJudgement) -> list[str]:
         return []
     if generation.answer.best is None:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
-    best, tied = generation.cells[0], generation.answer.tied
-    what = f"{_sizes(generation)} in {number_format.milliseconds(best.total_ms)} ms"
-    if tied:
-        answer = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
-    else:
-        answer = f"{best.label} generates {what}"
-    if best.speedup and best.label != generation.answer.baseline:
-        answer += f", {number_format.compared(best.speedup, generation.answer.baseline or '')}"
+    answer, best = generation.answer, generation.cells[0]
+    said = answers.said(answer, f"{number_format.milliseconds(best.total_ms)} ms")
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
-        f"{answer}.",
+        f"{_sizes(generation)}: {said}.",
         *(_difference(cell.label, generation.answer.baseline, cell.generated) for cell in differing if cell.generated),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 
@@ -60,13 +61,44 @@ class StepAnswer(Frozen):
     share: float
 
 
-class EndToEndAnswer(Frozen):
+class AnswerToQuestion(Frozen):
+    """Who is best at one question. Ratios say how many times better the first candidate is."""
+
+    question: Question
+    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`; of others the mean over
+    `recorded sizes`, or `whole requests`."""
+    outcome: Certainty
+    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
+    winner: str | None
+    """The only candidate, or None where there are several, or none."""
+    candidates: list[str]
+    """The best first, then those that may prove as good."""
+    tied: list[str]
+    """Labels that share the first place, if there are several."""
+    open: list[str]
+    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
+    value: float | None
+    """What the first candidate reaches, in `unit`."""
+    unit: str
+    processes: int
+    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
+    baseline: str | None
+    speedup: Ratio | None
+    """How many times better the first candidate is than the baseline, eager, at the question."""
+    runner_up: str | None
+    """The best one that is no candidate."""
+    lead: Ratio | None
+    """How many times better the first candidate is than the runner-up."""
+
+    @classmethod
+    def to(cls, answer: Answered, **others: object) -> Self:
+        return cls.of(answer, outcome=answer.certainty, open=answer.open_labels, **others)
+
+
+class EndToEndAnswer(AnswerToQuestion):
     """Who answers a whole request fastest: before, the model and after."""
 
     verdict: str
-    outcome: Certainty
-    tied: list[str]
-    open: list[str]
     request_ms: dict[str, float]  # by label, the best first
     speedups: dict[str, Ratio]  # over the baseline
     steps: list[StepAnswer]  # of a request that the best one answers
@@ -94,36 +126,12 @@ class GenerationAnswer(Frozen):
     ranks: dict[str, int | None]  # None: right in both graphs, but it may not win
 
 
-class BestAnswer(Frozen):
-    """Who is best at one question. Ratios say how many times better the first candidate is."""
+class BestAnswer(AnswerToQuestion):
+    """Who is best at one question, with the latency of a call of the best one."""
 
-    question: Question
-    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`."""
-    outcome: Certainty
-    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
-    winner: str | None
-    """The only candidate, or None where there are several, or none."""
-    candidates: list[str]
-    """The best first, then those that may prove as good."""
-    tied: list[str]
-    """Labels that share the first place, if there are several."""
-    open: list[str]
-    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
-    value: float | None
-    """What the first candidate reaches, in `unit`."""
-    unit: str
-    processes: int
-    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
     latency_ms: float | None
     """Median latency of a call of the first candidate."""
     latency_ci95_ms: Interval | None
-    baseline: str | None
-    speedup: Ratio | None
-    """How many times better the first candidate is than the baseline, eager, at the question."""
-    runner_up: str | None
-    """The best one that is no candidate."""
-    lead: Ratio | None
-    """How many times better the first candidate is than the runner-up."""
 
 
 class ContestAnswer(BestAnswer):
@@ -200,18 +208,11 @@ class MixRowAnswer(Frozen):
     reason: str  # why it is not ranked
 
 
-class MixAnswer(Frozen):
+class MixAnswer(AnswerToQuestion):
     """One verdict over recorded calls of several sizes. Ratios are of mean times of a request."""
 
     title: str
     finding: str
-    outcome: Certainty
-    winner: str | None
-    candidates: list[str]  # the best first, then those that may prove as good
-    tied: list[str]
-    open: list[str]
-    baseline: str | None
-    runner_up: str | None
     leads: dict[str, Ratio]  # of the best one over each other ranked one
     covered: float  # share of the recorded calls whose sizes were measured
     sizes: list[MixSizeAnswer]  # the most frequent first
@@ -286,10 +287,8 @@ def _doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
 
 def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:
     latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
-    return BestAnswer.of(
+    return BestAnswer.to(
         asked,
-        outcome=asked.certainty,
-        open=asked.open_labels,
         latency_ms=latency.median_ms if latency else None,
         latency_ci95_ms=latency.median_ci95_ms if latency else None,
     )
@@ -305,11 +304,9 @@ def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgemen
 
 
 def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndAnswer:
-    return EndToEndAnswer(
+    return EndToEndAnswer.to(
+        judged.answer,
         verdict="; ".join(end_to_end.sentences(contest)),
-        outcome=judged.answer.certainty,
-        tied=list(judged.answer.tied),
-        open=list(judged.answer.open_labels),
         request_ms={row.label: row.value for row in judged.answer.rows if row.value is not None},
         speedups={row.label: row.speedup for row in judged.answer.rows if row.speedup},
         steps=[StepAnswer.of(each, ci95_ms=each.ci95) for each in judged.steps],
@@ -361,12 +358,10 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
 
 
 def _mix_answer(judged: Mix) -> MixAnswer:
-    return MixAnswer.of(
+    return MixAnswer.to(
         judged.answer,
         title=mix.title(judged),
         finding=mix.finding(judged),
-        outcome=judged.answer.certainty,
-        open=judged.answer.open_labels,
         covered=judged.covered,
         sizes=[MixSizeAnswer.of(size, contest_id=size.contest.contest_id) for size in judged.sizes],
         rows=[

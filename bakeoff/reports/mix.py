@@ -2,10 +2,9 @@
 
 from functools import partial
 
-from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
-from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.records.text import counted, one_line, percent, spell_ms
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
 
@@ -30,26 +29,8 @@ def title(mix: Mix) -> str:
 
 def finding(mix: Mix) -> str:
     """Say who wins over the mix, at which mean time of a request, and how much faster than eager and the runner-up."""
-    answer = mix.answer
-    best = answer.best
-    if best is None or best.value is None:
-        return "nothing could be ranked at every size"
-    others = dict.fromkeys(
-        label for label in (answer.baseline, answer.runner_up) if label and label not in answer.candidates
-    )
-    ratios = {label: best.speedup if label == answer.baseline else answer.leads.get(label) for label in others}
-    texts = [number_format.compared(ratio, label, "as fast as ") for label, ratio in ratios.items() if ratio]
-    faster = listed(texts)
-    mean = f"a mean of {spell_ms(best.value)} a request"
-    if answer.certainty in (Certainty.TIE, Certainty.OPEN):
-        sharing = [row.value for row in mix.rows if row.label in answer.candidates and row.value is not None]
-        between = f"{listed(first(answer.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
-        of_best = f"; {best.label} is {faster}" if faster else ""
-        return f"{'tie' if answer.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
-    if answer.certainty is Certainty.ALONE:
-        return f"only {best.label} could be ranked at every size, at {mean}"
-    doubted = f", but {doubt_sentences.brief(answer.doubts[0])}" if answer.doubts else ", sure winner"
-    return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
+    value = f"a mean of {spell_ms(mix.answer.value or 0.0)} a request"
+    return answers.sentence(mix.answer, value, answers.how_sure(mix.answer))
 
 
 def answer(mix: Mix) -> str:

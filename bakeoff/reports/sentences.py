@@ -16,7 +16,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
-from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
+from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -90,28 +90,10 @@ def paragraph(contest: ContestJudgement) -> str:
 
 
 def _of_single_calls(contest: ContestJudgement) -> str:
-    best = contest.best
-    how_sure = headline.how_sure(contest, contest.fastest)
-    if best is None or best.latency is None:
-        return how_sure
-    if contest.fastest.certainty is Certainty.ALONE:
-        return f"{how_sure}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
-    others = [
-        label for label in (contest.baseline, contest.fastest.runner_up) if label not in contest.fastest.candidates
-    ]
-    ratios = _as_fast_as(contest, list(dict.fromkeys(others)))
-    if contest.fastest.certainty in (Certainty.SURE, Certainty.DOUBTED):
-        doubted = f", {how_sure}" if contest.fastest.certainty is Certainty.DOUBTED else ""
-        return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
-    sharing = [cell for cell in contest.ranked if cell.label in contest.fastest.candidates]
-    medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
-    latencies = f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
-    is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)  # these are of waiting, then
-    between = f"{listed(first(contest.fastest.candidates))}{'' if is_busy else latencies}"
-    of_best = f"; {best.label} is {ratios.removeprefix(', ')}" if ratios else ""
-    close = f" within {number_format.percent(contest.fastest.tied_within)} %" if contest.fastest.tied_within else ""
-    how = "no winner yet" if contest.fastest.certainty is Certainty.OPEN else f"tie{close}"
-    return f"{how} between {between}{of_best}"
+    fastest = contest.fastest
+    is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)
+    sure = "" if fastest.certainty is Certainty.SURE else headline.how_sure(contest, fastest)
+    return answers.sentence(fastest, spell_ms(fastest.value or 0.0), sure, is_busy)
 
 
 def ending(cell: CellJudgement) -> str:
@@ -365,17 +347,6 @@ def _leader(stretch: Stretch) -> str:
     if not stretch.is_tie:
         return "nobody"
     return "undecided" if stretch.is_open else "a tie"
-
-
-def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
-    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, told as in the headline, or nothing."""
-    best = contest.best
-    ratios = []
-    for other in others:
-        ratio = best.speedup if best and other == contest.baseline else contest.fastest.leads.get(other or "")
-        if ratio and not (best and other == best.label):
-            ratios.append(number_format.compared(ratio, other or "", "as fast as "))
-    return f", {listed(ratios)}" if ratios else ""
 
 
 def _first_names(names: Sequence[str]) -> str:

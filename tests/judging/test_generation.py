@@ -43,13 +43,6 @@ def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> N
     assert eager.pays_after_tokens is None
 
 
-def test_two_that_differ_in_no_whole_generation_tie() -> None:
-    found = judged(*both(100.0, 10.0, "eager"), *both(100.1, 10.01, "onnx")).contests[1].generation
-    assert found is not None
-    assert found.answer.tied == ("eager", "onnx")
-    assert found.cells[1].pays_after_tokens is None
-
-
 def test_only_what_is_ranked_in_both_contests_is_judged() -> None:
     wrong = failed(part("decode", 1.0, "onnx").cell, Status.INCORRECT, "output 0: wrong")
     records = [*both(100.0, 10.0, "eager"), part("prefill", 50.0, "onnx"), wrong]
@@ -64,7 +57,9 @@ def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None
     ours = Generated.model_validate({**agreed, "agreed": 4, "margin": 0.01})
     contest = judged(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=ours)).contests[1]
     winner, difference = generation.sentences(contest)
-    assert winner == "onnx generates 2 sequences of 11 tokens after a prompt of 64 in 100.0 ms, 2.00x eager."
+    assert winner == (
+        "2 sequences of 11 tokens after a prompt of 64: onnx, 100.0 ms, whole generations 2.00x eager, sure winner."
+    )
     assert difference == (
         "onnx generates another token than eager after 4 of 10: eager's two best logits were 0.01 apart there, and 0.5 "
         "in the median."

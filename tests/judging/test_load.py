@@ -64,11 +64,6 @@ def test_the_cell_that_carries_most_wins() -> None:
     assert found.answer.lead is not None and found.answer.lead.value == pytest.approx(411 / 350, rel=0.01)
 
 
-def test_two_copies_of_one_backend_tie() -> None:
-    found = judged(carrying("eager", [400, 396, 403]), carrying("eager-again", [401, 399, 398]))
-    assert found.answer.winner is None and set(found.answer.tied) == {"eager", "eager-again"}
-
-
 def test_less_time_wins_where_the_result_is_a_latency() -> None:
     streams = {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
     found = judged(carrying("onnx", [2.0, 2.02, 1.99], **streams), carrying("eager", [4.0, 4.1, 4.05], **streams))
