@@ -76,7 +76,7 @@ def trial(options: argparse.Namespace) -> dict[str, Any]:
     values = {label: cell.value for label, cell in cells.items()}
     known = [value for value in values.values() if value]
     return {
-        "winner": judged.winner if judged else None,
+        "winner": judged.answer.winner if judged else None,
         "gap": max(known) / min(known) - 1 if len(known) == len(COPIES) else None,
         "values": values,
         "settings": {

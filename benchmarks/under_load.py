@@ -278,14 +278,14 @@ def contest(
 
 def verdict(judged: ContestJudgement, slow: str) -> dict[str, Any]:
     """Return what was told, with the ratio as slow over fast."""
-    found: dict[str, Any] = {"certainty": judged.certainty, "says": headline.line(judged), "ratio": None}
+    found: dict[str, Any] = {"certainty": judged.fastest.certainty, "says": headline.line(judged), "ratio": None}
     if judged.best is None or len(judged.ranked) < 2:
         return {**found, "winner": None}
     fast = next(cell.label for cell in judged.ranked if cell.label != slow)
     ratio = judged.fit.ratio(fast, slow)
     return {
         **found,
-        "winner": judged.winner and ("slow" if judged.winner == slow else "fast"),
+        "winner": judged.fastest.winner and ("slow" if judged.fastest.winner == slow else "fast"),
         "ratio": ratio.value,
         "ends": ratio.ci95 and [ratio.ci95.low, ratio.ci95.high],
         "waiting": ratio.waiting,

@@ -232,8 +232,8 @@ def answer_for(
             verdict = judge_contest(seen)
             return Answer(
                 planted=planted,
-                winner=verdict.winner,
-                unstable=verdict.unstable,
+                winner=verdict.fastest.leader,
+                unstable=verdict.fastest.is_open,
                 ratio=speedup(seen[0].bursts, seen[1].bursts),
                 processes=processes,
                 seconds=end_s,

@@ -12,7 +12,6 @@ from typing import Any
 
 from bakeoff import backends
 from bakeoff.judging.explanation import ProfiledCell, named_apart
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -81,7 +80,7 @@ def best_of(report: Report) -> Record:
             f"{report.run_id} holds {len(contests)} contests: name a cell by its id. The first of each "
             f"{'is' if len(firsts) == 1 else 'are'} {script_parts.some(firsts)}"
         )
-    best = next(iter(headline_of(contests[0]).candidates), None)
+    best = next(iter(contests[0].answer.candidates), None)
     if best is None:
         raise UsageError(f"{report.run_id} has no cell with a latency: bakeoff blame says what fails")
     return next(cell.record for cell in contests[0].cells if cell.label == best)

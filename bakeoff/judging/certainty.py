@@ -1,7 +1,8 @@
-"""Says how sure the answer of a contest is, and what each doubt does to it."""
+"""Says what each doubt does to the answer of a contest."""
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
+from bakeoff.judging.answer import Certainty as Certainty
 from bakeoff.judging.decision import MARGIN_UNPAIRED
 from bakeoff.judging.disturbance import MAX_WAIT_SHARE
 from bakeoff.judging.doubts import (
@@ -50,31 +51,6 @@ class Effect(IntEnum):
     WINNER = 0  # another cell may be the one that wins
     NUMBER = 1  # the winner's latency or speed-up may be another
     NONE = 2
-
-
-class Certainty(StrEnum):
-    """The certainty of a contest's answer."""
-
-    SURE = "sure"
-    DOUBTED = "doubted"  # there is a winner, but a doubt could change who it is
-    TIE = "tie"
-    OPEN = "open"  # measuring ended before it was decided
-    ALONE = "alone"  # only one cell could be ranked
-    NOTHING = "nothing ranked"
-
-
-def certainty_of(ranking: Ranking, is_doubted: bool) -> Certainty:
-    """Return how sure the answer is. `is_doubted` tells that a doubt could change who wins."""
-    tied = ranking.sharing_first_place()
-    if not tied:
-        return Certainty.NOTHING
-    if ranking.open_pairs():
-        return Certainty.OPEN
-    if len(tied) > 1:
-        return Certainty.TIE
-    if len(ranking.ranked) == 1:
-        return Certainty.ALONE
-    return Certainty.DOUBTED if is_doubted else Certainty.SURE
 
 
 def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:

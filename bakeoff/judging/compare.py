@@ -253,7 +253,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
             if old.best and old.contest_id in by_id
             for each in contradictions(
                 base.run_id,
-                [(old.best.label, label, lead) for label, lead in old.leads.items()],
+                [(old.best.label, label, lead) for label, lead in old.fastest.leads.items()],
                 by_id[old.contest_id].fit,
             )[:1]
             if each.is_opposite
@@ -493,7 +493,7 @@ def _judge(
 
 def _ended_undecided(contest: ContestJudgement) -> bool:
     """Return True if several processes left a pair undecided. That one process decides little is told of cells."""
-    return any(contest.leads[label].processes > 1 for label in contest.open_labels)
+    return any(contest.fastest.leads[label].processes > 1 for label in contest.fastest.open_labels)
 
 
 def _weakness(raw: Change, normalised: Change | None, rules: _Rules) -> Reason | None:

@@ -5,24 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bakeoff.judging.certainty import Certainty, Effect, certainty_of
+from bakeoff.judging.answer import Answer, Row
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
-from bakeoff.judging.decision import CLOSE_MARGIN
 from bakeoff.judging.doubts import Doubt, RequirementMissed, Stop
+from bakeoff.judging.doubts_of_answers import doubts_about_latency, is_open_requirement, of_any_outcome
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
-from bakeoff.judging.precisions import best_of_each
 from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status, Verdict
+from bakeoff.records.schema import Cell, Generated, Latency, LeftEarly, Ratio, Record, Roofline, Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -81,25 +81,18 @@ class PrecisionJudgement:
     may_win: bool  # the best one may win the whole contest
 
 
-@dataclass(frozen=True)
-class GeneratingCell:
-    """A backend with both graphs right. Its rank is by the whole generation.
+@dataclass(frozen=True, kw_only=True)
+class GeneratingCell(Row):
+    """A backend with both graphs right. Its value is in tokens per second, of all sequences of a batch, in decode.
 
-    Across precisions, a cell without a rank rounds more in one of the graphs than may win, or lacks what is required.
+    Its rank is by the whole generation. Across precisions, a cell without a rank rounds more in one of the graphs than
+    may win, or lacks what is required.
     """
 
     prefill: CellJudgement
     decode: CellJudgement
     total_ms: float  # of a whole generation
-    tokens_per_s: float  # of all sequences of a batch, while decoding
-    rank: int | None
-    place: int | None  # in its precision, in a contest across several
-    speedup: Ratio | None  # of a whole generation, over the baseline
     pays_after_tokens: int | None  # building both graphs has paid against the baseline; None: not established
-
-    @property
-    def label(self) -> str:
-        return self.decode.label
 
     @property
     def generated(self) -> Generated | None:
@@ -121,16 +114,9 @@ class Generation:
     prompt: int
     new_tokens: int
     sequences: int
+    answer: Answer
     cells: tuple[GeneratingCell, ...]
-    baseline: str | None
     peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
-    of_precisions: tuple[PrecisionJudgement, ...] = ()  # by whole generations
-    lead: Ratio | None = None  # of the best one over the first that does not share its place
-    tied: tuple[str, ...] = ()  # labels that share the first place, also if there is one
-
-    @property
-    def ranked(self) -> list[GeneratingCell]:
-        return [cell for cell in self.cells if cell.rank is not None]
 
 
 @dataclass(frozen=True)
@@ -139,25 +125,19 @@ class ContestJudgement:
 
     cells: tuple[CellJudgement, ...]
     baseline: str | None  # label of the cell that speed-ups and costs are taken to, if it has sound numbers
-    winner: str | None  # None if no cell is ranked, or if the best ones tie
-    tied: tuple[str, ...]  # labels that share the first place, if there are several
-    runner_up: str | None  # the first label after those that share the first place
-    leads: dict[str, Ratio]  # the best cell over every other ranked one, by label
-    open_labels: tuple[str, ...]  # measuring ended before the best cell's leads over these were decided
-    certainty: Certainty
-    doubts_by_effect: Mapping[Effect, tuple[Doubt, ...]]  # each in order of weight
+    fastest: Answer  # which build answers a call fastest, whatever was asked
+    doubts_by_effect: Mapping[Effect, tuple[Doubt, ...]]  # on the answer at single calls, each in order of weight
     costs: Costs  # of all cells that ended well
     front: Front  # the ranked cells that no other one dominates
     fit: Fit  # the latencies and ratios that all of this comes from
     required_metrics: tuple[str, ...] = ()  # names of the user's own that are required of a winner
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
-    of_precisions: tuple[PrecisionJudgement, ...] = ()  # in a contest across several, in the order asked for
+    over_calls: Answer | None = None  # which build costs least over these calls, if any has costs
     tolerance: Tolerance | None = None  # of the first precision, where it decides what may win a contest across several
     load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
     end_to_end: EndToEnd | None = None  # what whole requests take, if they are more than the model
     starts: StartsJudgement | None = None  # what it takes to start its cells, if that was asked for
     generation: Generation | None = None  # of decode steps: what a whole generation takes
-    tied_within: float | None = None  # the first place is shared by cells that are this close, and may not be equal
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
     is_so_far: bool = False  # its run was interrupted: the answer is that of what was measured until then
 
@@ -181,21 +161,44 @@ class ContestJudgement:
         return tuple(doubt for effect in Effect for doubt in self.doubts_by_effect[effect])
 
     @property
-    def candidates(self) -> list[str]:
-        """Return the labels that may be the fastest: the winner alone, or those that tie or are not decided."""
-        best = [self.best.label] if self.best else []
-        return list(dict.fromkeys([*best, *self.tied, *self.open_labels]))
+    def answer(self) -> Answer:
+        """Return the answer to what the contest was asked."""
+        if self.load or self.generation or self.over_calls is None:
+            return self.answer_of_builds
+        return self.over_calls
 
     @property
-    def unstable(self) -> bool:
-        """Return True if measuring ended before the verdict was decided."""
-        return bool(self.open_labels)
+    def doubts_of_answer(self) -> Mapping[Effect, tuple[Doubt, ...]]:
+        """Return the doubts by what they do to the answer, since over many calls another build may win."""
+        answer, of_winner = self.answer, self.doubts_by_effect[Effect.WINNER]
+        moved = [each for each in self.doubts if each == answer.doubt or is_open_requirement(each, answer.candidates)]
+        if self.load or all(each in of_winner for each in moved):
+            return self.doubts_by_effect
+        others = {
+            effect: tuple(each for each in doubts if each not in moved)
+            for effect, doubts in self.doubts_by_effect.items()
+        }
+        return others | {Effect.WINNER: tuple(each for each in self.doubts if each in of_winner or each in moved)}
 
     @property
-    def lead(self) -> Ratio | None:
-        """Return the ratio of the best cell to the runner-up, or None where only waiting for cores was measured."""
-        lead = self.leads[self.runner_up] if self.runner_up else None
-        return lead if lead and lead.is_told else None
+    def answer_of_builds(self) -> Answer:
+        """Return the same, but for a number of calls: the best of each precision is not chosen by them."""
+        asked = self.load or self.generation
+        return asked.answer if asked else self.fastest
+
+    @cached_property
+    def of_precisions(self) -> tuple[PrecisionJudgement, ...]:
+        """The best of each precision, in a contest across several, in the order asked for."""
+        answer, errors = self.answer_of_builds, {cell.label: cell.relative_rmse for cell in self.cells}
+        if self.generation:
+            errors = {cell.label: cell.relative_rmse for cell in self.generation.cells}
+        return tuple(
+            PrecisionJudgement(
+                precision, labels, best, row.value or 0.0, row.speedup, errors[best.label], row.rank is not None
+            )
+            for precision, labels in answer.by_precision.items()
+            if (row := answer.row_of(labels[0])) and (best := self.cell_of(labels[0]))
+        )
 
     @property
     def ranked(self) -> list[CellJudgement]:
@@ -216,6 +219,11 @@ class ContestJudgement:
     def cell_of(self, label: str | None) -> CellJudgement | None:
         """Return the cell with this label, if there is one."""
         return next((cell for cell in self.cells if cell.label == label), None)
+
+    @property
+    def left(self) -> dict[str, LeftEarly]:
+        """Return the cells that left the contest early, as surely beaten, by label."""
+        return {cell.label: cell.record.left for cell in self.cells if cell.record.left}
 
     @property
     def unranked(self) -> list[CellJudgement]:
@@ -267,67 +275,66 @@ def judge_contest(
     if not records:
         raise ValueError("there is no record to judge")
     ranking = Ranking(records, requirements)
-    costs = Costs(ranking)
-    tied = ranking.sharing_first_place()
-    behind = ranking.ranked[len(tied) :]
-    ranked = [_ranked_cell(record, ranking, costs) for record in ranking.ranked]
+    costs, answer = Costs(ranking), ranking.answer
+    rows = {row.label: row for row in answer.rows}
+    ranked = [_ranked_cell(record, rows[record.cell.label], ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
     doubts, is_so_far = doubts_of(ranking, records, stop, last), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
-    others = [_unranked_cell(record, ranking) for record in unranked]
+    others = [_unranked_cell(record, rows.get(record.cell.label), ranking) for record in unranked]
     others.sort(key=lambda cell: median_ms(cell.record) if cell.beyond else math.inf)
     cells = (*ranked, *others)
-    baseline = ranking.baseline.cell.label if ranking.baseline else None
-    may_not_win = [cell.label for cell in cells if cell.beyond or cell.unmet]
-    load = judge_load(records, price_per_hour, baseline, may_not_win, is_so_far)
+    of_winner = doubts[Effect.WINNER][:1]
+    fastest = answer.doubted(of_winner, always=of_any_outcome(of_winner))
     return ContestJudgement(
         cells=cells,
-        baseline=baseline,
-        winner=tied[0].cell.label if len(tied) == 1 else None,
-        tied=tuple(record.cell.label for record in tied) if len(tied) > 1 else (),
-        runner_up=behind[0].cell.label if behind else None,
-        leads={other.cell.label: ratio for other, ratio in ranking.leads()},
-        open_labels=tuple(other.cell.label for other, _ in ranking.open_pairs()),
-        certainty=certainty_of(ranking, is_doubted=bool(doubts[Effect.WINNER])),
+        baseline=answer.baseline,
+        fastest=fastest,
         doubts_by_effect=doubts,
         costs=costs,
-        front=front_of(ranking.ranked, [other.cell.label for other, _ in ranking.open_pairs()]),
+        front=front_of(ranking.ranked, answer.open_labels),
         fit=ranking.fit,
         required_metrics=requirements.metrics if requirements else (),
         calls=calls,
-        end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, baseline),
-        of_precisions=_of_precisions_under_load(cells, load) if load else _of_precisions(cells, ranking),
+        over_calls=_over_calls(calls, fastest, costs, doubts) if calls else None,
+        end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, answer.baseline),
         tolerance=ranking.tolerance,
-        load=load,
+        load=judge_load(
+            records,
+            price_per_hour,
+            answer.baseline,
+            may_not_win=[cell.label for cell in cells if cell.beyond or cell.unmet],
+            is_so_far=is_so_far,
+            doubts=doubts,
+        ),
         starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
-        tied_within=CLOSE_MARGIN if ranking.is_tie_close else None,
         run_id=run_id,
         is_so_far=is_so_far,
     )
 
 
-def _ranked_cell(record: Record, ranking: Ranking, costs: Costs) -> CellJudgement:
+def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effect, Sequence[Doubt]]) -> Answer | None:
+    """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
+    answer = costs.answer(calls, fastest)
+    return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
+
+
+def _ranked_cell(record: Record, row: Row, ranking: Ranking, costs: Costs) -> CellJudgement:
     baseline = ranking.baseline
     is_baseline = record is baseline
     pays = costs.break_even(record.cell.label, baseline.cell.label, "cold") if baseline and not is_baseline else None
     return CellJudgement(
         record,
-        rank=ranking.ranks[record.cell.label],
-        place=ranking.places_in_precisions.get(record.cell.label),
-        speedup=_speedup(record, ranking),
+        rank=row.rank,
+        place=row.place,
+        speedup=row.speedup,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
-
-
-def _speedup(record: Record, ranking: Ranking) -> Ratio | None:
-    """Return the speed-up over the baseline, if there is one and more than waiting for cores was measured."""
-    speedup = ranking.ratio(record, ranking.baseline) if ranking.baseline else None
-    return speedup if speedup and speedup.is_told else None
 
 
 def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
@@ -337,53 +344,17 @@ def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
     return ranking.ratio(own, record) if own and record.cell.label in labels else None
 
 
-def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
-    label = record.cell.label
-    unmet, place = tuple(ranking.unmet.get(label, ())), ranking.places_in_precisions.get(label)
+def _unranked_cell(record: Record, row: Row | None, ranking: Ranking) -> CellJudgement:
+    place = row.place if row else None
     return CellJudgement(
         record,
-        unmet=unmet,
+        unmet=tuple(ranking.unmet.get(record.cell.label, ())),
         place=place,
         beyond=None if ranking.keeps(record) or place is None else ranking.tolerance,
-        speedup=None if place is None else _speedup(record, ranking),
+        speedup=None if row is None or place is None else row.speedup,
         is_baseline=record is ranking.baseline,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
-    )
-
-
-def _of_precisions(cells: Sequence[CellJudgement], ranking: Ranking) -> tuple[PrecisionJudgement, ...]:
-    by_label = {cell.label: cell for cell in cells if cell.place is not None}
-    order = sorted((cell.cell for cell in by_label.values()), key=lambda cell: median_ms(by_label[cell.label].record))
-    may_win = [cell.label for cell in cells if cell.rank is not None]
-    return tuple(
-        PrecisionJudgement(
-            precision, labels, best, median_ms(best.record), best.speedup, best.relative_rmse, best.rank is not None
-        )
-        for precision, labels in best_of_each(order, may_win, ranking.is_beaten).items()
-        for best in [by_label[labels[0]]]
-    )
-
-
-def _of_precisions_under_load(cells: Sequence[CellJudgement], load: LoadJudgement) -> tuple[PrecisionJudgement, ...]:
-    by_label = {cell.label: cell for cell in cells}
-    loaded = {cell.label: cell for cell in load.cells}
-    may_win = [cell.label for cell in load.ranked]
-    return tuple(
-        PrecisionJudgement(
-            precision,
-            labels,
-            by_label[best.label],
-            best.value,
-            best.speedup,
-            by_label[best.label].relative_rmse,
-            best.rank is not None,
-        )
-        for precision, labels in best_of_each(
-            [by_label[label].cell for label in load.order], may_win, load.is_beaten
-        ).items()
-        for best in [loaded[labels[0]]]
-        if best.value is not None
     )
 
 

@@ -14,19 +14,20 @@ of the steady latencies alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Literal
 
+from bakeoff.judging.answer import Answer, Question, Score, rank
 from bakeoff.judging.decision import (
+    CALLED,
     FEWEST_PROCESSES,
     MARGIN,
     MARGIN_UNPAIRED,
     TIE_MARGIN,
     WIDE_LEAD_CONFIDENCE,
-    Relation,
     is_over_processes,
     relation,
 )
@@ -117,6 +118,39 @@ class Cheapest:
     rivals: Sequence[Line]
 
 
+@dataclass(frozen=True)
+class CallsScore(Score):
+    """The seconds of so many calls from a cold start. Starting was timed once, which no interval over rounds shows."""
+
+    costs: Costs | None = None
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    calls: int = 1
+
+    def ms(self, label: str) -> float:
+        return 1e3 * self.value(label)
+
+    def value(self, label: str) -> float:
+        return self.lines[label].total_s(self.calls)
+
+    def interval(self, label: str) -> None:
+        return None
+
+    def ratio(self, fast: str, slow: str) -> Ratio:
+        assert self.costs is not None
+        is_same = fast == slow
+        return self.costs.steady(fast, slow) if is_same else self.costs.total_speedup(fast, slow, self.calls)
+
+    def is_beaten(self, fast: str, slow: str) -> bool:
+        assert self.costs is not None
+        return not self.costs.may_be_as_cheap(self.lines[slow], self.lines[fast], self.calls)
+
+    def is_apart(self, fast: str, slow: str) -> bool:
+        return self.is_beaten(fast, slow)
+
+    def is_settled(self, best: str, other: str, shares_first: bool) -> bool:
+        return False
+
+
 class Costs:
     """The costs of the measured cells of one contest, for each way to start.
 
@@ -166,14 +200,33 @@ class Costs:
         best = envelope(lines, calls)[-1][0]
         return Cheapest(calls, best, self._rivals_at(calls, best, lines))
 
-    def total_speedup(self, label: str, baseline: str, calls: int) -> Ratio | None:
-        """Return the baseline's total over `label`'s from a cold start; its interval is of the steady latencies alone.
+    def answer(self, calls: int, fastest: Answer) -> Answer | None:
+        """Return who costs least over so many calls from a cold start, or None if no cell has costs.
 
-        None if one of them has no line, or they are the same.
+        It is one of those that are ranked at single calls.
         """
         lines = self._lines["cold"]
-        if label == baseline or label not in lines or baseline not in lines:
+        may_win = [row.label for row in fastest.ranked if row.label in lines]
+        if not may_win:
             return None
+        others = [row.label for row in fastest.rows if row.rank is None and row.label in lines]
+        processes = {label: len(record.processes) for label, record in self._records.items()}
+        return rank(
+            Question.CALLS,
+            CallsScore((), costs=self, lines=lines, calls=calls),
+            may_win,
+            others,
+            fastest.baseline,
+            unit="s",
+            processes=processes,
+        )
+
+    def total_speedup(self, label: str, baseline: str, calls: int) -> Ratio:
+        """Return the baseline's total over `label`'s from a cold start; its interval is of the steady latencies alone.
+
+        Raise KeyError if one of them has no line.
+        """
+        lines = self._lines["cold"]
         ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
         ends = _ends(ours, theirs, steady)
         totals = ends and [their_end.total_s(calls) / our_end.total_s(calls) for our_end, their_end in ends]
@@ -200,9 +253,9 @@ class Costs:
     def _rivals_at(self, calls: int, best: Line, lines: Sequence[Line]) -> list[Line]:
         """Return the `lines` that may be as cheap as `best` over `calls` calls, the cheapest first."""
         others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
-        return [line for line in others if self._may_be_as_cheap(line, best, calls)]
+        return [line for line in others if self.may_be_as_cheap(line, best, calls)]
 
-    def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
+    def may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
         """Return True if its total may be within a tie of the best one's.
 
         It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
@@ -228,7 +281,7 @@ def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
         return BreakEven(calls, None, None, is_established=False)
     slowest, fastest = (one.break_even(other) for one, other in ends)
     agree = (slowest is None) == (calls is None) == (fastest is None)
-    differ = relation(steady) in (Relation.FASTER, Relation.SLOWER)
+    differ = relation(steady) in CALLED
     return BreakEven(calls, fastest, slowest, is_established=differ and agree)
 
 
@@ -310,7 +363,7 @@ def _believed(steady: Ratio, confidence: float) -> Ratio:
     It is the 95 % interval if a verdict would call one of the two faster. Otherwise the steady latencies may be equal,
     and a winner must win by its start: the interval has this `confidence`, as for a verdict, and contains 1.
     """
-    if steady.ci95 is None or relation(steady) in (Relation.FASTER, Relation.SLOWER):
+    if steady.ci95 is None or relation(steady) in CALLED:
         return steady
     interval = interval_at(steady, confidence) if is_over_processes(steady) else steady.ci95
     return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})

@@ -74,6 +74,9 @@ class Relation(StrEnum):
     UNDECIDED = "undecided"  # too few processes, or the interval excludes 1, but not as surely as a call needs
 
 
+CALLED = (Relation.FASTER, Relation.SLOWER)
+
+
 def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
     """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that.
 

@@ -7,18 +7,18 @@ compared within rounds and processes, as latencies are, and two copies of one ba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
+from bakeoff.judging.answer import Answer, Question, Row, Score, Term, rank
+from bakeoff.judging.doubts_of_answers import ByEffect, doubts_about
 from bakeoff.judging.estimate import Series, series_of
-from bakeoff.judging.fit import Fit, fit
-from bakeoff.judging.precisions import places_of, ranks_of, sharing_first_place
+from bakeoff.judging.fit import fit
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
-from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
+from bakeoff.records.schema import Burst, Conditions, Interval, Record, Status
 
 NEAR_CEILING = 0.5
 """A value over this share of what the generator can do may be the generator's. It is ranked, and the answer doubted."""
@@ -127,21 +127,15 @@ class RatePoint:
     is_chosen: bool  # with the settings that were chosen
 
 
-@dataclass(frozen=True)
-class LoadedCell:
-    """What is known of one cell under load."""
+@dataclass(frozen=True, kw_only=True)
+class LoadedCell(Row):
+    """What is known of one cell under load. Its value is requests per second, or the median latency in ms."""
 
-    label: str
     load: Load
-    value: float | None  # requests per second, or the median latency in ms; fitted to the whole contest
-    interval: Interval | None
-    rank: int | None
     soaks: tuple[SoakSummary, ...]
     points: tuple[RatePoint, ...]
     rate: float | None  # requests per second, in every scenario
     price_per_million: float | None
-    speedup: Ratio | None = None  # over the baseline of the contest
-    place: int | None = None  # in its precision, in a contest across several
 
     @property
     def soak(self) -> SoakSummary | None:
@@ -170,23 +164,10 @@ class LoadJudgement:
     streams: int
     objective: Objective | None
     cells: tuple[LoadedCell, ...]
-    winner: str | None  # None if no cell carried anything, or if the best ones tie
-    tied: tuple[str, ...]  # labels that share the first place, if there are several
-    is_open: bool  # measuring ended before it could be told which of `tied` carries most
-    lead: Ratio | None  # the best cell over the first one that does not share its place
+    answer: Answer
     doubts: tuple[LoadDoubt, ...]
-    fit: Fit  # of the milliseconds for a request
     is_so_far: bool = False  # the run was interrupted, and `resume` goes on
     is_live: bool = False  # the model lived in a program, so that `resume` cannot
-
-    @property
-    def order(self) -> list[str]:
-        """Return the labels of all cells with a value, the best first."""
-        return sorted(self.fit.latency_ms, key=lambda label: self.fit.latency_ms[label])
-
-    def is_beaten(self, better: str, worse: str) -> bool:
-        """Return True if the first of two labels is called better than the second."""
-        return _is_beaten(self.fit, better, worse)
 
     @property
     def ranked(self) -> list[LoadedCell]:
@@ -199,17 +180,33 @@ class LoadJudgement:
         return tuple(next((window.stages for window in windows), ()))
 
 
+@dataclass(frozen=True)
+class LoadScore(Score):
+    """The milliseconds of a request, with the value that the scenario asks for: a rate, or a latency."""
+
+    spec: ScenarioSpec = Scenario.SERVER.spec
+
+    def value(self, label: str) -> float:
+        return self.spec.value_from_ms(self.ms(label))
+
+    def interval(self, label: str) -> Interval | None:
+        fitted = super().interval(label)
+        low, high = sorted(map(self.spec.value_from_ms, (fitted.low, fitted.high))) if fitted else (0.0, 0.0)
+        return Interval(low=low, high=high) if fitted else None
+
+
 def judge_load(
     records: Sequence[Record],
     price_per_hour: float | None = None,
     baseline: str | None = None,
     may_not_win: Sequence[str] = (),
     is_so_far: bool = False,
+    doubts: ByEffect | None = None,
 ) -> LoadJudgement | None:
     """Judge the cells of one contest under load, or return None if none of them was.
 
     Cells whose labels are in `may_not_win` have values, and no rank. Those that held no soak have neither, unless an
-    interrupted run has not soaked them at lower rates yet.
+    interrupted run has not soaked them at lower rates yet. `doubts` are those at single calls.
     """
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
@@ -218,48 +215,55 @@ def judge_load(
     sound = {record.cell.label for record in records if record.status is Status.OK}
     serving = {label: load for label, load in loads.items() if label in sound and not _is_out(load, is_so_far)}
     fitted = fit({label: _series(load) for label, load in serving.items()})
-    everyone = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
-    order = [label for label in everyone if label not in may_not_win]
-    leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
-    sharing = sharing_first_place(order, lambda better, worse: _is_beaten(fitted, better, worse))
-    behind = [lead for label, lead in leads if label not in sharing]
-    over = baseline if baseline in fitted.latency_ms else None
-
-    def is_behind(better: str, worse: str) -> bool:
-        return is_apart(fitted.ratio(better, worse), looks_once=True)
-
-    ranks = ranks_of(order, is_behind)
-    by_label = {record.cell.label: record.cell for record in records}
-    places = places_of([by_label[label] for label in everyone], is_behind)
-    in_order = [*order, *(label for label in everyone if label in may_not_win)]
+    answer = rank(
+        Question.LOAD,
+        LoadScore([Term(fitted)], looks_once=True, spec=first.scenario.spec),
+        [label for label in fitted.latency_ms if label not in may_not_win],
+        [label for label in fitted.latency_ms if label in may_not_win],
+        baseline,
+        unit=first.scenario.spec.unit,
+        cells=[record.cell for record in records],
+        processes={label: len({turn.process for turn in load.turns}) for label, load in loads.items()},
+    )
+    rows = {row.label: row for row in answer.rows}
     cells = [
-        replace(
-            _loaded_cell(label, loads[label], fitted, ranks.get(label), price_per_hour),
-            speedup=fitted.ratio(label, over) if over else None,
-            place=places.get(label),
-        )
-        for label in in_order
+        _loaded_cell(rows.get(label, Row(label=label)), loads[label], price_per_hour)
+        for label in dict.fromkeys([*rows, *loads])
     ]
-    others = [
-        _loaded_cell(label, load, fitted, None, price_per_hour)
-        for label, load in loads.items()
-        if label not in in_order
-    ]
-    doubts = tuple(doubt for cell in (*cells, *others) for doubt in _doubts_of(cell))
+    of_load = tuple(doubt for cell in cells for doubt in _doubts_of(cell))
     return LoadJudgement(
         scenario=first.scenario,
         streams=first.streams,
         objective=first.objective,
-        cells=(*cells, *others),
-        winner=sharing[0] if len(sharing) == 1 else None,
-        tied=tuple(sharing) if len(sharing) > 1 else (),
-        is_open=any(label in sharing and not is_decided(ratio, looks_once=True) for label, ratio in leads),
-        lead=behind[0] if behind else None,
-        doubts=doubts,
-        fit=fitted,
+        cells=tuple(cells),
+        answer=_doubted(answer, of_load, doubts or {}),
+        doubts=of_load,
         is_so_far=is_so_far,
         is_live=any(record.cell.is_live for record in records),
     )
+
+
+def _doubted(answer: Answer, doubts: Sequence[LoadDoubt], of_builds: ByEffect) -> Answer:
+    """Return the answer with what could change who carries most, and what is said of any outcome.
+
+    That are rates near the load generator's ceiling, and cells without a rate that may carry the most.
+    """
+    if not answer.best:
+        return answer
+    best, ranked = answer.best, {row.label for row in answer.ranked}
+    of_any = [doubt for doubt in doubts if _is_of_any_outcome(doubt, ranked, best.value or 0.0)]
+    of_best = [*(doubt for doubt in doubts if doubt.label == best.label), *of_any]
+    found = [*doubts_about([best.label], of_builds), *dict.fromkeys(of_best)]
+    return answer.doubted(found, always=found if len(ranked) == 1 else of_any)
+
+
+def _is_of_any_outcome(doubt: LoadDoubt, ranked: Collection[str], best: float) -> bool:
+    match doubt:
+        case NearCeiling():
+            return doubt.label in ranked
+        case SoakMissed(held=None):
+            return min(soak.rate for soak in doubt.missed) > best
+    return False
 
 
 def _series(load: Load) -> Series:
@@ -279,24 +283,11 @@ def _as_burst(spec: ScenarioSpec, turn: LoadTurn) -> Burst:
     )
 
 
-def _is_beaten(fitted: Fit, better: str, worse: str) -> bool:
-    return relation(fitted.ratio(better, worse), looks_once=True) is Relation.FASTER
-
-
-def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
-    value, interval, spec = None, None, load.scenario.spec
-    if label in fit.latency_ms:
-        value = spec.value_from_ms(fit.latency_ms[label])
-        if fitted := fit.latency_ci95_ms(label):
-            low, high = sorted(map(spec.value_from_ms, (fitted.low, fitted.high)))
-            interval = Interval(low=low, high=high)
-    rate = None if value is None else spec.rate_from(value, load.streams)
+def _loaded_cell(row: Row, load: Load, price_per_hour: float | None) -> LoadedCell:
+    rate = None if row.value is None else load.scenario.spec.rate_from(row.value, load.streams)
     return LoadedCell(
-        label=label,
+        **vars(row),
         load=load,
-        value=value,
-        interval=interval,
-        rank=rank if value is not None else None,
         soaks=tuple(soaks_of(load)),
         points=_points(load),
         rate=rate,

@@ -36,7 +36,7 @@ class Offer:
     @property
     def candidates(self) -> list[str]:
         """Return the labels that may be the fastest on this machine."""
-        return self.contest.candidates
+        return self.contest.fastest.candidates
 
 
 @dataclass(frozen=True)

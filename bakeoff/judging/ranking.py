@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, Requirements
-from bakeoff.judging.decision import (
-    Relation,
-    is_apart,
-    is_covered_by_waiting,
-    is_decided,
-    is_only_close,
-    may_be_decided,
-    relation,
-)
+from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.precisions import places_of, ranks_of, sharing_first_place
+from bakeoff.judging.precisions import sharing_first_place
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
@@ -27,8 +21,6 @@ from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Sta
 BASELINE = "eager"
 
 ONNX_BASELINE = "onnx"
-
-CALLED = (Relation.FASTER, Relation.SLOWER)
 
 
 def baseline_of(cells: Sequence[Cell]) -> str:
@@ -133,6 +125,23 @@ def is_known_well(speedup: Ratio) -> bool:
     return is_narrow or speedup.processes >= PROCESSES_OF_BASELINE
 
 
+@dataclass(frozen=True)
+class CallScore(Score):
+    """The latency of a call. Cells of one contest can be compared in the single rounds that they shared, too."""
+
+    series: Mapping[str, Series] = field(default_factory=dict)
+    beaten_in_rounds: Mapping[str, LeftEarly] = field(default_factory=dict)
+
+    def is_apart(self, fast: str, slow: str) -> bool:
+        """Return True if the first of two labels was before the second, by its interval or in every round."""
+        least = _least_lead(self.series.get(fast, {}), self.series.get(slow, {}), ())
+        return least >= BEATEN_BY or super().is_apart(fast, slow)
+
+    def is_settled(self, best: str, other: str, shares_first: bool) -> bool:
+        """Return True also for a cell that was beaten in every round, unless it may share the first place."""
+        return super().is_settled(best, other, shares_first) or (not shares_first and other in self.beaten_in_rounds)
+
+
 class Ranking:
     """The cells of a contest that can win, the best first, and the ratio between any two of them.
 
@@ -145,7 +154,6 @@ class Ranking:
         if len({record.cell.contest_id for record in records}) > 1:
             raise ValueError("a ranking is of the cells of one contest")
         self.fit = fit_records(records)
-        self._ratios: dict[tuple[str, str], Ratio] = {}
         self.records = fitted(records, self.fit)
         self.measured = [record for record in self.records if record.status is Status.OK and record.latency]
         self.baseline_label = baseline_of([record.cell for record in self.measured])
@@ -162,12 +170,27 @@ class Ranking:
         """Return True if the cell rounds no more than the first precision does, or if something else is required."""
         return self.tolerance is None or self.tolerance.holds(record)
 
+    @cached_property
+    def score(self) -> CallScore:
+        return CallScore([Term(self.fit)], series=self.fit.series, beaten_in_rounds=self.beaten_in_rounds)
+
+    @cached_property
+    def answer(self) -> Answer:
+        """Which build answers a call fastest, without the doubts."""
+        labels = [record.cell.label for record in self.ranked]
+        return rank(
+            Question.LATENCY,
+            self.score,
+            labels,
+            [record.cell.label for record in self.measured if record.cell.label not in labels],
+            self.baseline.cell.label if self.baseline else None,
+            cells=[record.cell for record in self.measured],
+            processes={record.cell.label: len(record.processes) for record in self.ranked},
+        )
+
     def ratio(self, fast: Record, slow: Record) -> Ratio:
         """Return how many times faster `fast` is than `slow`."""
-        key = (fast.cell.label, slow.cell.label)
-        if key not in self._ratios:
-            self._ratios[key] = self.fit.ratio(*key)
-        return self._ratios[key]
+        return self.score.ratio(fast.cell.label, slow.cell.label)
 
     def leads(self) -> list[tuple[Record, Ratio]]:
         """Return every other ranked cell with the ratio of the best cell to it."""
@@ -175,28 +198,8 @@ class Ranking:
 
     def sharing_first_place(self) -> list[Record]:
         """Return the best cell and those after it, up to the first one that it is called faster than."""
-        labels = sharing_first_place([record.cell.label for record in self.ranked], self.is_beaten)
+        labels = sharing_first_place([record.cell.label for record in self.ranked], self.score.is_beaten)
         return self.ranked[: len(labels)]
-
-    def is_beaten(self, fast: str, slow: str) -> bool:
-        """Return True if the first of two labels is called faster than the second."""
-        return relation(self.fit.ratio(fast, slow)) is Relation.FASTER
-
-    def is_apart(self, fast: str, slow: str) -> bool:
-        """Return True if the first of two labels was before the second, by its interval or in every round."""
-        series = self.fit.series
-        is_in_rounds = _least_lead(series.get(fast, {}), series.get(slow, {}), ()) >= BEATEN_BY
-        return is_in_rounds or is_apart(self.fit.ratio(fast, slow))
-
-    @cached_property
-    def places_in_precisions(self) -> dict[str, int]:
-        """The places of right cells among those of their precision by label, in a contest across several."""
-        return places_of([record.cell for record in sorted(self.measured, key=median_ms)], self.is_apart)
-
-    @cached_property
-    def ranks(self) -> dict[str, int]:
-        """The ranks by label. Cells that may be the fastest can have different ones: see `is_apart`."""
-        return ranks_of([record.cell.label for record in self.ranked], self.is_apart)
 
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:
@@ -217,14 +220,9 @@ class Ranking:
             if not is_decided(lead) and (other.cell.label in first or other.cell.label not in self.beaten_in_rounds)
         ]
 
-    @property
-    def is_tie_close(self) -> bool:
-        """Return True if cells share the first place because they are close, and not because none is faster."""
-        return any(is_only_close(self.ratio(self.ranked[0], other)) for other in self.sharing_first_place()[1:])
-
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
         """Return the undecided leads that leave the verdict open. A lead that is called by a margin does not."""
-        return [(other, lead) for other, lead in self.undecided() if relation(lead) not in CALLED]
+        return [(other, lead) for other, lead in self.leads() if other.cell.label in self.answer.open_labels]
 
 
 def _tolerance(measured: Sequence[Record]) -> Tolerance | None:

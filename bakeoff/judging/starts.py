@@ -2,8 +2,9 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from bakeoff.judging.answer import Answer, Question, Row, Score, rank
 from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.intervals import median_interval
@@ -23,24 +24,50 @@ STAGES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class JudgedStart:
-    """One cell that was started."""
+class StartScore(Score):
+    """The seconds until the first answer. The n-th starts of all cells are of the same turn."""
+
+    cells: Mapping[str, StartedCell] = field(default_factory=dict)
+
+    def ms(self, label: str) -> float:
+        return 1e3 * self.value(label)
+
+    def value(self, label: str) -> float:
+        return statistics.median(self._totals_s(label))
+
+    def interval(self, label: str) -> Interval | None:
+        return median_interval(self._totals_s(label))
+
+    def ratio(self, fast: str, slow: str) -> Ratio:
+        """Return the ratio of the medians, with the interval of each turn's ratio."""
+        value = self.value(slow) / self.value(fast)
+        ratios = [theirs / ours for ours, theirs in zip(self._totals_s(fast), self._totals_s(slow), strict=True)]
+        ends = median_interval(ratios)
+        interval = ends and Interval(low=min(ends.low, value), high=max(ends.high, value))
+        return Ratio(value=value, ci95=interval, paired=True, processes=len(ratios))
+
+    def is_beaten(self, fast: str, slow: str) -> bool:
+        interval = self.ratio(fast, slow).ci95
+        return interval is not None and interval.low > 1
+
+    def is_apart(self, fast: str, slow: str) -> bool:
+        return self.is_beaten(fast, slow)
+
+    def is_settled(self, best: str, other: str, shares_first: bool) -> bool:
+        return False
+
+    def _totals_s(self, label: str) -> list[float]:
+        return [start.start_s for start in self.cells[label].starts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedStart(Row):
+    """One cell that was started. Its value is the median of the seconds until the first answer."""
 
     cell: StartedCell
     stages: dict[str, float]  # median seconds of each stage
-    start_s: float  # median seconds until the first answer
-    start_ci95_s: Interval | None
     unmet: list[RequirementMissed]
     behind: Ratio | None  # how many times faster the first one starts; None for the first one
-
-    @property
-    def label(self) -> str:
-        return self.cell.label
-
-    @property
-    def is_surely_behind(self) -> bool:
-        """Return True if the first one surely starts faster."""
-        return bool(self.behind and self.behind.ci95 and self.behind.ci95.low > 1)
 
     def quantity(self, name: str) -> float | None:
         """Return one of the quantities that can be required."""
@@ -52,53 +79,39 @@ class StartsJudgement:
     """The cells in the order of their starts; those that do not meet the requirements come last."""
 
     requirements: Requirements
+    answer: Answer
     cells: list[JudgedStart]
     without_starts: list[StartedCell]
 
-    @property
-    def candidates(self) -> list[JudgedStart]:
-        """The one that starts fastest, and those that cannot be told apart from it, of those that may win."""
-        return [cell for cell in self.cells if not cell.unmet and not cell.is_surely_behind]
-
 
 def judge_starts(cells: Sequence[StartedCell], require: str = "") -> StartsJudgement:
-    """Return the cells in the order in which they start. Raises UsageError for a requirement that cannot be read.
-
-    The n-th starts of all cells are of the same turn.
-    """
+    """Return the cells in the order in which they start. Raises UsageError for a requirement that cannot be read."""
     requirements = Requirements.parse(require, STARTED_QUANTITIES)
-    started = [(cell, _unmet(cell, requirements)) for cell in cells if cell.starts]
-    started.sort(key=lambda each: (bool(each[1]), each[0].median("start_s")))
+    started = {cell.label: cell for cell in cells if cell.starts}
+    unmet = {label: _unmet(cell, requirements) for label, cell in started.items()}
+    score = StartScore((), cells=started)
+    answer = rank(
+        Question.START,
+        score,
+        [label for label in started if not unmet[label]],
+        [label for label in started if unmet[label]],
+        unit="s",
+        processes={label: len(cell.starts) for label, cell in started.items()},
+    )
     judged = [
-        # what may not win may well start faster than the first one
-        _judge(cell, unmet, _ratio(started[0][0], cell) if place else None)
-        for place, (cell, unmet) in enumerate(started)
+        JudgedStart(
+            **vars(row),
+            cell=started[row.label],
+            stages={name: started[row.label].median(quantity) or 0.0 for name, quantity in STAGES.items()},
+            unmet=unmet[row.label],
+            # what may not win may well start faster than the first one
+            behind=score.ratio(answer.rows[0].label, row.label) if row is not answer.rows[0] else None,
+        )
+        for row in answer.rows
     ]
-    return StartsJudgement(requirements, judged, [cell for cell in cells if not cell.starts])
+    return StartsJudgement(requirements, answer, judged, [cell for cell in cells if not cell.starts])
 
 
 def _unmet(cell: StartedCell, requirements: Requirements) -> list[RequirementMissed]:
     missed = [each.missed_by(cell.label, STARTED_QUANTITIES[each.name].of(cell)) for each in requirements.each]
     return [each for each in missed if each]
-
-
-def _judge(cell: StartedCell, unmet: list[RequirementMissed], behind: Ratio | None) -> JudgedStart:
-    totals_s = [start.start_s for start in cell.starts]
-    return JudgedStart(
-        cell=cell,
-        stages={name: cell.median(quantity) or 0.0 for name, quantity in STAGES.items()},
-        start_s=statistics.median(totals_s),
-        start_ci95_s=median_interval(totals_s),
-        unmet=unmet,
-        behind=behind,
-    )
-
-
-def _ratio(first: StartedCell, other: StartedCell) -> Ratio:
-    """Return how many times faster `first` starts: the ratio of the medians, with the interval of each turn's ratio."""
-    medians_s = [statistics.median(start.start_s for start in cell.starts) for cell in (first, other)]
-    value = medians_s[1] / medians_s[0]
-    ratios = [b.start_s / a.start_s for a, b in zip(first.starts, other.starts, strict=True)]
-    if ends := median_interval(ratios):
-        ends = Interval(low=min(ends.low, value), high=max(ends.high, value))
-    return Ratio(value=value, ci95=ends, paired=True, processes=len(ratios))

@@ -240,12 +240,12 @@ def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
 
 def _wins(contests: Sequence[ContestJudgement]) -> Counter[str]:
     """Count the sure winners that remain when the error over all contests together is held by Holm's method."""
-    tested = [contest for contest in contests if contest.leads]
-    chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.leads)) for contest in tested]
+    tested = [contest for contest in contests if contest.fastest.leads]
+    chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.fastest.leads)) for contest in tested]
     return Counter(
-        contest.winner
+        contest.fastest.winner
         for contest, is_held in zip(tested, holm(chances), strict=True)
-        if is_held and contest.winner and contest.certainty is Certainty.SURE
+        if is_held and contest.fastest.winner and contest.fastest.certainty is Certainty.SURE
     )
 
 

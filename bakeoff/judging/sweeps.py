@@ -103,7 +103,7 @@ class Sweep:
         """Return which label is fastest over which sizes, from the smallest size on."""
         found: list[Stretch] = []
         for contest in self.contests:
-            leader = contest.winner, bool(contest.tied), contest.unstable
+            leader = contest.fastest.leader, bool(contest.fastest.tied), contest.fastest.is_open
             if not found or (found[-1].winner, found[-1].is_tie, found[-1].is_open) != leader:
                 found.append(Stretch(_size(contest.cell, self.dimension), *leader))
         return found

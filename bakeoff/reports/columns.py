@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
 from bakeoff.judging.parts import Part
@@ -111,8 +110,8 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
-        Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).gain) else None,
+        Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
+        Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
         Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),

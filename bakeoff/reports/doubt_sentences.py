@@ -9,7 +9,6 @@ from bakeoff.judging.constraints import OF_STARTS, PERCENTILES, QUANTITIES, UNIT
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
 from bakeoff.judging.doubts import Stop
-from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.records import doubts as record_doubts
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Extent, Status
 from bakeoff.records.text import counted, first, listed, percent, to_go_on
@@ -36,7 +35,7 @@ def doubts(contest: ContestJudgement) -> list[str]:
 
 def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
     """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
-    doubts = doubts_by_effect(contest)[effect]
+    doubts = contest.doubts_of_answer[effect]
     return [
         doubt(each) for each in doubts if effect is not Effect.NONE or not isinstance(each, contest_doubts.NotRanked)
     ]

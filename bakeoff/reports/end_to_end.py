@@ -1,39 +1,26 @@
 """What a whole request takes, in words and as a table, where more than the model belongs to it."""
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
-from bakeoff.judging.end_to_end import EndToEnd
-from bakeoff.records.text import first, listed, percent, spell_ms
-from bakeoff.reports import number_format
+from bakeoff.records.text import percent, spell_ms
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 
 
 def brief(contest: ContestJudgement) -> str:
-    """Return `whole requests: tie between onnx and eager (21.40 ms, 93 % of it before())`, or nothing without stages.
+    """Return `whole requests: onnx or eager, 21.40 ms (93 % of it before()), tie`, or nothing without stages.
 
     There is nothing to add to rates under load, which are of whole requests.
     """
     judged = contest.end_to_end
     if judged is None or contest.load:
         return ""
-    if not judged.rows:
+    if judged.answer.value is None:
         return "whole requests: not known"
     longest = f"{percent(judged.longest.share)} of it {judged.longest.name}"
-    return f"whole requests: {_verdict(judged)} ({spell_ms(judged.best.ms)}, {longest})"
-
-
-def _verdict(judged: EndToEnd) -> str:
-    """Return `tie between onnx and eager`, `undecided between onnx and eager`, or `onnx, 1.50x eager`."""
-    between = listed(first(judged.candidates))
-    match judged.certainty:
-        case Certainty.TIE:
-            return f"tie between {between}"
-        case Certainty.OPEN:
-            return f"undecided between {between}"
-    over = judged.best.speedup if judged.best.label != judged.baseline else None
-    return f"{judged.best.label}, {number_format.compared(over, judged.baseline or '')}" if over else judged.best.label
+    return f"whole requests: {answers.said(judged.answer, f'{spell_ms(judged.answer.value)} ({longest})')}"
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
@@ -43,13 +30,14 @@ def sentences(contest: ContestJudgement) -> list[str]:
         return []
     if judged.failures:
         return [f"a whole request could not be judged: {failure}" for failure in judged.failures]
-    if not judged.rows:
+    answer = judged.answer
+    if answer.value is None:
         return ["a whole request could not be judged: no cell was ranked"]
     steps = " + ".join(f"{step.name} {spell_ms(step.ms)} ({percent(step.share)})" for step in judged.steps)
-    texts = [f"Whole requests: {_verdict(judged)}. With {judged.best.label} a request is {steps}"]
-    if judged.certainty is Certainty.OPEN:
-        processes = min(judged.leads[label].processes for label in judged.open_labels)
-        texts.append(_what_decides(processes))
+    said = answers.said(answer, spell_ms(answer.value))
+    texts = [f"Whole requests: {said}. With {answer.candidates[0]} a request is {steps}"]
+    if answer.certainty is Certainty.OPEN:
+        texts.append(_what_decides(min(answer.leads[label].processes for label in answer.open_labels)))
     return texts
 
 
@@ -67,16 +55,16 @@ def _what_decides(processes: int) -> str:
 def tables(contest: ContestJudgement) -> list[Table]:
     """Return whole requests by backend, or nothing without stages."""
     judged = contest.end_to_end
-    if judged is None or not judged.rows:
+    if judged is None or judged.answer.best is None:
         return []
     rows = [
         [
             row.label,
             str(row.rank),
-            f"{number_format.milliseconds(row.ms)} {number_format.milliseconds_interval(row.ci95_ms)}".strip(),
+            f"{number_format.milliseconds(row.value)} {number_format.milliseconds_interval(row.interval)}".strip(),
             number_format.ratio(row.speedup.value) if row.speedup else NONE,
         ]
-        for row in judged.rows
+        for row in judged.answer.rows
     ]
-    headings = ["rank", "a request (ms)", f"over {judged.baseline or 'the baseline'} (x)"]
+    headings = ["rank", "a request (ms)", f"over {judged.answer.baseline or 'the baseline'} (x)"]
     return [Table("Whole requests: before, the model and after", ("backend",), tuple(headings), rows)]

@@ -70,18 +70,19 @@ def latency(contest: ContestJudgement) -> str:
     best, model = contest.best, _short(contest.cell.model)
     if best is None:
         return f"nothing could be ranked on {model}"
-    if contest.tied:
-        is_open = any(label in contest.tied for label in contest.open_labels)
-        return f"{_listed(contest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
-    if contest.lead is None:
+    if contest.fastest.tied:
+        is_open = any(label in contest.fastest.tied for label in contest.fastest.open_labels)
+        return f"{_listed(contest.fastest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
+    if contest.fastest.lead is None:
         verb = "was measured" if contest.awaits_others else "could be ranked"
         return f"only {_short(best.label)} {verb} on {model}"
-    if contest.unstable:
-        return f"{_short(best.label)} leads on {model}, {_listed(contest.open_labels)} not decided"
+    if contest.fastest.is_open:
+        return f"{_short(best.label)} leads on {model}, {_listed(contest.fastest.open_labels)} not decided"
     fastest = f"{_short(best.label)} is fastest on {model}"
     if best.speedup and is_faster(best):
         return f"{fastest}: {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
-    return f"{fastest}: {number_format.compared_briefly(contest.lead, one_line(contest.runner_up or '', 22))}"
+    runner_up = one_line(contest.fastest.runner_up or "", 22)
+    return f"{fastest}: {number_format.compared_briefly(contest.fastest.lead, runner_up)}"
 
 
 def speedup(contest: ContestJudgement) -> str:
@@ -149,7 +150,7 @@ def roofline(contest: ContestJudgement) -> str:
     share = best.record.roofline.share if best and best.record.roofline else None
     if best is None or not share:
         return "no ranked cell can be held against the floor"
-    who = _short(contest.winner) if contest.winner else "the lowest latency"
+    who = _short(contest.fastest.leader) if contest.fastest.leader else "the lowest latency"
     return f"{who} reaches {number_format.percent(share)} % of the floor's speed"
 
 
@@ -244,19 +245,19 @@ def _facts(contest: ContestJudgement) -> list[str]:
 
 def _gain(contest: ContestJudgement) -> str:
     best = contest.best
-    if best and best.speedup and contest.winner and not contest.unstable and is_faster(best):
+    if best and best.speedup and contest.fastest.winner and is_faster(best):
         return f"{_short(best.label)} {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
     return "no winner over eager"
 
 
 def _latency_over_all(contests: Sequence[ContestJudgement]) -> str:
-    winners = Counter(contest.winner for contest in contests if contest.winner and not contest.unstable)
+    winners = Counter(contest.fastest.winner for contest in contests if contest.fastest.winner)
     won = [f"{_short(label)} on {number}" for label, number in winners.most_common(3)]
     return f"fastest: {', '.join(won)} of {len(contests)} contests" if won else "latency: no contest has a sure winner"
 
 
 def _speedup_over_all(contests: Sequence[ContestJudgement]) -> str:
-    decided = [contest.cells[0] for contest in contests if contest.winner and not contest.unstable]
+    decided = [contest.cells[0] for contest in contests if contest.fastest.winner]
     gains = [cell.speedup.value for cell in decided if cell.speedup and is_faster(cell)]
     if not gains:
         return "speed-up: no contest has a sure winner over eager"

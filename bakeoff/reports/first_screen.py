@@ -12,7 +12,6 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import MachineBusy
 from bakeoff.judging.find_doubts import CANNOT_RUN
-from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.blame import why_no_modules
@@ -85,11 +84,7 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
-    if (
-        len(best) == len(contests) == 1
-        and best[0][1].cell.configuration == BASELINE
-        and headline_of(contests[0]).winner
-    ):
+    if len(best) == len(contests) == 1 and best[0][1].cell.configuration == BASELINE and contests[0].answer.winner:
         parts.append(f"{best[0][1].label} is your model as it is: there is nothing to export.")
     return " ".join(parts)
 
@@ -100,7 +95,7 @@ def _of_others(accuracy: Accuracy) -> str:
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
-    answers = [headline_of(each) for each in best]
+    answers = [each.answer for each in best]
     if {each.certainty for each in answers} == {Certainty.ALONE}:  # there is no other one
         return ""
     unsure = [
@@ -114,7 +109,7 @@ def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[Contes
         names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
         return f"; findings could change the winner of {listed(first([names[id(each)] for each, _ in unsure]))}"
     ((contest, answer),) = unsure
-    count = len(answer.doubts if contest.load else doubts_by_effect(contest)[Effect.WINNER])
+    count = len(answer.doubts if contest.load else contest.doubts_of_answer[Effect.WINNER])
     further = "the rest of the run" if contest.is_so_far else "more processes"
     what = further if not count else "one finding" if count == 1 else f"{count} findings"
     return f"; {what} could change the winner"
@@ -126,7 +121,7 @@ def _in(contest: ContestJudgement, contests: Sequence[ContestJudgement]) -> str:
 
 def _best(contest: ContestJudgement) -> CellJudgement | None:
     """Return the cell that is best at what was asked."""
-    return contest.cell_of(next(iter(headline_of(contest).candidates), None))
+    return contest.cell_of(next(iter(contest.answer.candidates), None))
 
 
 def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
@@ -134,7 +129,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     as_before = again(judgement.report.command)
-    undecided = [each for each in contests if headline_of(each).certainty is Certainty.OPEN]
+    undecided = [each for each in contests if each.answer.certainty is Certainty.OPEN]
     busy = [each for each in undecided if any(isinstance(doubt, MachineBusy) for doubt in each.doubts)]
     may_be_decided = [each for each in undecided if each not in busy] if judgement.report.complete else []
     most = max((len(record.processes) for record in judgement.report.records), default=0)
@@ -151,7 +146,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         "the winners in place of the parts, in Python": [
             f"bakeoff.load_parts({f'{folder}/winners'!r}, pipeline)"
             for contest in contests
-            if contest.winner == WITH_WINNERS
+            if contest.fastest.winner == WITH_WINNERS
         ],
         "the rest of it": [f"{variables_before(judgement.report.command)}bakeoff resume {shlex.quote(folder)}"]
         if has_kept_models
@@ -184,7 +179,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
 
 def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     """Return the command for the candidates of a contest alone, in twice the processes. A live model has none."""
-    cells = [cell for label in headline_of(contest).candidates if (cell := contest.cell_of(label))]
+    cells = [cell for label in contest.answer.candidates if (cell := contest.cell_of(label))]
     if contest.cell.is_live:
         return ""
     command = cells[0].record.command
@@ -213,7 +208,7 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
     Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner.
     """
     best = _best(contest)
-    if best is None or headline_of(contest).certainty is Certainty.OPEN:
+    if best is None or contest.answer.certainty is Certainty.OPEN:
         return ""
     if not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
         return ""
@@ -221,7 +216,7 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
     if len(contests) > 1:
         named_so = [each for each in contests if each.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
-        name = of_contest if best.label == headline_of(contest).winner else best.cell.id
+        name = of_contest if best.label == contest.answer.winner else best.cell.id
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"
 
 

@@ -3,8 +3,8 @@
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
-from bakeoff.records.text import counted, listed
-from bakeoff.reports import number_format
+from bakeoff.records.text import counted
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 
@@ -23,12 +23,12 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
                number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
         Column("further token", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="further_token_ms"),
-        Column("decoded", lambda cell: cell.tokens_per_s, "tokens/s", number_format.rate, surfaces=Surface.ALL,
+        Column("decoded", lambda cell: cell.value, "tokens/s", number_format.rate, surfaces=Surface.ALL,
                csv="tokens_per_s"),
         Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, csv="decode_floor_share"),
         Column("whole generation", lambda cell: cell.total_ms, "ms", number_format.milliseconds, surfaces=Surface.ALL,
                csv="generation_ms"),
-        Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.baseline}",
+        Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.answer.baseline}",
                number_format.ratio, interval=lambda cell: cell.speedup.ci95 if cell.speedup else None,
                surfaces=Surface.ALL, csv="speedup"),
         Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count, surfaces=Surface.ALL,
@@ -39,7 +39,7 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
                text=lambda cell: f"{cell.generated.agreed}/{cell.generated.tokens}" if cell.generated else NONE,
                is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
         Column(f"tokens as {_first_precision(generation)}'s",
-               lambda cell: cell.generated and cell.generated.agreed_with_first, surfaces=Surface.ALL,
+               lambda cell: cell.generated.agreed_with_first if cell.generated else None, surfaces=Surface.ALL,
                csv="tokens_agreed_with_first"),
         Column("error", lambda cell: cell.relative_rmse, write=number_format.error,
                surfaces=Surface.ALL if any(cell.place for cell in generation.cells) else Surface.NONE,
@@ -78,20 +78,14 @@ def sentences(contest: ContestJudgement) -> list[str]:
     generation = contest.generation
     if generation is None:
         return []
-    if not generation.ranked:
+    if generation.answer.best is None:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
-    best, tied = generation.ranked[0], generation.tied
-    what = f"{_sizes(generation)} in {number_format.milliseconds(best.total_ms)} ms"
-    if len(tied) > 1:
-        answer = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
-    else:
-        answer = f"{best.label} generates {what}"
-    if best.speedup and best.label != generation.baseline:
-        answer += f", {number_format.compared(best.speedup, generation.baseline or '')}"
+    answer, best = generation.answer, generation.cells[0]
+    said = answers.said(answer, f"{number_format.milliseconds(best.total_ms)} ms")
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
-        f"{answer}.",
-        *(_difference(cell.label, generation.baseline, cell.generated) for cell in differing if cell.generated),
+        f"{_sizes(generation)}: {said}.",
+        *(_difference(cell.label, generation.answer.baseline, cell.generated) for cell in differing if cell.generated),
     ]
 
 

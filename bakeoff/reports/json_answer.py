@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Answer as Answered
+from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
-from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, question_of_precisions, unit_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadDoubt, LoadJudgement
 from bakeoff.judging.metrics import MetricJudgement
@@ -60,13 +61,44 @@ class StepAnswer(Frozen):
     share: float
 
 
-class EndToEndAnswer(Frozen):
+class AnswerToQuestion(Frozen):
+    """Who is best at one question. Ratios say how many times better the first candidate is."""
+
+    question: Question
+    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`; of others the mean over
+    `recorded sizes`, or `whole requests`."""
+    outcome: Certainty
+    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
+    winner: str | None
+    """The only candidate, or None where there are several, or none."""
+    candidates: list[str]
+    """The best first, then those that may prove as good."""
+    tied: list[str]
+    """Labels that share the first place, if there are several."""
+    open: list[str]
+    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
+    value: float | None
+    """What the first candidate reaches, in `unit`."""
+    unit: str
+    processes: int
+    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
+    baseline: str | None
+    speedup: Ratio | None
+    """How many times better the first candidate is than the baseline, eager, at the question."""
+    runner_up: str | None
+    """The best one that is no candidate."""
+    lead: Ratio | None
+    """How many times better the first candidate is than the runner-up."""
+
+    @classmethod
+    def to(cls, answer: Answered, **others: object) -> Self:
+        return cls.of(answer, outcome=answer.certainty, open=answer.open_labels, **others)
+
+
+class EndToEndAnswer(AnswerToQuestion):
     """Who answers a whole request fastest: before, the model and after."""
 
     verdict: str
-    outcome: Certainty
-    tied: list[str]
-    open: list[str]
     request_ms: dict[str, float]  # by label, the best first
     speedups: dict[str, Ratio]  # over the baseline
     steps: list[StepAnswer]  # of a request that the best one answers
@@ -94,36 +126,12 @@ class GenerationAnswer(Frozen):
     ranks: dict[str, int | None]  # None: right in both graphs, but it may not win
 
 
-class BestAnswer(Frozen):
-    """Who is best at one question. Ratios say how many times better the first candidate is."""
+class BestAnswer(AnswerToQuestion):
+    """Who is best at one question, with the latency of a call of the best one."""
 
-    question: Question
-    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`."""
-    outcome: Certainty
-    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
-    winner: str | None
-    """The only candidate, or None where there are several, or none."""
-    candidates: list[str]
-    """The best first, then those that may prove as good."""
-    tied: list[str]
-    """Labels that share the first place, if there are several."""
-    open: list[str]
-    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
-    value: float | None
-    """What the first candidate reaches, in `unit`."""
-    unit: str
-    processes: int
-    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
     latency_ms: float | None
     """Median latency of a call of the first candidate."""
     latency_ci95_ms: Interval | None
-    baseline: str | None
-    speedup: Ratio | None
-    """How many times better the first candidate is than the baseline, eager, at the question."""
-    runner_up: str | None
-    """The best one that is no candidate."""
-    lead: Ratio | None
-    """How many times better the first candidate is than the runner-up."""
 
 
 class ContestAnswer(BestAnswer):
@@ -200,18 +208,11 @@ class MixRowAnswer(Frozen):
     reason: str  # why it is not ranked
 
 
-class MixAnswer(Frozen):
+class MixAnswer(AnswerToQuestion):
     """One verdict over recorded calls of several sizes. Ratios are of mean times of a request."""
 
     title: str
     finding: str
-    outcome: Certainty
-    winner: str | None
-    candidates: list[str]  # the best first, then those that may prove as good
-    tied: list[str]
-    open: list[str]
-    baseline: str | None
-    runner_up: str | None
     leads: dict[str, Ratio]  # of the best one over each other ranked one
     covered: float  # share of the recorded calls whose sizes were measured
     sizes: list[MixSizeAnswer]  # the most frequent first
@@ -252,13 +253,13 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
 
 
 def _answer(contest: ContestJudgement) -> ContestAnswer:
-    asked = headline_of(contest)
+    asked = contest.answer
     return ContestAnswer(
         **dict(_best_answer(contest, asked)),
         contest_id=contest.contest_id,
         title=contest.title,
         headline=headline.line(contest),
-        at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, of_single_calls(contest)),
+        at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, contest.fastest),
         doubts=_doubts(contest, asked),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
@@ -276,7 +277,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     )
 
 
-def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
+def _doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
     """Return the doubts, those first that the answer rests on."""
     named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
@@ -284,13 +285,10 @@ def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
 
 
-def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
+def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:
     latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
-    return BestAnswer.of(
+    return BestAnswer.to(
         asked,
-        outcome=asked.certainty,
-        open=asked.open_labels,
-        unit=unit_of(asked.question, contest),
         latency_ms=latency.median_ms if latency else None,
         latency_ci95_ms=latency.median_ci95_ms if latency else None,
     )
@@ -306,13 +304,11 @@ def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgemen
 
 
 def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndAnswer:
-    return EndToEndAnswer(
+    return EndToEndAnswer.to(
+        judged.answer,
         verdict="; ".join(end_to_end.sentences(contest)),
-        outcome=judged.certainty,
-        tied=list(judged.tied),
-        open=list(judged.open_labels),
-        request_ms={row.label: row.ms for row in judged.rows},
-        speedups={row.label: row.speedup for row in judged.rows if row.speedup},
+        request_ms={row.label: row.value for row in judged.answer.rows if row.value is not None},
+        speedups={row.label: row.speedup for row in judged.answer.rows if row.speedup},
         steps=[StepAnswer.of(each, ci95_ms=each.ci95) for each in judged.steps],
     )
 
@@ -322,15 +318,15 @@ def _precision_answer(judged: PrecisionJudgement, contest: ContestJudgement) -> 
     return PrecisionAnswer.of(
         judged,
         labels=judged.candidates,
-        unit=unit_of(question_of_precisions(contest), contest),
+        unit=contest.answer_of_builds.unit,
         latency_ms=best.latency.median_ms if best.latency else None,
     )
 
 
 def _generation_answer(judged: Generation) -> GenerationAnswer:
     return GenerationAnswer(
-        tied=list(judged.tied),
-        tokens_per_s={cell.label: cell.tokens_per_s for cell in judged.cells},
+        tied=list(judged.answer.first),
+        tokens_per_s={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         generation_ms={cell.label: cell.total_ms for cell in judged.cells},
         ranks={cell.label: cell.rank for cell in judged.cells},
     )
@@ -338,7 +334,10 @@ def _generation_answer(judged: Generation) -> GenerationAnswer:
 
 def _load_answer(judged: LoadJudgement) -> LoadAnswer:
     return LoadAnswer.of(
-        judged,
+        judged.answer,
+        is_open=judged.answer.is_open,
+        winner=judged.answer.leader,
+        stages=judged.stages,
         verdict=load.verdict(judged),
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
@@ -359,16 +358,17 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
 
 
 def _mix_answer(judged: Mix) -> MixAnswer:
-    return MixAnswer.of(
-        judged,
+    return MixAnswer.to(
+        judged.answer,
         title=mix.title(judged),
         finding=mix.finding(judged),
-        outcome=judged.certainty,
-        open=judged.open_labels,
+        covered=judged.covered,
         sizes=[MixSizeAnswer.of(size, contest_id=size.contest.contest_id) for size in judged.sizes],
         rows=[
             MixRowAnswer.of(
                 row,
+                mean_ms=row.value,
+                mean_ci95_ms=row.interval,
                 latency_ms={
                     size.name: cell.latency.median_ms if cell and cell.latency else None
                     for size, cell in zip(judged.sizes, row.cells, strict=True)

@@ -18,7 +18,7 @@ from bakeoff.judging.load import (
 from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
-from bakeoff.reports import number_format
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
 
@@ -112,26 +112,18 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def verdict(load: LoadJudgement) -> str:
-    """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms (378 for long), onnx 350 ± 9`."""
+    """Return `under load openvino, 410 ± 12 requests/s at p99 < 20 ms (378 for long), 1.50x eager, sure winner`."""
     if not load.ranked:
         reasons = listed([f"{cell.label}: {_why_unranked(load, cell)}" for cell in load.cells])
         rule = " First looks rank nothing: cells are compared in turns, side by side." if FIRST_LOOK in reasons else ""
         return f"under load nothing could be ranked ({reasons}).{rule}"
-    best, *others = load.ranked
-    text = (
-        f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
-    )
-    rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}{_for_long(load, cell)}" for cell in others)
-    if load.tied:
-        how = "tie"
-        if load.is_open:
-            alone = all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns)
-            why = ", as one process of each does not decide" if alone else ""
-            if load.is_so_far:
-                why = f" (the run was interrupted. {to_go_on(load.is_live)})"
-            how = f"are not told apart yet{why}"
-        return f"under load {listed(load.tied)} {how}: {text}{rest}."
-    return f"under load {text}{rest}."
+    best, why = load.ranked[0], ""
+    if load.answer.is_open and load.is_so_far:
+        why = f" (the run was interrupted. {to_go_on(load.is_live)})"
+    elif load.answer.is_open and all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns):
+        why = ", as one process of each does not decide"
+    value = f"{_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
+    return f"under load {answers.said(load.answer, value)}{why}."
 
 
 def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
@@ -164,8 +156,8 @@ def settings(chosen: ServingSettings) -> str:
 
 def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
     """Say when the winner under load is not that of single calls."""
-    candidates = contest.candidates
-    carriers = load.tied or [cell.label for cell in load.ranked[:1]]
+    candidates = contest.fastest.candidates
+    carriers = load.answer.first
     if not carriers or not candidates or set(carriers) & set(candidates):
         return []
     fastest = listed(candidates, "or")
@@ -238,7 +230,7 @@ def _condition(load: LoadJudgement) -> str:
     return f" at {load.objective.percentile} < {load.objective.limit_ms:g} ms" if load.objective else ""
 
 
-def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> str:
+def _with_interval(load: LoadJudgement, cell: LoadedCell) -> str:
     """Return `410 ± 12 requests/s`, or both ends of an interval that is wide and so uneven."""
     assert cell.value is not None
     text = _value(load, cell.value, unit=False)
@@ -247,7 +239,7 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
         is_even = half < EVEN_SHARE * cell.value
         low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
         text += f" ± {width}" if is_even else f" [{low}, {high}]"
-    return f"{text} {load.scenario.spec.unit}" if unit else text
+    return f"{text} {load.scenario.spec.unit}"
 
 
 def _for_long(load: LoadJudgement, cell: LoadedCell) -> str:

@@ -1,6 +1,5 @@
 """Shows which of several machines to rent, from one report of each."""
 
-from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import first, listed, spell_ms
 from bakeoff.reports import headline, machine, number_format
@@ -55,7 +54,7 @@ def candidates(offer: Offer) -> str:
 
 def certainty(offer: Offer) -> str:
     """Say how sure that is."""
-    return headline.certainty(offer.contest, of_single_calls(offer.contest))
+    return headline.certainty(offer.contest, offer.contest.fastest)
 
 
 def _table(question: Question) -> str:

@@ -1,7 +1,6 @@
 """The user's own metrics of the best build, in a few words for the answer of a contest."""
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
@@ -11,7 +10,7 @@ MOST_NAMED = 2
 
 def kept(contest: ContestJudgement) -> str:
     """Return `top1 0.9467 (+0.12 %)` of the first candidate: the required metrics, or else the first one."""
-    best = contest.cell_of(next(iter(headline_of(contest).candidates), None))
+    best = contest.cell_of(next(iter(contest.answer.candidates), None))
     return of_cell(contest, best) if best else NONE
 
 

@@ -2,10 +2,9 @@
 
 from functools import partial
 
-from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
-from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.records.text import counted, one_line, percent, spell_ms
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
 
@@ -30,23 +29,8 @@ def title(mix: Mix) -> str:
 
 def finding(mix: Mix) -> str:
     """Say who wins over the mix, at which mean time of a request, and how much faster than eager and the runner-up."""
-    best = mix.best
-    if best is None or best.mean_ms is None:
-        return "nothing could be ranked at every size"
-    others = dict.fromkeys(label for label in (mix.baseline, mix.runner_up) if label and label not in mix.candidates)
-    ratios = {label: best.speedup if label == mix.baseline else mix.leads.get(label) for label in others}
-    texts = [number_format.compared(ratio, label, "as fast as ") for label, ratio in ratios.items() if ratio]
-    faster = listed(texts)
-    mean = f"a mean of {spell_ms(best.mean_ms)} a request"
-    if mix.certainty in (Certainty.TIE, Certainty.OPEN):
-        sharing = [row.mean_ms for row in mix.rows if row.label in mix.candidates and row.mean_ms is not None]
-        between = f"{listed(first(mix.candidates))} ({spell_ms(min(sharing))} to {spell_ms(max(sharing))} a request)"
-        of_best = f"; {best.label} is {faster}" if faster else ""
-        return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
-    if mix.certainty is Certainty.ALONE:
-        return f"only {best.label} could be ranked at every size, at {mean}"
-    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure winner"
-    return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
+    value = f"a mean of {spell_ms(mix.answer.value or 0.0)} a request"
+    return answers.sentence(mix.answer, value, answers.how_sure(mix.answer))
 
 
 def answer(mix: Mix) -> str:
@@ -63,9 +47,9 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
     ]  # fmt: skip
     columns = [
         Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds,
-                       interval=lambda row: row.mean_ci95_ms, surfaces=Surface.ALL),
-        Column[MixRow](f"x {mix.baseline}", lambda row: row.speedup.value if row.speedup else None,
+        Column[MixRow]("mean", lambda row: row.value, "ms", number_format.milliseconds,
+                       interval=lambda row: row.interval, surfaces=Surface.ALL),
+        Column[MixRow](f"x {mix.answer.baseline}", lambda row: row.speedup.value if row.speedup else None,
                        write=number_format.ratio, interval=lambda row: row.speedup.ci95 if row.speedup else None,
                        surfaces=Surface.ALL),
         *every,

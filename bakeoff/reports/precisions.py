@@ -1,9 +1,9 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
+from bakeoff.judging.answer import Question
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.find_doubts import is_coarse
-from bakeoff.judging.headline import Question, question_of_precisions
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
@@ -35,7 +35,7 @@ def tables(contest: ContestJudgement) -> list[Table]:
 
 def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     """Return `int8: onnx int8, 0.12 ms, 3.1x eager fp32, error 2.1e-02, not within fp32's rounding`."""
-    best, question = judged.best, question_of_precisions(contest)
+    best, question = judged.best, contest.answer_of_builds.question
     parts = [
         f"{judged.precision}: {listed(first(judged.candidates), 'or')}",
         headline.spell(contest, question, judged.value),

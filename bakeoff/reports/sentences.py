@@ -5,18 +5,18 @@ Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal
 
 from collections.abc import Sequence
 
+from bakeoff.judging.answer import Question
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts import MachineBusy
 from bakeoff.judging.environments import Difference
-from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
-from bakeoff.reports import doubt_sentences, floor, headline, machine, number_format
+from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -65,7 +65,7 @@ def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
 
 def verdict(contest: ContestJudgement) -> str:
     """Return the whole verdict with its title, as one sentence."""
-    is_of_calls = headline_of(contest).question is Question.LATENCY
+    is_of_calls = contest.answer.question is Question.LATENCY
     return f"{contest.title}: {'' if is_of_calls else f'{headline.line(contest)}; '}{finding(contest)}."
 
 
@@ -77,7 +77,7 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 
 def finding(contest: ContestJudgement) -> str:
     """Say who wins at single calls, how fast that is, and how much faster than eager and the runner-up."""
-    asked = headline_of(contest).question
+    asked = contest.answer.question
     limits = ("so far" if contest.is_so_far else "", "" if asked is Question.LATENCY else "at single calls")
     return ", ".join(filter(None, (*limits, _of_single_calls(contest))))
 
@@ -90,25 +90,10 @@ def paragraph(contest: ContestJudgement) -> str:
 
 
 def _of_single_calls(contest: ContestJudgement) -> str:
-    best = contest.best
-    how_sure = headline.how_sure(contest, of_single_calls(contest))
-    if best is None or best.latency is None:
-        return how_sure
-    if contest.certainty is Certainty.ALONE:
-        return f"{how_sure}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
-    others = [label for label in (contest.baseline, contest.runner_up) if label not in contest.candidates]
-    ratios = _as_fast_as(contest, list(dict.fromkeys(others)))
-    if contest.certainty in (Certainty.SURE, Certainty.DOUBTED):
-        doubted = f", {how_sure}" if contest.certainty is Certainty.DOUBTED else ""
-        return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
-    sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
-    medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
-    latencies = f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
-    is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)  # these are of waiting, then
-    between = f"{listed(first(contest.candidates))}{'' if is_busy else latencies}"
-    of_best = f"; {best.label} is {ratios.removeprefix(', ')}" if ratios else ""
-    close = f" within {number_format.percent(contest.tied_within)} %" if contest.tied_within else ""
-    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else f'tie{close}'} between {between}{of_best}"
+    fastest = contest.fastest
+    is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)
+    sure = "" if fastest.certainty is Certainty.SURE else headline.how_sure(contest, fastest)
+    return answers.sentence(fastest, spell_ms(fastest.value or 0.0), sure, is_busy)
 
 
 def ending(cell: CellJudgement) -> str:
@@ -150,21 +135,26 @@ def not_finite(contest: ContestJudgement) -> str:
 
 def pays(contest: ContestJudgement) -> str:
     """Say from which call on building the winner has paid, against eager or else the runner-up. Or nothing."""
-    against = contest.baseline or contest.runner_up
-    is_called = contest.certainty in (Certainty.SURE, Certainty.DOUBTED, Certainty.ALONE)
-    if not is_called or contest.winner is None or contest.best is None or against in (None, contest.winner):
+    against = contest.baseline or contest.fastest.runner_up
+    is_called = contest.fastest.certainty in (Certainty.SURE, Certainty.DOUBTED, Certainty.ALONE)
+    if (
+        not is_called
+        or contest.fastest.winner is None
+        or contest.best is None
+        or against in (None, contest.fastest.winner)
+    ):
         return ""
-    break_even = contest.costs.break_even(contest.winner, against, "cold")
+    break_even = contest.costs.break_even(contest.fastest.winner, against, "cold")
     if break_even is None:
         return ""
-    building = f"building {contest.winner} ({_build(contest.best.record)})"
+    building = f"building {contest.fastest.winner} ({_build(contest.best.record)})"
     if not break_even.is_established or break_even.calls is None:
         return f"It is not established when {building} pays against {against}."
     if break_even.calls == 0:
-        return f"{contest.winner} is ahead of {against} from the first call on, building included."
+        return f"{contest.fastest.winner} is ahead of {against} from the first call on, building included."
     sentence = f"{building[0].upper()}{building[1:]} pays against {against} from call {break_even.calls:,} on"
     *before, last = contest.costs.legs("cold", contest.contenders)
-    if before and last.line.label == contest.winner and last.first_call != break_even.calls:
+    if before and last.line.label == contest.fastest.winner and last.first_call != break_even.calls:
         cheaper = f"until then {before[-1].line.label} costs less"
         sentence += f", and costs least of all from call {last.first_call:,} on: {cheaper}"
     return f"{sentence}."
@@ -176,9 +166,9 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     if not budget:
         return ""
     left = [
-        f"{contest.cells[0].label} against {' and '.join(contest.open_labels)} ({contest.cell.title})"
+        f"{contest.cells[0].label} against {' and '.join(contest.fastest.open_labels)} ({contest.cell.title})"
         for contest in judgement.contests
-        if contest.open_labels
+        if contest.fastest.open_labels
     ]
     parts = [f"more time would settle {', '.join(left)}"] if left else []
     fewest = judgement.report.request.get("processes")
@@ -186,7 +176,7 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     hasty = [
         contest.cell.title
         for contest in judgement.contests
-        if contest.runner_up and len(contest.ranked[0].record.processes) < fewest
+        if contest.fastest.runner_up and len(contest.ranked[0].record.processes) < fewest
     ]
     if hasty:
         parts.append(f"fewer than {fewest} processes of each cell were measured of {', '.join(hasty)}")
@@ -268,7 +258,7 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
 
 def stored_verdict(contest: ContestJudgement) -> Verdict:
     """Return the verdict as `report.json` holds it for readers of the JSON."""
-    asked = headline_of(contest)
+    asked = contest.answer
     return Verdict(
         contest_id=contest.contest_id,
         title=contest.title,
@@ -357,17 +347,6 @@ def _leader(stretch: Stretch) -> str:
     if not stretch.is_tie:
         return "nobody"
     return "undecided" if stretch.is_open else "a tie"
-
-
-def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
-    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, told as in the headline, or nothing."""
-    best = contest.best
-    ratios = []
-    for other in others:
-        ratio = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
-        if ratio and not (best and other == best.label):
-            ratios.append(number_format.compared(ratio, other or "", "as fast as "))
-    return f", {listed(ratios)}" if ratios else ""
 
 
 def _first_names(names: Sequence[str]) -> str:

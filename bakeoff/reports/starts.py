@@ -9,8 +9,8 @@ from bakeoff.judging.starts import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
-from bakeoff.records.text import counted, first, listed
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.records.text import counted
+from bakeoff.reports import answers, doubt_sentences, number_format
 from bakeoff.reports.tables import Column, Surface, Table, table_of
 
 
@@ -56,26 +56,19 @@ class StartsAnswer(ContestStarts):
 
 
 def headline(judged: StartsJudgement) -> str:
-    """Return `onnx answers first: 0.31 s after its process starts, 5.20x as fast as eager`."""
+    """Return `onnx, first answer after 0.31 s, 5.20x eager, sure winner`."""
+    answer = judged.answer
     if not judged.cells:
         return "Nothing could be started"
-    if not judged.candidates:
+    if answer.value is None:
         return f"None of {len(judged.cells)} meets {judged.requirements}"
-    best = judged.candidates[0]
-    took = f"{number_format.seconds(best.start_s)} s after its process starts"
-    if len(judged.candidates) > 1:
-        labels = first([cell.label for cell in judged.candidates])
-        return f"{listed(labels, 'or')} answers first, which was not told apart: {took}"
-    others = [cell for cell in judged.cells if cell is not best]
-    if not others or others[0].behind is None:
-        return f"{best.label} answers first: {took}"
-    than_next = number_format.compared(others[0].behind, others[0].label, "as fast as ")
-    return f"{best.label} answers first: {took}, {than_next}"
+    lead = number_format.compared(answer.lead, answer.runner_up or "") if answer.lead and answer.winner else ""
+    return answers.said(answer, f"first answer after {number_format.seconds(answer.value)} s", lead)
 
 
 def exit_status(judged: StartsJudgement) -> int:
     """Return 1 if nothing was started that meets the requirements."""
-    return 0 if judged.candidates else 1
+    return 0 if judged.answer.candidates else 1
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
@@ -135,7 +128,7 @@ def contest_answer(judged: StartsJudgement) -> ContestStarts:
     """Return what it takes to start the cells of a contest, for programs."""
     return ContestStarts(
         headline=headline(judged),
-        candidates=[cell.label for cell in judged.candidates],
+        candidates=judged.answer.candidates,
         cells=[_answer(cell) for cell in judged.cells],
         not_started={cell.label: cell.reason for cell in judged.without_starts},
     )
@@ -150,8 +143,8 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         cell.cell,
         starts=len(cell.cell.starts),
         stages_s=cell.stages,
-        start_s=cell.start_s,
-        start_ci95_s=cell.start_ci95_s,
+        start_s=cell.value,
+        start_ci95_s=cell.interval,
         tenth_answer_s=cell.quantity("tenth_answer_s") or 0.0,
         behind=cell.behind,
         peak_resident_bytes=size("peak_resident_bytes"),
@@ -173,8 +166,8 @@ def columns_of() -> list[Column[JudgedStart]]:
     return [
         Column("backend", lambda cell: cell.label, is_text=True, surfaces=everywhere,
                note=lambda cell: "not as required" if cell.unmet else ""),
-        Column("first answer after", lambda cell: cell.start_s, "s", number_format.seconds,
-               interval=lambda cell: cell.start_ci95_s, surfaces=everywhere),
+        Column("first answer after", lambda cell: cell.value, "s", number_format.seconds,
+               interval=lambda cell: cell.interval, surfaces=everywhere),
         quantity("interpreter", "interpreter_s", alone),
         quantity("imports", "imports_s"),
         quantity("load", "load_s"),

@@ -83,7 +83,7 @@ def notes(suite: Suite) -> list[str]:
             f"{'they were' if len(without) > 1 else 'it was'} asked, and so {'have' if len(without) > 1 else 'has'} no "
             "mean."
         )
-    sure = sum(contest.certainty is Certainty.SURE for contest in suite.contests)
+    sure = sum(contest.fastest.certainty is Certainty.SURE for contest in suite.contests)
     lines.append(
         f"{sure} of {len(suite.contests)} contests have a sure winner. {suite.wins} of these are counted as wins: they "
         f"remain when the error over all contests together is held at {number_format.percent(FAMILY_ERROR)} % (Holm)."

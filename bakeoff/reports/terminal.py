@@ -22,7 +22,6 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
 from bakeoff.judging.find_doubts import CANNOT_RUN, TOLD_ONCE, doubt_of_placement
 from bakeoff.judging.fit import by_contest
-from bakeoff.judging.headline import doubts_by_effect
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Cell, Record, Status
@@ -346,7 +345,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
         placement = doubt_of_placement(row.record)
         if placement and row.record.status is not Status.FALLBACK:
             print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
-    for effect, doubts in doubts_by_effect(contest).items():
+    for effect, doubts in contest.doubts_of_answer.items():
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))

@@ -19,7 +19,6 @@ from pathlib import Path
 from bakeoff import backends
 from bakeoff.backends.standalone import Runtime, Threads
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -92,7 +91,7 @@ def choose(report: Report, name: str | None) -> Record:
     if len(begun) != 1:
         return script_parts.find_record(report, str(name))
     contest = contests[begun[0]]
-    asked = headline_of(contest)
+    asked = contest.answer
     if asked.winner is None:
         how = "tie" if asked.certainty is Certainty.TIE else "are not told apart"
         why = (
@@ -244,7 +243,7 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
         kept: set[Path] = set()  # several modes of a backend have the same program, and each precision its own
         for cell in (cell for cell in contest.cells if cell.rank is not None or cell.beyond):
             runtime = backends.create(cell.cell.backend).runtime(cell.cell.device)
-            is_wanted = of_all or cell.label in (*contest.candidates, *headline_of(contest).candidates)
+            is_wanted = of_all or cell.label in (*contest.fastest.candidates, *contest.answer.candidates)
             if is_wanted and runtime and runtime.exports_anew and not cell.cell.environment:
                 program = _program_of(cell.record, run)
                 if program in kept:

@@ -56,8 +56,8 @@ def only(judgement: Judgement) -> Mix:
 def test_means_are_the_latencies_weighted_by_frequency() -> None:
     mix = only(judged({"eager": (2.0, 20.0), "onnx": (1.0, 30.0), "openvino": (1.5, 5.0)}))
     assert [(size.name, size.weight) for size in mix.sizes] == [("8x4", 0.9), ("64x4", 0.1)]
-    assert {row.label: row.mean_ms for row in mix.rows} == pytest.approx({"openvino": 1.85, "eager": 3.8, "onnx": 3.9})
-    assert (mix.winner, mix.certainty, mix.covered) == ("openvino", Certainty.SURE, 1.0)
+    assert {row.label: row.value for row in mix.rows} == pytest.approx({"openvino": 1.85, "eager": 3.8, "onnx": 3.9})
+    assert (mix.answer.winner, mix.answer.certainty, mix.covered) == ("openvino", Certainty.SURE, 1.0)
     best = mix.rows[0]
     assert best.speedup is not None and best.speedup.value == pytest.approx(3.8 / 1.85)
     assert [row.rank for row in mix.rows] == [1, 2, 3]
@@ -66,35 +66,39 @@ def test_means_are_the_latencies_weighted_by_frequency() -> None:
 
 def test_the_winner_of_every_size_may_differ_from_that_of_the_mix() -> None:
     judgement = judged({"eager": (2.0, 20.0), "onnx": (1.0, 30.0), "openvino": (1.01, 5.0)})
-    assert judgement.contests[0].candidates[0] == "onnx"
-    assert only(judgement).winner == "openvino"
+    assert judgement.contests[0].fastest.candidates[0] == "onnx"
+    assert only(judgement).answer.winner == "openvino"
 
 
 def test_the_weights_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     latencies_ms = {"eager": (2.0, 20.0), "onnx": (1.0, 30.0), "openvino": (2.0, 10.0)}
-    assert only(judged(latencies_ms)).winner == "openvino"
+    assert only(judged(latencies_ms)).answer.winner == "openvino"
     monkeypatch.setitem(COUNTS, "8x4", 990)
-    assert only(judged(latencies_ms, of_calls=1000)).winner == "onnx"
+    assert only(judged(latencies_ms, of_calls=1000)).answer.winner == "onnx"
 
 
 def test_equal_means_tie_though_each_size_has_a_winner() -> None:
     mix = only(judged({"eager": (4.0, 40.0), "onnx": (1.0, 11.0), "openvino": (1.1, 10.1)}, spread=0.004))
-    assert mix.certainty is Certainty.TIE and set(mix.tied) == {"onnx", "openvino"} and mix.winner is None
+    assert (
+        mix.answer.certainty is Certainty.TIE
+        and set(mix.answer.tied) == {"onnx", "openvino"}
+        and mix.answer.winner is None
+    )
     assert re.match(r"tie between (onnx and openvino|openvino and onnx) \([\d.]+ ms to", told.finding(mix))
 
 
 def test_intervals_of_sizes_add_up_as_squares() -> None:
     mix = only(judged({"eager": (4.0, 40.0), "onnx": (1.0, 11.0)}, spread=0.01))
     row, contests = mix.rows[0], [size.contest for size in mix.sizes]
-    assert row.mean_ci95_ms is not None and row.mean_ms is not None
+    assert row.interval is not None and row.value is not None
     ends = [contest.fit.latency_ci95_ms("onnx") for contest in contests]
     above = [
         weight * (interval.high - contest.fit.latency_ms["onnx"])
         for weight, interval, contest in zip((0.9, 0.1), ends, contests, strict=True)
         if interval
     ]
-    assert row.mean_ci95_ms.high - row.mean_ms == pytest.approx(math.hypot(*above))
-    lead = mix.leads["eager"]
+    assert row.interval.high - row.value == pytest.approx(math.hypot(*above))
+    lead = mix.answer.leads["eager"]
     single = [contest.fit.ratio("onnx", "eager") for contest in contests]
     widths = [ratio.ci95.high / ratio.ci95.low for ratio in (lead, *single) if ratio.ci95]
     assert 1 < widths[0] < max(widths[1:]) and lead.processes == PROCESSES and lead.paired
@@ -105,7 +109,7 @@ def test_what_has_no_build_for_a_size_is_not_ranked_and_says_so() -> None:
     records += [measured("tensorrt", "8x4", 0.1), failed(of("tensorrt", "64x4"), Status.UNSUPPORTED, "no such axis")]
     judgement = judge(report(records))
     mix = only(judgement)
-    assert mix.winner == "onnx" and mix.rows[-1].label == "tensorrt" and mix.rows[-1].mean_ms is None
+    assert mix.answer.winner == "onnx" and mix.rows[-1].label == "tensorrt" and mix.rows[-1].value is None
     assert told.why_not(mix.rows[-1], mix) == "at 64x4: no such axis"
     assert "at 64x4: no such axis" in to_markdown(judgement)
 

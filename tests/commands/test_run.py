@@ -131,14 +131,14 @@ def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(en
     orders = {tuple(label for _, number, label in ordered if number == one) for one in range(10)}
     assert all(len(order) == 3 for order in orders)
     assert len(orders) > 1
-    lead = contests_of(report)[0].lead
+    lead = contests_of(report)[0].fastest.lead
     assert lead is not None and lead.paired
 
 
 def test_two_copies_of_one_backend_tie(endings: Report) -> None:
     (contest,) = contests_of(of_cells(endings, "null", "null/again"))
-    assert contest.winner is None
-    assert sorted(contest.tied) == ["null", "null/again"]
+    assert contest.fastest.winner is None
+    assert sorted(contest.fastest.tied) == ["null", "null/again"]
 
 
 def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) -> None:

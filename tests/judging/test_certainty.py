@@ -5,7 +5,6 @@ import pytest
 from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Dropped, InputsNotWritten, Recalled, RecordDoubt
 from bakeoff.records.schema import Record, Status
@@ -42,7 +41,7 @@ def test_the_certainty_follows_from_the_judgement(
     records: list[Record], certainty: Certainty, candidates: list[str]
 ) -> None:
     contest = judge_contest(records)
-    assert (contest.certainty, contest.candidates) == (certainty, candidates)
+    assert (contest.fastest.certainty, contest.fastest.candidates) == (certainty, candidates)
 
 
 def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
@@ -69,8 +68,8 @@ def test_a_winner_that_does_other_things_than_the_model_is_doubted(
         record.model_copy(update={"doubts": [doubt] if record.cell.label == label else []})
         for record in (lived(1.0, "onnx"), lived(2.0, "eager"))
     ]
-    headline = headline_of(judge_contest(records))
-    assert (headline.certainty, headline.candidates) == (certainty, ("onnx",))
+    headline = judge_contest(records).answer
+    assert (headline.certainty, headline.candidates) == (certainty, ["onnx"])
 
 
 def busy(share: float, level_ms: float, backend: str) -> Record:
@@ -90,7 +89,7 @@ def test_a_busy_machine_bears_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_
     """With six of ten rounds disturbed, all of them count, and the other four say the same."""
     contest = judge_contest([busy(share, 1.0, "onnx"), busy(share, lead, "eager")])
     assert kinds(contest, effect) == [CoresTaken]
-    assert contest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
+    assert contest.fastest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
 
 
 def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
@@ -114,9 +113,9 @@ def waiting(level_ms: float, backend: str, share: float, quiet_rounds: int = 0, 
 def test_a_ratio_that_measures_waiting_is_not_told() -> None:
     """So it was in a run beside other programs: eager took 100 times as long as alone, and the truth was 4.8."""
     contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4)])
-    assert (contest.certainty, contest.winner) == (Certainty.OPEN, None)
+    assert (contest.fastest.certainty, contest.fastest.winner) == (Certainty.OPEN, None)
     assert kinds(contest, Effect.WINNER) == [MachineBusy]
-    ratio = contest.leads["eager"]
+    ratio = contest.fastest.leads["eager"]
     assert (ratio.ci95, ratio.is_of_busy_machine, ratio.is_rough) == (None, True, False)
 
 
@@ -125,8 +124,8 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: 
     """Two of them tell roughly what the ratio is. With four in each process, it is known."""
     quiet: dict[str, object] = {"quiet_calls": 1, "quiet_ms": 2.4, "quiet_wait_share": 0.01}
     contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4, rounds, **quiet)])
-    assert contest.certainty is certainty
-    ratio = contest.leads["eager"]
+    assert contest.fastest.certainty is certainty
+    ratio = contest.fastest.leads["eager"]
     assert ratio.value == pytest.approx(4.8, rel=1e-3)
     assert ratio.is_rough is (certainty is Certainty.OPEN)
 
@@ -135,16 +134,20 @@ def test_waiting_is_taken_off_where_one_thread_does_the_work() -> None:
     at_work = {"wait_share": 0.75, "cpu_share": 0.25, "caller_share": 0.25, "others_cores": 2.0}
     alone = under(steady([20.0] * 3, rounds=12), **at_work, given_ms=5.0)
     contest = judge_contest([waiting(1.0, "onnx", 0.0), ok(cell("eager"), alone)])
-    lead = contest.leads["eager"]
-    assert (contest.certainty, lead.value) == (Certainty.SURE, 5.0)
+    lead = contest.fastest.leads["eager"]
+    assert (contest.fastest.certainty, lead.value) == (Certainty.SURE, 5.0)
     assert lead.ci95 is not None and lead.ci95.low == pytest.approx(5.0 / 1.35)  # such calls find cold caches
 
 
 def test_an_interval_contains_what_waiting_may_have_done() -> None:
     contest = judge_contest([waiting(1.0, "onnx", 0.1), waiting(2.0, "eager", 0.2)])
-    ends = contest.leads["eager"].ci95
+    ends = contest.fastest.leads["eager"].ci95
     assert ends is not None
-    assert (contest.certainty, ends.low, ends.high) == (Certainty.SURE, pytest.approx(1.6), pytest.approx(2 / 0.9))
+    assert (contest.fastest.certainty, ends.low, ends.high) == (
+        Certainty.SURE,
+        pytest.approx(1.6),
+        pytest.approx(2 / 0.9),
+    )
     latency = contest.cells[1].latency
     assert latency is not None and latency.median_ci95_ms is not None
     assert latency.median_ci95_ms.low == pytest.approx(1.6)
@@ -152,7 +155,7 @@ def test_an_interval_contains_what_waiting_may_have_done() -> None:
 
 def test_a_lead_that_waiting_may_have_made_is_open() -> None:
     contest = judge_contest([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)])
-    assert (contest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [MachineBusy])
+    assert (contest.fastest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [MachineBusy])
     assert undecided([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)]) == []  # more of the same tells no more
 
 
@@ -160,7 +163,7 @@ def test_a_lead_that_waiting_may_have_made_is_open() -> None:
 def test_threads_that_wait_for_one_another_alone_are_part_of_a_latency(cause: dict[str, object]) -> None:
     bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.5, cpu_share=1.2, **cause)
     contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
-    assert contest.certainty is Certainty.SURE
+    assert contest.fastest.certainty is Certainty.SURE
     assert AlwaysWaited in kinds(contest, Effect.NUMBER)
 
 
@@ -187,7 +190,7 @@ def test_cells_that_waited_most_of_the_time_make_no_sure_winner(starved: str, sh
         for name, level_ms in levels_ms.items()
     ]
     contest = judge_contest(records)
-    assert contest.certainty is (Certainty.SURE if is_known else Certainty.DOUBTED)
+    assert contest.fastest.certainty is (Certainty.SURE if is_known else Certainty.DOUBTED)
     assert AlwaysWaited in kinds(contest, Effect.NUMBER if is_known else Effect.WINNER)
     pays = contest.cells[0].break_even
     assert pays is not None
@@ -220,7 +223,7 @@ def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
     rough = judge_contest(
         [lived(level_ms, name, [1.0, 1.8], roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()]
     )
-    assert rough.certainty is Certainty.SURE
+    assert rough.fastest.certainty is Certainty.SURE
     (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLatency))
     assert doubt.intervals["onnx"].low < roofline(0.5).floor_ms < doubt.intervals["onnx"].high
     assert (cells_of(doubt), doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)

@@ -122,9 +122,9 @@ def test_who_does_not_meet_them_cannot_win_and_is_named() -> None:
         ok(cell("onnx"), constant([1.0] * 8), build_s=9.0),
         ok(cell("inductor"), constant([1.5] * 8), build_s=3.0),
     ]
-    assert judge_contest(records).winner == "onnx"
+    assert judge_contest(records).fastest.winner == "onnx"
     contest = judge_contest(records, Requirements.parse("build_s<5"))
-    assert (contest.winner, contest.contenders) == ("inductor", ["inductor", "eager"])
+    assert (contest.fastest.winner, contest.contenders) == ("inductor", ["inductor", "eager"])
     assert contest.doubts == (RequirementMissed("onnx", "build_s", "<", "5", 9.0),)
 
 

@@ -29,7 +29,6 @@ from bakeoff.judging.doubts import (
     Undecided,
     Unpaired,
 )
-from bakeoff.judging.headline import headline_of
 from bakeoff.judging.ranking import Ranking, undecided
 from bakeoff.records.doubts import EAGER_DIFFERS, Unchecked
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
@@ -71,8 +70,13 @@ def kinds(contest: ContestJudgement) -> list[type[Doubt]]:
 
 def test_the_fastest_wins_when_its_lead_is_clear() -> None:
     contest = judge_contest([once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)])
-    assert (contest.winner, contest.runner_up, contest.tied, contest.baseline) == ("onnx", "inductor", (), "eager")
-    assert contest.lead is not None and contest.lead.value == pytest.approx(1.5)
+    assert (contest.fastest.winner, contest.fastest.runner_up, contest.fastest.tied, contest.baseline) == (
+        "onnx",
+        "inductor",
+        (),
+        "eager",
+    )
+    assert contest.fastest.lead is not None and contest.fastest.lead.value == pytest.approx(1.5)
     assert ranks(contest) == {"onnx": 1, "inductor": 2, "eager": 3}
     assert contest.best is not None and contest.best.speedup is not None
     assert contest.best.speedup.value == pytest.approx(2.0)
@@ -96,18 +100,22 @@ def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> Non
 
 def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(1 + MARGIN - 0.01, "inductor"), once(2.0, "eager")])
-    assert (contest.winner, contest.tied, contest.runner_up) == (None, ("onnx", "inductor"), "eager")
+    assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.runner_up) == (
+        None,
+        ("onnx", "inductor"),
+        "eager",
+    )
     assert ranks(contest) == {"onnx": 1, "inductor": 1, "eager": 3}
-    assert judge_contest([once(1.0, "onnx"), once(1 + MARGIN + 0.01, "inductor")]).winner == "onnx"
+    assert judge_contest([once(1.0, "onnx"), once(1 + MARGIN + 0.01, "inductor")]).fastest.winner == "onnx"
 
 
 def test_a_lead_with_an_interval_around_one_is_a_tie_however_large() -> None:
     noisy = ok(cell("inductor"), constant([0.6, 3.0, 0.7, 2.5, 0.8, 2.6]))
     contest = judge_contest([once(1.0, "onnx"), noisy])
-    assert (contest.lead, contest.tied) == (None, ("onnx", "inductor"))
+    assert (contest.fastest.lead, contest.fastest.tied) == (None, ("onnx", "inductor"))
     slower = [1.02, 1.10, 1.03, 1.09, 1.07, 1.08, 1.02, 1.09, 1.07, 1.08]
     records = [ok(cell("onnx"), constant([1.0] * 10)), ok(cell("inductor"), constant(slower))]
-    assert judge_contest(records).tied == ("onnx", "inductor")
+    assert judge_contest(records).fastest.tied == ("onnx", "inductor")
 
 
 def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_sets_them_apart() -> None:
@@ -116,22 +124,22 @@ def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_set
         return [ok(cell(name), steady(levels_ms)) for name, levels_ms in each.items()]
 
     by_interval = judge_contest(levels([1.0, 1.0, 1.0], [1.0, 1.02, 0.99], [1.03, 1.08, 1.06]))
-    assert (by_interval.tied, by_interval.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
+    assert (by_interval.fastest.tied, by_interval.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
     assert ranks(by_interval) == {"onnx": 1, "inductor": 1, "eager": 3}
     in_rounds = judge_contest(levels([1.0, 1.0], [3.0, 9.0], [90.0, 20.0]))
-    assert (in_rounds.tied, in_rounds.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
+    assert (in_rounds.fastest.tied, in_rounds.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
     assert ranks(in_rounds) == {"onnx": 1, "inductor": 2, "eager": 3}
 
 
 def test_two_copies_of_one_backend_tie() -> None:
     contest = judge_contest([ok(cell("null"), bursts(1.0, seed=1)), ok(cell("null", "copy"), bursts(1.0, seed=2))])
-    assert sorted(contest.tied) == ["null", "null/copy"]
+    assert sorted(contest.fastest.tied) == ["null", "null/copy"]
 
 
 def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
     wrong = once(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
     contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
-    assert contest.winner == "onnx"
+    assert contest.fastest.winner == "onnx"
     assert [judged.label for judged in contest.unranked] == ["openvino"]
     assert contest.doubts == (NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
 
@@ -168,7 +176,7 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
         changes = doubt(contest, ModelChanges)
         assert changes.label == "eager"
         assert contest.doubts_by_effect[Effect.WINNER] == (changes,)
-        assert headline_of(contest).doubt == changes
+        assert contest.answer.doubt == changes
         assert NoBaseline not in map(type, contest.doubts), "eager has numbers"
     at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
     assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
@@ -181,22 +189,22 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
 def test_nothing_ranked_and_a_single_ranked_cell() -> None:
     lost = [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")]
     contest = judge_contest(lost)
-    assert (contest.winner, contest.ranked, contest.best, contest.leads) == (None, [], None, {})
+    assert (contest.fastest.winner, contest.ranked, contest.best, contest.fastest.leads) == (None, [], None, {})
     contest = judge_contest([once(1.0, "onnx"), lost[1]])
-    assert (contest.winner, contest.runner_up, contest.lead) == ("onnx", None, None)
+    assert (contest.fastest.winner, contest.fastest.runner_up, contest.fastest.lead) == ("onnx", None, None)
 
 
 def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
     level = 1 + MARGIN_UNPAIRED - 0.05
     contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
-    assert contest.tied == ("onnx", "inductor")
+    assert contest.fastest.tied == ("onnx", "inductor")
     assert Unpaired in kinds(contest)
-    assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).winner == "onnx"
+    assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).fastest.winner == "onnx"
 
 
 def test_eager_may_win() -> None:
     contest = judge_contest([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)])
-    assert contest.winner == "eager"
+    assert contest.fastest.winner == "eager"
     assert contest.cells[1].break_even is not None and contest.cells[1].break_even.calls is None
 
 
@@ -235,15 +243,15 @@ def test_cells_of_two_contests_and_no_cells_are_refused() -> None:
 def test_a_narrow_lead_is_called_with_a_doubt() -> None:
     for factor, is_narrow in ((1.08, True), (1.5, False)):
         contest = judge_contest([ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(factor, seed=1))])
-        assert contest.winner == "onnx"
+        assert contest.fastest.winner == "onnx"
         assert (NarrowLead in kinds(contest)) is is_narrow
 
 
 def test_over_processes_a_lead_of_five_percent_wins_with_its_interval() -> None:
     records = [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])]
     contest = judge_contest(records)
-    assert (contest.winner, contest.runner_up, contest.unstable) == ("onnx", "inductor", False)
-    assert contest.lead is not None and contest.lead.processes == 5
+    assert (contest.fastest.winner, contest.fastest.runner_up, contest.fastest.is_open) == ("onnx", "inductor", False)
+    assert contest.fastest.lead is not None and contest.fastest.lead.processes == 5
     assert contest.doubts == ()
     assert undecided(records) == []
 
@@ -253,16 +261,20 @@ def test_over_processes_two_copies_of_one_backend_tie_whichever_comes_first() ->
     second = ok(cell("null", "copy"), over_processes(1.0, LAYOUTS[::-1], seed=2))
     for records in ([first, second], [second, first]):
         contest = judge_contest(records)
-        assert (contest.winner, sorted(contest.tied), contest.unstable) == (None, ["null", "null/copy"], False)
+        assert (contest.fastest.winner, sorted(contest.fastest.tied), contest.fastest.is_open) == (
+            None,
+            ["null", "null/copy"],
+            False,
+        )
     assert undecided([first, second]) == []
 
 
 def test_processes_that_disagree_leave_the_verdict_open() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03]), lived(3.0, "eager")]
     contest = judge_contest(records)
-    assert (contest.winner, contest.tied, contest.unstable) == (None, ("onnx", "inductor"), True)
+    assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.is_open) == (None, ("onnx", "inductor"), True)
     assert undecided(records) == [("onnx", "inductor")]
-    ratios = {"inductor": contest.leads["inductor"]}
+    ratios = {"inductor": contest.fastest.leads["inductor"]}
     assert doubt(contest, Undecided) == Undecided("onnx", ratios, processes=3)
     assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [0.9995, 1.03, 3.001]
 
@@ -271,20 +283,24 @@ def test_a_lead_that_only_a_95_percent_interval_supports_is_not_called() -> None
     contest = judge_contest([lived(1.0, "onnx", [1.0, 1.0, 1.0]), lived(1.05, "eager", [0.995, 1.0, 1.005])])
     lead = contest.cells[0].speedup
     assert lead is not None and lead.ci95 is not None and lead.ci95.low > 1.03
-    assert (contest.tied, contest.unstable) == (("onnx", "eager"), True)
+    assert (contest.fastest.tied, contest.fastest.is_open) == (("onnx", "eager"), True)
 
 
 def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.002]), lived(1.5, "eager", [1.0, 1.001])]
     contest = judge_contest(records)
-    assert (contest.winner, contest.unstable) == ("onnx", False)
+    assert (contest.fastest.winner, contest.fastest.is_open) == ("onnx", False)
     assert undecided(records) == [("onnx", "eager")]
 
 
 @pytest.mark.parametrize("levels_ms", [[1.02] * 6, [0.6, 1.9, 2.95, 2.95, 3.2, 8.0]])
 def test_what_one_process_of_each_cannot_tell_apart_is_undecided_and_not_equal(levels_ms: list[float]) -> None:
     contest = judge_contest([once(1.0, "onnx"), ok(cell("inductor"), constant(levels_ms))])
-    assert (contest.tied, contest.unstable, contest.certainty) == (("onnx", "inductor"), True, Certainty.OPEN)
+    assert (contest.fastest.tied, contest.fastest.is_open, contest.fastest.certainty) == (
+        ("onnx", "inductor"),
+        True,
+        Certainty.OPEN,
+    )
     assert doubt(contest, Undecided).processes == 1
 
 
@@ -293,7 +309,7 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
     records = [lived(1.0, "onnx"), lived(1.3, "inductor"), noisy]
     assert undecided(records) == [("onnx", "openvino")]
     contest = judge_contest(records)
-    assert (contest.winner, contest.unstable) == ("onnx", True)
+    assert (contest.fastest.leader, contest.fastest.is_open) == ("onnx", True)
     assert list(doubt(contest, Undecided).ratios) == ["openvino"]
 
 
@@ -303,14 +319,14 @@ def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner(
         for burst in over_processes(1.1, LAYOUTS)
     ]
     contest = judge_contest([lived(1.0, "onnx"), lived(1.05, "inductor"), ok(cell("openvino"), elsewhen)])
-    assert contest.winner == "onnx"
+    assert contest.fastest.winner == "onnx"
     assert list(doubt(contest, NotToldApart).ratios) == ["openvino"]
 
 
 def test_a_single_process_that_varies_too_much_to_be_beaten_leaves_the_winner_undecided() -> None:
     wild = [1.6 * factor for factor in (0.5, 1.0, 2.0, 0.6, 1.9, 1.0, 0.5, 2.1)]
     contest = judge_contest([once(1.0, "onnx"), once(1.3, "inductor"), ok(cell("openvino"), constant(wild))])
-    assert (contest.winner, contest.unstable) == ("onnx", True)
+    assert (contest.fastest.leader, contest.fastest.is_open) == ("onnx", True)
     found = doubt(contest, Undecided)
     assert (found.best, list(found.ratios)) == ("onnx", ["openvino"])
     assert found.ratios["openvino"].value == pytest.approx(1.6, abs=0.01)
@@ -321,7 +337,10 @@ def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_pr
     contest = judge_contest(records)
     lead = Ranking(records).ratio(records[0], records[3])
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
-    assert (contest.winner, contest.doubts) == ("onnx", (doubt(contest, ProcessSpread), doubt(contest, RoughLatency)))
+    assert (contest.fastest.winner, contest.doubts) == (
+        "onnx",
+        (doubt(contest, ProcessSpread), doubt(contest, RoughLatency)),
+    )
 
 
 def test_cells_of_two_groups_are_compared_through_the_baseline() -> None:
@@ -330,9 +349,9 @@ def test_cells_of_two_groups_are_compared_through_the_baseline() -> None:
     inductor = ok(cell("inductor"), steady([1.0] * 5, group=10))
     eager = ok(cell("eager"), [*steady([4.0] * 5), *steady([2.0] * 5, group=10)])
     contest = judge_contest([eager, onnx, inductor])
-    assert (contest.winner, contest.runner_up) == ("onnx", "inductor")
-    assert contest.lead is not None
-    assert (contest.lead.value, contest.lead.paired) == (pytest.approx(1.667, rel=1e-3), True)
+    assert (contest.fastest.winner, contest.fastest.runner_up) == ("onnx", "inductor")
+    assert contest.fastest.lead is not None
+    assert (contest.fastest.lead.value, contest.fastest.lead.paired) == (pytest.approx(1.667, rel=1e-3), True)
     assert list(ranks(contest)) == ["onnx", "inductor", "eager"]
     assert contest.doubts == ()
 
@@ -341,7 +360,7 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
     fast = Requirements.parse("median_ms>1.2, median_ms<2.9")
     records = [lived(1.0, "onnx"), lived(1.5, "inductor"), lived(2.0, "openvino"), lived(3.0, "eager")]
     contest = judge_contest(records, fast)
-    assert (contest.winner, contest.runner_up, contest.baseline) == ("inductor", "openvino", "eager")
+    assert (contest.fastest.winner, contest.fastest.runner_up, contest.baseline) == ("inductor", "openvino", "eager")
     assert ranks(contest) == {"inductor": 1, "openvino": 2}
     assert [found.label for found in contest.doubts if isinstance(found, RequirementMissed)] == ["onnx", "eager"]
     assert [judged.unmet for judged in contest.unranked] == [(found,) for found in contest.doubts]

@@ -191,7 +191,7 @@ def test_a_difference_under_the_margin_is_not_one_however_narrow() -> None:
 
 def test_two_that_tie_with_a_noisier_best_keep_what_is_known_of_them() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 0.99, biases=(0.6, 1.5, 1.0))]
-    assert set(judge_contest(records).tied) == {"x", "onnx", "eager"}
+    assert set(judge_contest(records).fastest.tied) == {"x", "onnx", "eager"}
     costs = Costs(Ranking(records))
     found, unsure = costs.break_even("onnx", "eager", "cold"), costs.break_even("onnx", "x", "cold")
     assert found and found.is_established
@@ -289,7 +289,6 @@ def test_the_speedup_over_so_many_calls() -> None:
     found = contest().total_speedup("onnx", "eager", 10_000)
     # (10 ms + 9,999 · 2 ms) / (1,010 ms + 9,999 · 1 ms)
     assert found and found.value == pytest.approx(20.008 / 11.009, rel=1e-3)
-    assert contest().total_speedup("eager", "eager", 10_000) is None
 
 
 def cheapest_of(costs: Costs, calls: int, among: Sequence[str], start: Start = "cold") -> str | None:
@@ -309,7 +308,7 @@ def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many
     costs = Costs(Ranking(records))
     steady = costs.steady("onnx", "eager")
     assert steady.ci95 and steady.ci95.low > 1.03
-    assert judge_contest(records).winner is None
+    assert judge_contest(records).fastest.winner is None
     often = costs.total_speedup("onnx", "eager", 10**6)
     assert often and often.ci95 and often.ci95.low > 1.03
     assert cheapest_of(costs, 1, EVERYBODY) == "eager"  # by its setup

@@ -50,7 +50,7 @@ def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
         for each in doubts
         if isinstance(each, LastRunDiffers)
     ]
-    assert (contest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
+    assert (contest.fastest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
     if effect is Effect.WINNER:
         assert headline.certainty(contest) == "but the last run said the opposite"
         said = doubt_sentences.doubt(told[0][1])

@@ -49,29 +49,29 @@ def test_scores_are_kept_compactly_and_come_back_as_they_were() -> None:
 
 def test_eight_samples_stay_undecided_and_eight_hundred_decide() -> None:
     few = judged(right(8), right(8), "top1>-1%")
-    assert few.winner == "onnx" and few.certainty is Certainty.DOUBTED
+    assert few.fastest.winner == "onnx" and few.fastest.certainty is Certainty.DOUBTED
     [doubt] = few.doubts_by_effect[Effect.WINNER]
     assert isinstance(doubt, RequirementOpen) and doubt.labels == ("onnx",)
     assert doubt.further is not None and 350 < doubt.further < 400
-    assert judged(right(8 + doubt.further), right(8 + doubt.further), "top1>-1%").certainty is Certainty.SURE
-    assert judged(right(800), right(800), "top1>-1%").certainty is Certainty.SURE
+    assert judged(right(8 + doubt.further), right(8 + doubt.further), "top1>-1%").fastest.certainty is Certainty.SURE
+    assert judged(right(800), right(800), "top1>-1%").fastest.certainty is Certainty.SURE
 
 
 def test_flipped_labels_cannot_win_however_fast_they_come() -> None:
     contest = judged(right(800, 100), right(800), "top1>-1%")
-    assert contest.winner == "eager"
+    assert contest.fastest.winner == "eager"
     assert contest.doubts == (RequirementMissed("onnx", "top1", ">", "-1%", 0.875, 1.0, is_of_metric=True),)
     assert "top1 is 0.875 (reference 1), not > -1%" in doubt_sentences.doubts(contest)[0]
-    assert judged(right(800, 100), right(800), "top1>-20%").winner == "onnx"
+    assert judged(right(800, 100), right(800), "top1>-20%").fastest.winner == "onnx"
 
 
 def test_equal_scores_of_few_samples_leave_a_change_open_as_the_interval_of_the_report_does() -> None:
     scores = [0.2, 0.9, 0.5, 0.7] * 2
     few = judged(scores, scores, "top1>-3%")
-    assert few.certainty is Certainty.DOUBTED
+    assert few.fastest.certainty is Certainty.DOUBTED
     [doubt] = few.doubts_by_effect[Effect.WINNER]
     assert isinstance(doubt, RequirementOpen) and doubt.further is not None and 100 < doubt.further < 300
-    assert judged(scores * 100, scores * 100, "top1>-3%").certainty is Certainty.SURE
+    assert judged(scores * 100, scores * 100, "top1>-3%").fastest.certainty is Certainty.SURE
 
 
 def test_a_reference_whose_metric_is_zero_meets_its_own_allowance() -> None:
@@ -85,7 +85,7 @@ def test_the_samples_are_paired() -> None:
     draw = random.Random(2)
     hard = [draw.gauss(10.0, 3.0) for _ in range(100)]
     contest = judged([each - 0.5 + draw.gauss(0, 0.1) for each in hard], hard, "top1>-1%")
-    assert contest.winner == "eager"
+    assert contest.fastest.winner == "eager"
     assert isinstance(contest.doubts[0], RequirementMissed)
     change = judge_metrics(measured("onnx", [each - 0.5 for each in hard], hard))["top1"].change_ci95
     assert change is not None and -0.51 < change.low <= -0.49
@@ -108,28 +108,28 @@ def test_the_sign_of_the_requirement_says_what_is_better(
     draw = random.Random(3)
     rates = [0.1 + draw.uniform(-0.05, 0.05) for _ in range(400)]
     contest = judged([each + draw.uniform(-0.005, 0.005) for each in rates], rates, require)
-    assert (contest.certainty, contest.winner) == (certainty, winner)
+    assert (contest.fastest.certainty, contest.fastest.winner) == (certainty, winner)
 
 
 def test_a_change_of_a_negative_metric_is_a_share_of_its_size() -> None:
     reference = [-2.0 + 0.1 * (place % 7) for place in range(200)]
     lower = [each - 0.1 for each in reference]
-    assert judged(lower, reference, "top1>-1%").winner == "eager"
-    assert judged(lower, reference, "top1>-10%").winner == "onnx"
+    assert judged(lower, reference, "top1>-1%").fastest.winner == "eager"
+    assert judged(lower, reference, "top1>-10%").fastest.winner == "onnx"
 
 
 def test_plain_numbers_have_no_interval_and_say_so() -> None:
     contest = judged(0.75, 0.76, "top1>-2%")
-    assert contest.certainty is Certainty.SURE
+    assert contest.fastest.certainty is Certainty.SURE
     assert WithoutInterval(("top1",)) in contest.doubts_by_effect[Effect.NONE]
     assert judge_metrics(contest.cells[0].record)["top1"].change_ci95 is None
-    assert judged(0.75, 0.76, "top1>-1%").winner == "eager"
+    assert judged(0.75, 0.76, "top1>-1%").fastest.winner == "eager"
 
 
 def test_the_float_reference_itself_changes_nothing_and_needs_no_samples() -> None:
     reference = measured("eager", right(8), right(8))
-    assert judge_contest([reference], Requirements.parse("top1>-1%")).certainty is Certainty.ALONE
-    assert judge_contest([reference], Requirements.parse("top1>=0%")).certainty is Certainty.ALONE
+    assert judge_contest([reference], Requirements.parse("top1>-1%")).fastest.certainty is Certainty.ALONE
+    assert judge_contest([reference], Requirements.parse("top1>=0%")).fastest.certainty is Certainty.ALONE
     several = reference.cell.model_copy(update={"compared": (Precision.FP32, Precision.BF16)})
     among_precisions = reference.model_copy(update={"cell": several})
     assert Requirements.parse("top1>-1%").open([among_precisions]) == []
@@ -178,7 +178,7 @@ def test_a_build_without_metrics_is_a_doubt_and_with_a_requirement_cannot_win() 
     [doubt] = judge_contest([onnx, eager]).doubts_by_effect[Effect.WINNER]
     assert doubt == NotEvaluated(("onnx",), NAN.text, of_reference=False)
     contest = judge_contest([onnx, eager], Requirements.parse("top1>-1%"))
-    assert contest.winner == "eager"
+    assert contest.fastest.winner == "eager"
     assert (
         "top1 cannot be judged: evaluate returned nan as top1 for sample 3 of 8" in doubt_sentences.doubts(contest)[0]
     )
@@ -217,7 +217,7 @@ def test_int8_that_is_judged_by_its_calibration_data_is_no_sure_winner(precision
         for each in records
     ]
     contest = judge_contest(made, Requirements.parse("top1>-1%"))
-    assert contest.certainty is (Certainty.DOUBTED if precision == "int8" else Certainty.SURE)
+    assert contest.fastest.certainty is (Certainty.DOUBTED if precision == "int8" else Certainty.SURE)
     said = "onnx and eager: 64 of the 800 samples that evaluate judges are calibration data"
     assert (said in " ".join(doubt_sentences.doubts(contest))) is (precision == "int8")
 
@@ -238,7 +238,7 @@ def test_the_reference_is_told_to_change_nothing_and_may_not_vary() -> None:
 def test_where_the_reference_failed_a_required_metric_lets_nobody_win_and_the_reason_is_told_once() -> None:
     records = [failed(ok(cell(label), constant([1.0] * 8)), reference_metrics=NAN) for label in ("eager", "onnx")]
     contest = judge_contest(records, Requirements.parse("top1>-1%"))
-    assert contest.winner is None and headline.line(contest) == "nothing could be ranked (evaluate failed)"
+    assert contest.fastest.winner is None and headline.line(contest) == "nothing could be ranked (evaluate failed)"
     told = doubt_sentences.doubts(contest)
     assert sum(NAN.text in each for each in told) == 1
     assert sum("top1 cannot be judged: evaluate failed for the reference" in each for each in told) == 2
@@ -269,7 +269,7 @@ def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -
     eager = measured("eager", right(800), right(800), ms=2.0)
     eager = eager.model_copy(update={"cell": eager.cell.model_copy(update={"precision": Precision.INT8})})
     contest = judge_contest([record, eager], Requirements.parse("top1>-1%"))
-    assert contest.winner == "onnx" and contest.certainty is Certainty.SURE
+    assert contest.fastest.winner == "onnx" and contest.fastest.certainty is Certainty.SURE
     said = "onnx: the numeric check rejects it (relative RMSE 3.4e-01), but top1>-1% surely holds"
     assert said in " ".join(doubt_sentences.doubts(contest))
     told = first_screen.whether_to_ship([contest])

@@ -60,7 +60,11 @@ def judged(require: str = "", made: list[Record] | None = None) -> ContestJudgem
 
 def test_without_a_requirement_the_rounding_of_float32_decides() -> None:
     contest = judged()
-    assert (contest.winner, contest.certainty, contest.baseline) == ("onnx fp32", Certainty.SURE, "eager fp32")
+    assert (contest.fastest.winner, contest.fastest.certainty, contest.baseline) == (
+        "onnx fp32",
+        Certainty.SURE,
+        "eager fp32",
+    )
     assert [row.label for row in contest.ranked] == ["onnx fp32", "eager fp32"]
     beyond = [row.label for row in contest.cells if row.beyond]
     assert beyond == ["onnx int8", "eager bf16", "eager int8"]  # the fastest first
@@ -73,7 +77,7 @@ def test_without_a_requirement_the_rounding_of_float32_decides() -> None:
 )
 def test_the_fastest_that_keeps_a_required_error_wins(limit: str, winner: str | None) -> None:
     contest = judged(f"relative_rmse<{limit}")
-    assert contest.winner == winner
+    assert contest.fastest.winner == winner
     assert not any(row.beyond for row in contest.cells) and "rounding" not in headline.line(contest)
 
 
@@ -84,20 +88,20 @@ def test_a_single_cell_within_the_tolerance_is_told_as_such() -> None:
 
 
 def test_a_requirement_of_another_kind_leaves_the_tolerance() -> None:
-    assert judged("median_ms<3").winner == "onnx fp32"
+    assert judged("median_ms<3").fastest.winner == "onnx fp32"
     assert [row.label for row in judged("median_ms<3").ranked] == ["onnx fp32"]
 
 
 def test_weights_that_change_nothing_are_within_the_tolerance() -> None:
     """A layer that no precision rounds leaves errors of float32, and such a build may win."""
     made = [*records(), record("openvino", "int8", 0.9, error=2e-7)]
-    assert judged(made=made).winner == "openvino int8"
+    assert judged(made=made).fastest.winner == "openvino int8"
 
 
 def test_what_was_not_compared_is_not_within_the_tolerance() -> None:
     unchecked = accuracy(0.0).model_copy(update={"unchecked": "random"})
     made = [*records(), record("openvino", "int8", 0.9).model_copy(update={"accuracy": unchecked})]
-    assert judged(made=made).winner == "onnx fp32"
+    assert judged(made=made).fastest.winner == "onnx fp32"
 
 
 def test_an_error_is_relative_to_the_size_of_its_own_output() -> None:
@@ -108,7 +112,7 @@ def test_an_error_is_relative_to_the_size_of_its_own_output() -> None:
         for each in records()
     ]
     contest = judged(made=made)
-    assert contest.winner == "onnx fp32" and contest.tolerance
+    assert contest.fastest.winner == "onnx fp32" and contest.tolerance
     assert contest.tolerance.relative_rmse == 1.9e-6  # four times eager's error is less than that
     wide = [
         each.model_copy(update={"accuracy": each.accuracy.model_copy(update={"eager_relative_rmse": 2e-3})})
@@ -116,16 +120,18 @@ def test_an_error_is_relative_to_the_size_of_its_own_output() -> None:
         else each
         for each in records()
     ]
-    assert judged(made=wide).winner == "eager bf16"  # whose error of 5e-3 is below four times eager's in float32
+    assert (
+        judged(made=wide).fastest.winner == "eager bf16"
+    )  # whose error of 5e-3 is below four times eager's in float32
 
 
 def test_a_step_whose_type_does_not_hold_its_changes_is_not_within_float32s_tolerance() -> None:
     """A weight near 1 does not move in bfloat16. Such changes are left out of the error."""
     made = [*records(), record("inductor", "bf16", 0.9, error=1e-7)]
     unheld = made[-1].accuracy
-    assert unheld and judged(made=made).winner == "inductor bf16"
+    assert unheld and judged(made=made).fastest.winner == "inductor bf16"
     made[-1] = made[-1].model_copy(update={"accuracy": unheld.model_copy(update={"changes": 4, "changes_unheld": 1})})
-    assert judged(made=made).winner == "onnx fp32"
+    assert judged(made=made).fastest.winner == "onnx fp32"
 
 
 def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
@@ -134,7 +140,7 @@ def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
         for each in records()
     ]
     contest = judged(made=made)
-    assert (contest.baseline, contest.winner) == ("eager bf16", "eager bf16")
+    assert (contest.baseline, contest.fastest.winner) == ("eager bf16", "eager bf16")
     assert contest.tolerance and contest.tolerance.precision is Precision.BF16
 
 
@@ -179,9 +185,10 @@ def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output(tmp_path:
 def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
     contest = judged()
     unknown = Ratio(value=3.0, ci95=Interval(low=0.01, high=100.0), paired=True)
-    best = [replace(each, speedup=unknown) for each in contest.of_precisions]
+    rows = tuple(replace(row, speedup=unknown) for row in contest.fastest.rows)
     assert "eager fp32," in precisions.sentences(contest)[2]
-    assert not any("?" in line for line in precisions.sentences(replace(contest, of_precisions=tuple(best))))
+    unclear = replace(contest, fastest=replace(contest.fastest, rows=rows))
+    assert not any("?" in line for line in precisions.sentences(unclear))
 
 
 def test_what_int8_is_calibrated_with_is_told_whichever_precision_comes_first() -> None:
@@ -212,7 +219,7 @@ def under_load(require: str = "") -> ContestJudgement:
 )
 def test_who_may_not_win_carries_most_of_its_precision_alone(require: str, winner: str) -> None:
     contest = under_load(require)
-    assert contest.load and contest.load.winner == winner
+    assert contest.load and contest.load.answer.winner == winner
     told = {str(each.precision): (each.best.label, each.may_win) for each in contest.of_precisions}
     assert told == {
         "fp32": ("onnx fp32", True),
@@ -301,14 +308,14 @@ def evaluated() -> list[Record]:
 )
 def test_the_fastest_that_keeps_the_metric_wins(require: str, winner: str, certainty: Certainty) -> None:
     contest = judged(require, evaluated())
-    assert (contest.winner, contest.tolerance, contest.certainty) == (winner, None, certainty)
+    assert (contest.fastest.winner, contest.tolerance, contest.fastest.certainty) == (winner, None, certainty)
     assert {row.label for row in contest.cells if row.unmet} == (
         set() if require == "top1>-5%" else {"onnx int8", "eager int8"}
     )
 
 
 def test_a_metric_that_nobody_requires_leaves_the_tolerance() -> None:
-    assert judged(made=evaluated()).winner == "onnx fp32"
+    assert judged(made=evaluated()).fastest.winner == "onnx fp32"
 
 
 def test_the_figure_is_of_the_metric_where_there_is_one() -> None:

@@ -16,15 +16,15 @@ CASES = [(name, require) for name, found in EXPECTED.items() for require in foun
 
 
 def summary(contest: ContestJudgement) -> dict[str, Any]:
-    lead, ends = contest.lead, contest.lead.ci95 if contest.lead else None
+    lead, ends = contest.fastest.lead, contest.fastest.lead.ci95 if contest.fastest.lead else None
     pays = {judged.label: judged.break_even for judged in contest.ranked}
     return {
         "contest": contest.title,
-        "winner": contest.winner,
-        "tied": list(contest.tied),
-        "runner_up": contest.runner_up,
+        "winner": contest.fastest.leader,
+        "tied": list(contest.fastest.tied),
+        "runner_up": contest.fastest.runner_up,
         "baseline": contest.baseline if contest.ranked else None,
-        "unstable": contest.unstable,
+        "unstable": contest.fastest.is_open,
         "lead": lead and pytest.approx([lead.value, ends and ends.low, ends and ends.high], rel=1e-9),
         "ranks": {judged.label: judged.rank for judged in contest.ranked},
         "speedups": {
@@ -47,8 +47,8 @@ def test_the_verdicts_of_a_stored_report_are_the_same(name: str, require: str) -
 def test_the_stored_reports_are_of_many_kinds() -> None:
     judgements = [judge(read(STORED / f"{name}.json.gz")) for name in EXPECTED]
     contests = [contest for judgement in judgements for contest in judgement.contests]
-    assert any(contest.winner for contest in contests) and any(contest.tied for contest in contests)
-    assert any(contest.unstable for contest in contests) and any(contest.unranked for contest in contests)
+    assert any(contest.fastest.winner for contest in contests) and any(contest.fastest.tied for contest in contests)
+    assert any(contest.fastest.is_open for contest in contests) and any(contest.unranked for contest in contests)
     assert any(judgement.sweeps for judgement in judgements)
     assert {contest.cell.task for contest in contests} == {"inference", "forward_backward", "train_step"}
     assert {contest.cell.precision for contest in contests} == {"bf16", "fp16", "fp32"}

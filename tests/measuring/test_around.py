@@ -66,6 +66,6 @@ def test_a_run_judges_whole_requests_of_a_file_with_stages(tmp_path: Path) -> No
     assert all(len(record.around) == 2 * len(record.processes) for record in report.records)
     found = judge(report).contests[0].end_to_end
     assert found is not None
-    assert found.certainty is Certainty.TIE
+    assert found.answer.certainty is Certainty.TIE
     assert found.longest.name == "before()"
     assert found.longest.ms == pytest.approx(20, rel=0.25)

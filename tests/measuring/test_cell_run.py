@@ -232,7 +232,7 @@ def test_a_process_that_is_lost_when_it_has_rounds_is_ranked_by_these_and_is_no_
     assert lost.accuracy is not None and (lost.accuracy.rmse_after is None) is (process == 0)
     assert lost.doubts == [ProcessLost(reason=reason, rounds=rounds)]
     contest = judge_contest(list(records.values()))
-    assert (contest.winner, contest.certainty) == ("null", Certainty.DOUBTED)
+    assert (contest.fastest.winner, contest.fastest.certainty) == ("null", Certainty.DOUBTED)
     assert certainty(contest) == "but its outputs were not checked after its rounds"
 
 

@@ -65,7 +65,7 @@ def test_a_fast_build_with_flipped_labels_cannot_win_and_failures_are_its_own(tm
     assert flips.accuracy is not None and flips.accuracy.passed and flips.accuracy.relative_rmse < 1e-5
     assert flips.latency and flips.latency.median_ms < 0.9  # twice as fast as the other one
     [contest] = contests_of(report)
-    assert contest.winner == "null" and contest.candidates == ["null"]
+    assert contest.fastest.winner == "null" and contest.fastest.candidates == ["null"]
     values = {label: record.metrics.values for label, record in records.items() if record.metrics}
     assert (values["null"]["top1"].value, values["null/flips"]["top1"].value) == (1.0, 0.0)
     reasons = {label: record.metrics.failure for label, record in records.items() if record.metrics}
@@ -132,7 +132,7 @@ def test_a_required_metric_that_evaluate_does_not_return_is_told_before_anything
     measure(tmp_path / "run", "null", models=[f"{tmp_path}/apart.py:factory"], require="top_1>-1%", progress=progress)
     assert "evaluate returned top1, and --require names top_1: nothing can win" in progress.notes
     [contest] = contests_of(report_at(tmp_path / "run"))
-    assert contest.winner is None
+    assert contest.fastest.winner is None
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]

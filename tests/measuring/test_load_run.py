@@ -512,7 +512,7 @@ def test_what_a_required_metric_may_accept_serves_before_it_is_evaluated(
     serves = bool(require) and precision is Precision.BF16
     assert processes == ({0, 1} if status is Status.OK else {0} if serves else set())
     [judged] = [judge_load([run.records["eager"], record])]
-    assert judged is not None and ("null" in judged.order) is (status is Status.OK)
+    assert judged is not None and ("null" in [row.label for row in judged.answer.rows]) is (status is Status.OK)
 
 
 def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def view(*made: Record) -> ContestJudgement:
 
 def test_a_lead_that_the_verdict_does_not_call_is_not_counted_as_faster() -> None:
     equal = view(lived(1.0, "onnx", [1.0]), lived(1.03, "eager", [1.0]))
-    assert equal.tied
+    assert equal.fastest.tied
     assert findings.speedup(equal) == "none of 1 faster than eager, 1 more perhaps"
     faster = view(lived(1.0, "onnx", [1.0]), lived(1.5, "eager", [1.0]))
     assert findings.speedup(faster) == "1 of 1 faster than eager"
@@ -32,12 +32,12 @@ def test_what_is_not_decided_is_not_called_a_tie() -> None:
         findings.latency(view(lived(1.0, "onnx", steady), lived(1.0, "eager", steady))) == "onnx and eager tie on conv"
     )
     undecided = view(lived(1.0, "onnx", noisy), lived(1.03, "eager", noisy[::-1]))
-    assert undecided.unstable
+    assert undecided.fastest.is_open
     assert findings.latency(undecided) == "onnx and eager are not decided on conv"
 
 
 def test_a_winner_only_leads_while_another_cell_is_open() -> None:
     steady, wild = [1.0, 1.001, 0.999, 1.0, 1.001], [0.6, 1.0, 1.9, 1.2, 0.7]
     open_still = view(lived(1.0, "onnx", steady), lived(1.3, "eager", steady), lived(1.6, "openvino", wild))
-    assert (open_still.winner, open_still.unstable) == ("onnx", True)
+    assert (open_still.fastest.leader, open_still.fastest.is_open) == ("onnx", True)
     assert findings.latency(open_still) == "onnx leads on conv, openvino not decided"

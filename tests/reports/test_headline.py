@@ -11,7 +11,6 @@ from rich.console import Console
 
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.schema import Interval, Ratio, Status
@@ -234,4 +233,4 @@ def test_a_contest_that_twenty_processes_would_not_decide_ends_undecided_after_n
     fewer = [each.model_copy(update={"bursts": each.bursts[:-6]}) for each in records]
     assert undecided(fewer) and not undecided(records)
     contest = judge_contest(records)
-    assert headline.how_sure(contest, of_single_calls(contest)) == "undecided"
+    assert headline.how_sure(contest, contest.fastest) == "undecided"

@@ -10,8 +10,8 @@ import pytest
 
 from bakeoff.api.pipelines import cells_to_ship
 from bakeoff.api.result import Result
+from bakeoff.judging.answer import Question
 from bakeoff.judging.certainty import Certainty
-from bakeoff.judging.headline import Question, headline_of
 from bakeoff.judging.judgement import judge
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
@@ -131,7 +131,7 @@ def test_every_output_has_the_same_answer(kind: str, tmp_path: Path) -> None:
     made = samples.report(records(), request=request)
     judgement = judge(made)
     contest = judgement.contests[-1]
-    asked = headline_of(contest)
+    asked = contest.answer
     assert (asked.question, asked.winner, asked.certainty) == (question, winner, certainty)
 
     answer = answer_of(judgement, tmp_path).contests[-1]

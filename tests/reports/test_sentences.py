@@ -635,7 +635,11 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
     filled = sentences.with_verdicts(judge(made))
     assert filled.records is made.records
     for contest, stored in zip(judge(made).contests, filled.verdicts, strict=True):
-        assert (stored.contest_id, stored.title, stored.winner) == (contest.contest_id, contest.title, contest.winner)
+        assert (stored.contest_id, stored.title, stored.winner) == (
+            contest.contest_id,
+            contest.title,
+            contest.fastest.winner,
+        )
         assert [standing.label for standing in stored.standings] == contest.contenders
         assert stored.sentence == sentences.verdict(contest)
         assert stored.doubts == doubt_sentences.doubts(contest)

@@ -110,17 +110,17 @@ def test_only_a_sure_winner_is_called_the_fastest(everything: list[Drawn]) -> No
             continue
         title = drawn.charts["latency"].finding.removeprefix("so far, ")
         if " is fastest on " in title:
-            assert contest.winner and not contest.unstable and title.startswith(contest.winner)
+            assert contest.fastest.winner and title.startswith(contest.fastest.winner)
             said.add("fastest")
         if " leads on " in title:
-            assert contest.winner and contest.unstable and title.startswith(contest.winner)
+            assert contest.fastest.leader and contest.fastest.is_open and title.startswith(contest.fastest.leader)
             said.add("leads")
         if " tie on " in title or " are not decided on " in title:
-            is_open = any(label in contest.tied for label in contest.open_labels)
-            assert contest.winner is None and (" tie on " in title) is not is_open
+            is_open = any(label in contest.fastest.tied for label in contest.fastest.open_labels)
+            assert contest.fastest.leader is None and (" tie on " in title) is not is_open
             said.add("not decided" if is_open else "tie")
         if ratio := re.search(r"([\d.,]+)x eager", title):
-            shown = dict(drawn.shapes("speedup", Text))[contest.winner or ""]
+            shown = dict(drawn.shapes("speedup", Text))[contest.fastest.winner or ""]
             assert isinstance(shown, Text) and shown.text == f"{ratio[1]}x"
     assert said == {"fastest", "leads", "tie", "not decided"}
 
@@ -204,7 +204,7 @@ def test_a_floor_that_a_cell_is_faster_than_is_not_drawn(everything: list[Drawn]
         title = drawn.charts["roofline"].finding
         best = drawn.contest.best
         share = best.record.roofline.share if best and best.record.roofline else None
-        assert (drawn.contest.winner or "the lowest latency") in title or not share
+        assert (drawn.contest.fastest.winner or "the lowest latency") in title or not share
 
 
 def test_titles_of_panels_in_one_file_show_what_differs() -> None:
@@ -224,7 +224,9 @@ def test_a_sweep_has_another_title_over_its_latencies_than_over_its_speedups() -
     assert "fastest" in over_latency.finding
     last = swept.contests[-1]
     gain = last.best.speedup.value if last.best and last.best.speedup else 0.0
-    assert over_speedup.finding.endswith(f"{last.winner} {gain:.2f}x eager at batch 4" if last.winner else "at batch 4")
+    assert over_speedup.finding.endswith(
+        f"{last.fastest.winner} {gain:.2f}x eager at batch 4" if last.fastest.winner else "at batch 4"
+    )
 
 
 def test_a_headline_counts_only_contests_with_a_sure_winner() -> None:

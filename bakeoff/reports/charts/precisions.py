@@ -27,7 +27,7 @@ def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | Non
     points = {cell.label: (loss.values[cell.label], speed.values[cell.label]) for cell in shown}
     x = axis_around(loss.title, [value for value, _ in points.values()], is_log=loss.is_log)
     marks, reached = [front_mark(list(points.values()), x, loss.sign, speed.sign)], []
-    may_win = {cell.label for cell in (contest.load or contest.generation or contest).ranked}
+    may_win = {row.label for row in contest.answer_of_builds.ranked}
     for label, (lost, value) in points.items():
         interval = speed.intervals.get(label)
         ends = (interval.low, interval.high) if interval else ()

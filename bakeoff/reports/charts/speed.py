@@ -1,9 +1,8 @@
 """Charts with a row for each cell of a contest: its latency, and its speed-up over the baseline."""
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.decision import relation
+from bakeoff.judging.decision import CALLED, relation
 from bakeoff.judging.intervals import ends
-from bakeoff.judging.ranking import CALLED
 from bakeoff.records.schema import Ratio
 from bakeoff.records.text import counted
 from bakeoff.reports import findings, number_format

@@ -27,7 +27,7 @@ def starts_chart(judged: StartsJudgement, subject: str, finding: str, origin: st
             said = f"{cell.label}: {stage} {number_format.seconds(cell.stages[stage])} s"
             marks.append(Mark((Bar(place + BAR_Y, left_s, right_s, colour=_COLOURS[stage]),), said))
             left_s = right_s
-        marks.append(Mark((Text(left_s, place + BAR_Y, number_format.seconds(cell.start_s)),)))
+        marks.append(Mark((Text(left_s, place + BAR_Y, number_format.seconds(cell.value)),)))
     longest_s = max(sum(cell.stages.values()) for cell in judged.cells)
     return Chart(
         name="starts",

@@ -1,0 +1,117 @@
+"""Says an answer to any question: who, how good, how much better than eager, and how surely."""
+
+from collections.abc import Sequence
+
+from bakeoff.judging.answer import Answer, Certainty, Question
+from bakeoff.judging.decision import FEWEST_PROCESSES
+from bakeoff.judging.doubts import Doubt, MachineBusy
+from bakeoff.judging.doubts_of_answers import is_open_requirement
+from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.records.text import first, listed, one_line, spell_ms
+from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports.number_format import NONE
+
+
+def said(answer: Answer, value: str, *kept: str, sure: str = "") -> str:
+    """Say an answer in one line: `onnx, 15,177 requests/s, 1.59x eager, top1 0.9467, sure winner`."""
+    parts = (named(answer), value, gain(answer), *kept, sure or how_sure(answer))
+    return ", ".join(part for part in parts if part not in ("", NONE))
+
+
+def sentence(answer: Answer, value: str, sure: str, is_busy: bool = False) -> str:
+    """Say an answer as a sentence: `onnx wins at 0.95 ms, 1.83x as fast as eager and 1.2x as fast as openvino`.
+
+    Where several may win, it says how far apart they are, unless the machine was busy: then that is of waiting.
+    """
+    best, certainty = answer.best, answer.certainty
+    if best is None:
+        return sure
+    against = [answer.baseline] if certainty is Certainty.ALONE else [answer.baseline, answer.runner_up]
+    ratios = {
+        label: best.speedup if label == answer.baseline else answer.leads.get(label)
+        for label in against
+        if label and label not in answer.candidates
+    }
+    faster = listed([number_format.compared(of, one_line(label), "as fast as ") for label, of in ratios.items() if of])
+    if certainty in (Certainty.TIE, Certainty.OPEN):
+        values = [row.value for row in answer.rows if row.label in answer.candidates and row.value is not None]
+        between = "" if is_busy else f" ({spell_ms(min(values))} to {spell_ms(max(values))})"
+        close = f" within {number_format.percent(answer.tied_within)} %" if answer.tied_within else ""
+        how = "no winner yet" if certainty is Certainty.OPEN else f"tie{close}"
+        of_best = f"; {best.label} is {faster}" if faster else ""
+        return f"{how} between {listed(first(answer.candidates))}{between}{of_best}"
+    if certainty is Certainty.ALONE:
+        return ", ".join(filter(None, (sure, f"at {value}", faster)))
+    return ", ".join(filter(None, (f"{best.label} wins at {value}", faster, sure)))
+
+
+def named(answer: Answer) -> str:
+    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
+    return listed(first(answer.candidates), "or") if answer.candidates else NONE
+
+
+def gain(answer: Answer) -> str:
+    """Return `1.59x eager`, or that it is faster than eager where the ends are far apart.
+
+    Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
+    """
+    if answer.gain is None:
+        return NONE
+    of = "whole generations " if answer.question is Question.GENERATION else ""
+    return f"{of}{number_format.compared(answer.gain, one_line(answer.baseline or ''))}"
+
+
+def how_sure(answer: Answer, doubts: Sequence[Doubt] = (), alone: str = "could be ranked") -> str:
+    """Say in a few words how sure it is who is best: `sure winner`, `tie`, `but the machine was busy`.
+
+    A speed-up over the baseline beside it has an interval of its own, which may be wide. `doubts` are all that are
+    known. `alone` says why there is only one cell.
+    """
+    match answer.certainty:
+        case Certainty.NOTHING:
+            return "nothing could be ranked"
+        case Certainty.ALONE:
+            alone = f"only {answer.candidates[0]} {alone}"
+            return f"{alone}, and {_brief(answer)}" if answer.doubt else alone
+        case Certainty.DOUBTED:
+            return f"but {_brief(answer)}"
+        case Certainty.OPEN:
+            busy = next((each for each in doubts if isinstance(each, MachineBusy)), None)
+            return f"undecided: {doubt_sentences.brief(busy)}" if busy else f"undecided{_but(answer, doubts)}"
+        case Certainty.TIE:
+            close = answer.tied_within
+            return f"{f'within {number_format.percent(close)} %' if close else 'tie'}{_but(answer, doubts)}"
+        case Certainty.SURE if answer.processes < FEWEST_PROCESSES:
+            return f"sure winner ({'one process' if answer.processes == 1 else f'{answer.processes} processes'})"
+        case Certainty.SURE:
+            return "sure winner"
+
+
+def _but(answer: Answer, doubts: Sequence[Doubt]) -> str:
+    """Say what more there is to doubt where several cells may be the best."""
+    open_ones = (doubt for doubt in doubts if is_open_requirement(doubt, answer.candidates))
+    limit = f", and {_brief(answer)}" if answer.doubt else ""
+    return next((f", and {doubt_sentences.brief(doubt)}" for doubt in open_ones), "") + limit
+
+
+def _brief(answer: Answer) -> str:
+    match answer.doubt:
+        case NearCeiling() as doubt:
+            return f"the load generator may be the limit of {doubt.label}"
+        case SoakMissed() as doubt:
+            if held := doubt.held:
+                return f"it holds only {number_format.rate(held.rate)} requests/s for long"
+            if doubt.label in answer.candidates:
+                lowest = min(soak.rate for soak in doubt.missed)
+                return f"it does not hold even {number_format.rate(lowest)} requests/s for long"
+            return f"{doubt.label} may carry more, at a rate that was not soaked"
+        case LatencyDrifted():
+            return "its latency drifted under load"
+        case ShortWindows():
+            return "its windows were short"
+        case RequestsFailed():
+            return "some of its requests failed"
+        case None:
+            raise ValueError("an answer that is doubted has a doubt")
+        case doubt:
+            return doubt_sentences.brief(doubt)
