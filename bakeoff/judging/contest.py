@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bakeoff.judging.certainty import Certainty, Effect, certainty_of
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.certainty import Certainty, Evidence, certainty_of
+from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.decision import CLOSE_MARGIN
-from bakeoff.judging.doubts import Doubt, RequirementMissed, Stop
+from bakeoff.judging.doubt import Doubt, Stop
+from bakeoff.judging.doubts import doubts_of
+from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
-from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
@@ -21,6 +22,7 @@ from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.judging.tolerance import Tolerance
+from bakeoff.records.doubts import Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status, Verdict
 
@@ -273,7 +275,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
-    doubts, is_so_far = doubts_of(ranking, records, stop, last), stop is Stop.INTERRUPTED
+    doubts, is_so_far = doubts_of(Evidence(ranking, stop, last)), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
     others = [_unranked_cell(record, ranking) for record in unranked]

@@ -4,11 +4,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation
-from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
+from bakeoff.judging.doubt import Doubt, OfRecords
+from bakeoff.judging.doubts_of_winner import ModelChanges
 from bakeoff.judging.load import LoadDoubt, LoadJudgement, NearCeiling, SoakMissed
-from bakeoff.records.doubts import UNSURE, ProcessLost
+from bakeoff.records.doubts import Effect, ProcessLost, Unsure
 from bakeoff.records.schema import Ratio
 
 
@@ -107,8 +109,8 @@ def _doubt_about(contest: ContestJudgement, label: str) -> Doubt | None:
             return each
         about = each.doubt if isinstance(each, OfRecords) else None
         is_unchecked = isinstance(about, ProcessLost) and about.rounds > 0
-        is_of_kind = isinstance(each, RequirementOpen) or isinstance(about, UNSURE) or is_unchecked
-        if is_of_kind and label in cells_of(each):
+        is_of_kind = isinstance(each, RequirementOpen) or isinstance(about, Unsure) or is_unchecked
+        if is_of_kind and label in each.cells:
             return each
     return None
 

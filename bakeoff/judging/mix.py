@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, is_apart, is_decided, relation
-from bakeoff.judging.doubts import Doubt, NarrowLead, NotToldApart, Undecided
+from bakeoff.judging.doubt import Doubt
+from bakeoff.judging.doubts_of_winner import NarrowLead, NotToldApart, Undecided
 from bakeoff.judging.fit import rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, interval_of_sum, ratio_of_sums
 from bakeoff.judging.precisions import ranks_of
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Interval, Ratio, Record
 
 CALL = "call"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import (
     Relation,
     is_apart,
@@ -16,7 +16,6 @@ from bakeoff.judging.decision import (
     may_be_decided,
     relation,
 )
-from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.precisions import places_of, ranks_of, sharing_first_place

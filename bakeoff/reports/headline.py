@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import MachineBusy, NotEvaluated
+from bakeoff.judging.doubts_of_cells import NotEvaluated
+from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, open_requirement
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.text import counted, first, listed, one_line
-from bakeoff.reports import doubt_sentences, end_to_end, load, metrics, number_format
+from bakeoff.reports import end_to_end, load, metrics, number_format
 from bakeoff.reports.number_format import NONE
 
 
@@ -101,7 +102,7 @@ def how_sure(contest: ContestJudgement, asked: Headline) -> str:
             return f"but {_brief(asked)}"
         case Certainty.OPEN:
             busy = next((each for each in contest.doubts if isinstance(each, MachineBusy)), None)
-            return f"undecided: {doubt_sentences.brief(busy)}" if busy else f"undecided{_but(contest, asked)}"
+            return f"undecided: {busy.brief}" if busy else f"undecided{_but(contest, asked)}"
         case Certainty.TIE:
             is_close = asked.question is Question.LATENCY and contest.tied_within
             return f"{f'within {number_format.percent(is_close)} %' if is_close else 'tie'}{_but(contest, asked)}"
@@ -156,7 +157,7 @@ def _but(contest: ContestJudgement, asked: Headline) -> str:
     """Say what more there is to doubt where several cells may be the best."""
     doubts = (each for each in contest.doubts if open_requirement(each, asked.candidates))
     limit = f", and {_brief(asked)}" if asked.doubt else ""
-    return next((f", and {doubt_sentences.brief(each)}" for each in doubts), "") + limit
+    return next((f", and {each.brief}" for each in doubts), "") + limit
 
 
 def _brief(asked: Headline) -> str:
@@ -179,4 +180,4 @@ def _brief(asked: Headline) -> str:
         case None:
             raise ValueError("an answer that is doubted has a doubt")
         case doubt:
-            return doubt_sentences.brief(doubt)
+            return doubt.brief

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
-from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.headline import Headline, Question, headline_of, of_single_calls, question_of_precisions, unit_of
 from bakeoff.judging.judgement import Judgement
@@ -278,7 +278,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
 
 def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
     """Return the doubts, those first that the answer rests on."""
-    named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
+    named = [each.say() for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
         named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))

@@ -5,7 +5,7 @@ from functools import partial
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, TableOverSizes
 
@@ -45,7 +45,7 @@ def finding(mix: Mix) -> str:
         return f"{'tie' if mix.certainty is Certainty.TIE else 'no winner yet'} between {between}{of_best}"
     if mix.certainty is Certainty.ALONE:
         return f"only {best.label} could be ranked at every size, at {mean}"
-    doubted = f", but {doubt_sentences.brief(mix.doubts[0])}" if mix.doubts else ", sure winner"
+    doubted = f", but {mix.doubts[0].brief}" if mix.doubts else ", sure winner"
     return f"{best.label} wins at {mean}{faster and f', {faster}'}{doubted}"
 
 

@@ -9,7 +9,7 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import MachineBusy
+from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environments import Difference
 from bakeoff.judging.headline import Question, headline_of, of_single_calls
 from bakeoff.judging.judgement import Judgement
