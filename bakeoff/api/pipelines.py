@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff import models
 from bakeoff.api.result import PARTS, RESULTS, Ended, Ratio, Result, result_at
-from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
 from bakeoff.models.calls_file import Calls
@@ -28,7 +27,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
-from bakeoff.reports import doubt_sentences, writer
+from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
 from bakeoff.reports.json_answer import Answer
 from bakeoff.shipping.pipelines import has_winners, load_parts, places_in, ship, winners_in
@@ -140,7 +139,7 @@ class PipelineResult(Result):
                 f"{spell_ms(self.whole.original_ms)} as it was. Compare fewer parts, {remedy}"
             )
         if self.whole.missed:
-            missed = "; ".join(map(doubt_sentences.unmet, self.whole.missed))
+            missed = "; ".join(doubt.unmet for doubt in self.whole.missed)
             raise UsageError(f"the pipeline misses what is required with the winners: {missed}; {remedy}")
 
 
@@ -256,7 +255,7 @@ def compare_parts(
         if is_in_fp32:
             notes.append(
                 "the winners across precisions miss what is required of the whole pipeline: "
-                f"{'; '.join(map(doubt_sentences.unmet, missed))}. The best builds in fp32 take their place"
+                f"{'; '.join(doubt.unmet for doubt in missed)}. The best builds in fp32 take their place"
             )
         if failure:
             notes.append(failure)

@@ -6,13 +6,16 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bakeoff.judging.doubts import RequirementMissed, RequirementOpen
+from bakeoff.judging.doubt import FirstPlace, OfCell, OfCells
 from bakeoff.judging.parts import Part
+from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
 from bakeoff.records.starts import StartedCell
+from bakeoff.records.text import first as first_names
+from bakeoff.records.text import listed
 
 if TYPE_CHECKING:
     from bakeoff.judging.metrics import Margin
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
+
+ERRORS = ("rmse", "relative_rmse", "max_abs_error")
+"""The quantities that say how far outputs are off."""
 
 FORM = "write NAME<NUMBER[,NAME<NUMBER...], with <, <=, > or >=: p99_ms<5, peak_device_bytes<4GB, top1>-1%"
 
@@ -257,6 +263,9 @@ def _spread_of_start(record: Record) -> Spread | None:
     return Spread(interval, len(starts_s)) if interval else None
 
 
+MISSING = "it was not measured"
+
+
 @dataclass(frozen=True)
 class Quantity(Generic[T]):
     """A quantity of a record, or of another thing. `of` returns None if it was not measured."""
@@ -264,6 +273,8 @@ class Quantity(Generic[T]):
     of: Callable[[T], float | None]
     spread: Callable[[T], Spread | None] = lambda of_nothing: None
     """How it varies, where a limit within its interval is neither met nor missed."""
+    missing: str = MISSING
+    """Why it may not have been measured."""
 
 
 _LATENCY = Part[Record, Latency](lambda record: record.latency)
@@ -289,34 +300,34 @@ STARTED_QUANTITIES: Mapping[str, Quantity[StartedCell]] = {
 OF_STARTS = ("start_s", "imports_s", "load_s", "tenth_answer_s", "steady_resident_bytes", "environment_bytes")
 """Those of them that `--require` of a run with `--starts` can name, too: of the exported folder."""
 
+
+def _read(part: Part[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
+    """Return quantities that are attributes of this part of a record, by name."""
+    return {name: Quantity(part(operator.attrgetter(name)), missing=missing) for name in names}
+
+
 QUANTITIES: dict[str, Quantity[Record]] = {
-    "median_ms": Quantity(_LATENCY(lambda it: it.median_ms)),
-    "mean_ms": Quantity(_LATENCY(lambda it: it.mean_ms)),
-    "min_ms": Quantity(_LATENCY(lambda it: it.min_ms)),
-    "p90_ms": Quantity(_LATENCY(lambda it: it.p90_ms)),
-    "p95_ms": Quantity(_LATENCY(lambda it: it.p95_ms)),
-    "p99_ms": Quantity(_LATENCY(lambda it: it.p99_ms)),
-    "p999_ms": Quantity(_LATENCY(lambda it: it.p999_ms)),
-    "calls_per_s": Quantity(_THROUGHPUT(lambda it: it.calls_per_s)),
-    "build_s": Quantity(lambda record: record.build_s if record.phases else None),
-    "first_call_s": Quantity(lambda record: record.first_call_s),
-    "first_answer_s": Quantity(lambda record: record.first_call_s and record.build_s + record.first_call_s),
-    "warm_build_s": Quantity(_WARM_START(lambda it: it.build_s)),
-    "warm_first_answer_s": Quantity(_WARM_START(lambda it: it.first_answer_s)),
-    "peak_device_bytes": Quantity(_MEMORY(lambda it: it.peak_device_bytes)),
-    "peak_resident_bytes": Quantity(_MEMORY(lambda it: it.peak_resident_bytes)),
-    "artifact_bytes": Quantity(_MEMORY(lambda it: it.artifact_bytes)),
-    "rmse": Quantity(_ACCURACY(lambda it: it.rmse)),
-    "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
-    "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
-    "joules_per_call": Quantity(_ENERGY(lambda it: it.resolved_j), _spread_of_energy),
-    **{name: Quantity(_START(STARTED_QUANTITIES[name].of)) for name in OF_STARTS},
-    "start_s": Quantity(_START(STARTED_QUANTITIES["start_s"].of), _spread_of_start),
+    **_read(_LATENCY, "no latency was measured", "median_ms", "mean_ms", "min_ms"),
+    **_read(_LATENCY, "the sample is too small for this percentile: raise --min-time", *PERCENTILES),
+    **_read(_THROUGHPUT, "no throughput was measured", "calls_per_s"),
+    "build_s": Quantity(lambda record: record.build_s if record.phases else None, missing="no phase was timed"),
+    "first_call_s": Quantity(lambda record: record.first_call_s, missing="no first call was timed"),
+    "first_answer_s": Quantity(
+        lambda record: record.first_call_s and record.build_s + record.first_call_s, missing="no first call was timed"
+    ),
+    "warm_build_s": Quantity(_WARM_START(lambda it: it.build_s), missing="it was never started warm"),
+    "warm_first_answer_s": Quantity(_WARM_START(lambda it: it.first_answer_s), missing="it was never started warm"),
+    **_read(_MEMORY, "no memory of a device was read", "peak_device_bytes"),
+    **_read(_MEMORY, "no memory was read", "peak_resident_bytes"),
+    **_read(_MEMORY, "it leaves no artefact", "artifact_bytes"),
+    **_read(_ACCURACY, "no error was measured", *ERRORS),
+    "joules_per_call": Quantity(
+        _ENERGY(lambda it: it.resolved_j), _spread_of_energy, "no energy was counted, or less than the counter resolves"
+    ),
+    **{name: Quantity(_START(STARTED_QUANTITIES[name].of), missing="it was not started") for name in OF_STARTS},
+    "start_s": Quantity(_START(STARTED_QUANTITIES["start_s"].of), _spread_of_start, "it was not started"),
 }
 """By name, which is that of the report's field if there is one."""
-
-ERRORS = ("rmse", "relative_rmse", "max_abs_error")
-"""The quantities that say how far outputs are off."""
 
 UNITS = {
     "B": 1,
@@ -367,3 +378,89 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
     if unit and unit not in UNITS:
         raise unknown("unit of bytes", unit, UNITS, f"{option} '{text}'")
     return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")
+
+
+class RequirementMissed(OfCell):
+    """A cell does not meet a requirement, or the required quantity was not measured."""
+
+    quantity: str
+    comparison: str  # one of <, <=, >, >=
+    limit: str  # as it was written
+    value: float | None  # None: it was not measured
+    reference: float | None = None  # of a metric that is to be near this
+    is_of_metric: bool = False  # of the user's own
+    why: str = ""  # a metric was not measured
+    worst = Effect.NONE
+
+    def say(self) -> str:
+        return f"{self.label} may not win: {self.unmet}"
+
+    @property
+    def unmet(self) -> str:
+        """Return which requirement is not met: `p99_ms is 5.2, not < 5`."""
+        if self.value is None:
+            missing = QUANTITIES[self.quantity].missing if self.quantity in QUANTITIES else MISSING
+            return f"{self.quantity} cannot be judged: {self.why or missing}"
+        if self.is_of_metric:
+            return f"{_spell_metric(self.quantity, self.value, self.reference)}, not {self.comparison} {self.limit}"
+        limit = _spell_limit(self.quantity, self.limit)
+        return f"{self.quantity} is {_spell_quantity(self.quantity, self.value)}, not {self.comparison} {limit}"
+
+
+class RequirementOpen(OfCells):
+    """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
+
+    quantity: str
+    comparison: str
+    limit: str
+    value: float
+    reference: float | None  # None: the limit is the metric's own, and no change
+    samples: int
+    further: int | None  # so many more samples would tell; None: no number of samples that anybody has
+
+    def effect(self, first: FirstPlace) -> Effect:
+        return Effect.WINNER if first.is_shared_by(self.labels) else Effect.NONE
+
+    @property
+    def brief(self) -> str:
+        asked = f"{listed(first_names(self.labels))} may miss {self.quantity} {self.comparison} {self.limit}"
+        return f"{asked}: {self._further_samples}"
+
+    def say(self) -> str:
+        start = f"{listed(self.labels)} may miss what is required: "
+        if self.quantity in QUANTITIES:
+            return (
+                f"{start}{self.quantity} is {_spell_quantity(self.quantity, self.value)}, and {self.samples:,} "
+                f"repetitions do not show whether it is {self.comparison} {_spell_limit(self.quantity, self.limit)}"
+            )
+        text = (
+            f"{start}{_spell_metric(self.quantity, self.value, self.reference)}, and {self.samples:,} samples do not "
+            f"show whether it is {self.comparison} {self.limit}"
+        )
+        if self.further is None:
+            return f"{text}. It is so near that {self._further_samples}"
+        return f"{text}. {self._further_samples.capitalize()}, if they are like these"
+
+    @property
+    def _further_samples(self) -> str:
+        if self.further is None:
+            return "more samples would hardly tell"
+        return f"about {self.further:,} more samples would tell"
+
+
+def _spell_metric(name: str, value: float, reference: float | None) -> str:
+    near = f" (reference {reference:.4g})" if reference is not None else ""
+    return f"{name} is {value:.4g}{near}"
+
+
+def _spell_quantity(name: str, value: float) -> str:
+    """Return six digits, so that a value that just misses a limit does not read like it. Tables have MiB, too."""
+    return f"{value / UNITS['MiB']:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
+
+
+def _spell_limit(name: str, limit: str) -> str:
+    """Return the limit as it was written, and bytes in MiB, too."""
+    number, _, unit = limit.partition(" ")
+    if not is_bytes(name) or unit == "MiB":
+        return limit
+    return f"{limit} ({_spell_quantity(name, float(number) * UNITS.get(unit, 1))})"

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bakeoff.judging.answer import Answer, Row
-from bakeoff.judging.certainty import Effect
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.certainty import Evidence
+from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
-from bakeoff.judging.doubts import Doubt, RequirementMissed, Stop
+from bakeoff.judging.doubt import Doubt, Stop
+from bakeoff.judging.doubts import doubts_of
 from bakeoff.judging.doubts_of_answers import doubts_about_latency, is_open_requirement, of_any_outcome
+from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
-from bakeoff.judging.find_doubts import TOLD_ONCE, doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
@@ -21,6 +22,7 @@ from bakeoff.judging.ranking import Ranking, median_ms
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.judging.tolerance import Tolerance
+from bakeoff.records.doubts import Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, LeftEarly, Ratio, Record, Roofline, Status, Verdict
 
@@ -280,7 +282,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, rows[record.cell.label], ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
-    doubts, is_so_far = doubts_of(ranking, records, stop, last), stop is Stop.INTERRUPTED
+    doubts, is_so_far = doubts_of(Evidence(ranking, stop, last)), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
     others = [_unranked_cell(record, rows.get(record.cell.label), ranking) for record in unranked]

@@ -1,22 +1,11 @@
 """Finds what disturbed a measurement, from the conditions that each burst carries."""
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bakeoff.judging.doubts import (
-    AlwaysWaited,
-    ClockFell,
-    ClockHeldDown,
-    CoresStolen,
-    CoresTaken,
-    Doubt,
-    GpuShared,
-    SpeedDrifted,
-)
-from bakeoff.records.schema import Burst, Conditions, Record
+from bakeoff.records.schema import Burst, Conditions
 
 WAIT_SHARE = 0.02
 """A burst is disturbed if its threads waited for a core this much more of its time than is usual for the cell.
@@ -51,15 +40,6 @@ CALIBRATION_EXCESS = 0.10
 THROTTLED_CLOCK = 0.75
 """A burst is disturbed if the SM clock after it is below this share of the usual clock."""
 
-DRIFT = 0.05
-"""A drift of the machine's speed over the run is a doubt if it is more than this."""
-
-DRIFT_WINDOW = 5
-"""The machine's speed at a time is the median calibration of this many rounds."""
-
-NAMED_SHARE = 0.05
-"""What disturbed a smaller share of the bursts is no doubt: it does not move a median over rounds."""
-
 
 @dataclass(frozen=True)
 class Usual:
@@ -79,7 +59,7 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
 
     A neighbour that is busy half of the time would lift the median of the latter two.
     """
-    conditions = _conditions(bursts)
+    conditions = conditions_of(bursts)
     is_shared = are_cores_shared(conditions)
     return Usual(
         calibration_ms=None if is_shared else _quantile([seen.calibration_ms for seen in conditions], 2),
@@ -92,12 +72,12 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
 def disturbed(burst: Burst, usual: Usual) -> bool:
     """Return True if something else than the cell slowed this burst down. `usual` is that of its cell."""
     seen = burst.conditions
-    return seen is not None and (_waited(seen, usual) or was_slowed(seen, usual))
+    return seen is not None and (waited(seen, usual) or was_slowed(seen, usual))
 
 
 def was_slowed(seen: Conditions, usual: Usual) -> bool:
     """Return True if cores were slow or stolen, or the GPU was slow."""
-    return _was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
+    return was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
 
 
 def are_cores_shared(conditions: Sequence[Conditions]) -> bool:
@@ -129,7 +109,7 @@ def given(burst: Burst, usual: Usual) -> Given:
     seen = burst.conditions
     if seen is None:
         return Given(None)
-    if not _waited(seen, usual):
+    if not waited(seen, usual):
         return Given(None)
     ms, share, enough = None, seen.wait_share or 0.0, max(1, min(MIN_QUIET_CALLS, len(burst.samples_ns) // 3))
     if seen.quiet_ms is not None and (seen.quiet_calls or 0) >= enough:
@@ -149,32 +129,13 @@ def is_starved(bursts: Iterable[Burst]) -> bool:
     return (usual_of(bursts).wait_share or 0.0) >= MAX_WAIT_SHARE
 
 
-def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
-    """Return one doubt for each kind of thing that disturbed the bursts of these records."""
-    records = list(records)
-    by_label = {record.cell.label: record.bursts for record in records if _conditions(record.bursts)}
-    measured = list(by_label.values())
-    everything = [seen for bursts in measured for seen in _conditions(bursts)]
-    if not everything:
-        return []
-    waiting, stolen = (len(_those(measured, test)) / len(everything) for test in (_waited, _was_robbed))
-    doubts: list[Doubt | None] = [
-        _clock_fell(measured, everything),
-        _clock_held_down(everything),
-        CoresTaken(waiting) if waiting >= NAMED_SHARE else None,
-        _threads_always_waited(by_label, {each.cell.label: each.settings.get("threads") for each in records}),
-        CoresStolen(stolen) if stolen >= NAMED_SHARE else None,
-        _speed_drifted(measured),
-        _gpu_shared(everything),
-    ]
-    return [doubt for doubt in doubts if doubt]
-
-
-def _waited(seen: Conditions, usual: Usual) -> bool:
+def waited(seen: Conditions, usual: Usual) -> bool:
+    """Return True if the threads waited for cores longer than is usual for the cell."""
     return _exceeds(seen.wait_share, usual.wait_share, WAIT_SHARE)
 
 
-def _was_robbed(seen: Conditions, usual: Usual) -> bool:
+def was_robbed(seen: Conditions, usual: Usual) -> bool:
+    """Return True if the hypervisor gave more of the cores' time to others than is usual."""
     return _exceeds(seen.steal_share, usual.steal_share, STEAL_SHARE)
 
 
@@ -194,73 +155,8 @@ def _exceeds(share: float | None, usual: float | None, threshold: float) -> bool
     return share is not None and share > (usual or 0.0) + threshold
 
 
-def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usual], bool]) -> list[Conditions]:
-    """Return the conditions of all bursts that `test` holds for, each compared with what is usual for its cell."""
-    found = []
-    for bursts in measured:
-        usual = usual_of(bursts)
-        found += [seen for seen in _conditions(bursts) if test(seen, usual)]
-    return found
-
-
-def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> ClockFell | None:
-    """Compare with each cell's highest clock, since a clock that was low most of the time has a low median."""
-    slow = []
-    for bursts in measured:
-        clocks_mhz = [(seen, seen.sm_clock_mhz) for seen in _conditions(bursts) if seen.sm_clock_mhz is not None]
-        highest_mhz = max((clock for _, clock in clocks_mhz), default=0)
-        slow += [seen for seen, clock in clocks_mhz if clock < THROTTLED_CLOCK * highest_mhz]
-    if not slow:
-        return None
-    lowest_mhz = min(seen.sm_clock_mhz for seen in slow if seen.sm_clock_mhz is not None)
-    return ClockFell(len(slow) / len(everything), lowest_mhz, _throttle_reasons(slow), _hottest_c(slow))
-
-
-def _clock_held_down(everything: Sequence[Conditions]) -> ClockHeldDown | None:
-    held = [seen for seen in everything if seen.throttle_reasons]
-    if len(held) < NAMED_SHARE * len(everything):
-        return None
-    return ClockHeldDown(len(held) / len(everything), _throttle_reasons(held), _hottest_c(held))
-
-
-def _throttle_reasons(slowed: Iterable[Conditions]) -> tuple[str, ...]:
-    return tuple(sorted({reason for seen in slowed for reason in seen.throttle_reasons}))
-
-
-def _hottest_c(slowed: Iterable[Conditions]) -> int | None:
-    return max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
-
-
-def _threads_always_waited(
-    by_label: Mapping[str, Sequence[Burst]], threads: Mapping[str, object]
-) -> AlwaysWaited | None:
-    """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
-    shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
-    named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
-    return AlwaysWaited(named, all(threads[label] == 1 for label in named)) if named else None
-
-
-def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> SpeedDrifted | None:
-    """Compare medians of windows of calibrations, one for each round: a single slow one is no drift."""
-    calibrations: dict[tuple[int, int, int], tuple[float, float]] = {}
-    for burst in itertools.chain.from_iterable(measured):
-        if burst.conditions is not None and burst.conditions.calibration_ms is not None:
-            key = (burst.process, burst.group, burst.round)
-            calibrations.setdefault(key, (burst.started_s, burst.conditions.calibration_ms))
-    in_time = [calibration_ms for _, calibration_ms in sorted(calibrations.values())]
-    windows = [in_time[begin : begin + DRIFT_WINDOW] for begin in range(0, len(in_time), DRIFT_WINDOW)]
-    levels_ms = [statistics.median(window) for window in windows if len(window) == DRIFT_WINDOW]
-    if len(levels_ms) < 2 or max(levels_ms) <= (1 + DRIFT) * min(levels_ms):
-        return None
-    return SpeedDrifted(max(levels_ms) / min(levels_ms) - 1)
-
-
-def _gpu_shared(everything: Iterable[Conditions]) -> GpuShared | None:
-    most = max((seen.foreign_gpu_processes or 0 for seen in everything), default=0)
-    return GpuShared(most) if most else None
-
-
-def _conditions(bursts: Iterable[Burst]) -> list[Conditions]:
+def conditions_of(bursts: Iterable[Burst]) -> list[Conditions]:
+    """Return the conditions of the bursts that have them."""
     return [burst.conditions for burst in bursts if burst.conditions is not None]
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from bakeoff.judging.answer import Answer, Certainty
-from bakeoff.judging.certainty import Effect
-from bakeoff.judging.doubts import Doubt, ModelChanges, OfRecords, RequirementOpen, cells_of
-from bakeoff.records.doubts import UNSURE, ProcessLost
+from bakeoff.judging.constraints import RequirementOpen
+from bakeoff.judging.doubt import Doubt, OfRecords
+from bakeoff.judging.doubts_of_winner import ModelChanges
+from bakeoff.records.doubts import Effect, ProcessLost, Unsure
 
 ByEffect = Mapping[Effect, Sequence[Doubt]]
 
@@ -42,5 +43,5 @@ def _is_about(doubt: Doubt, labels: Collection[str]) -> bool:
         return True
     about = doubt.doubt if isinstance(doubt, OfRecords) else None
     is_unchecked = isinstance(about, ProcessLost) and about.rounds > 0
-    is_of_kind = isinstance(doubt, RequirementOpen) or isinstance(about, UNSURE) or is_unchecked
-    return is_of_kind and not set(labels).isdisjoint(cells_of(doubt))
+    is_of_kind = isinstance(doubt, RequirementOpen) or isinstance(about, Unsure) or is_unchecked
+    return is_of_kind and not set(labels).isdisjoint(doubt.cells)

@@ -9,7 +9,7 @@ from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
 from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES
-from bakeoff.judging.doubts import Stop
+from bakeoff.judging.doubt import Stop
 from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.generation import with_generations

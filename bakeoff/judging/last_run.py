@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bakeoff.judging.doubts import LastRunDiffers
+from bakeoff.judging.certainty import Evidence
+from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.environments import bear_on_speed
 from bakeoff.judging.fit import Fit
 from bakeoff.records import report_file
+from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Interval, Ratio, Report, Verdict
+from bakeoff.records.text import spell_interval, spell_ratio
 
 MOST_RUNS = 20
 """So many runs beside this one are looked at, the latest first."""
@@ -16,6 +19,53 @@ MOST_RUNS = 20
 
 Ratios = Iterable[tuple[str, str, Ratio]]
 """The labels of two cells, and how many times faster the first one is."""
+
+
+class LastRunDiffers(Doubt):
+    """The last run of this contest gave a ratio whose 95 % interval does not meet that of this one."""
+
+    run_id: str  # of the last run
+    label: str
+    other: str
+    before: Ratio  # of the first cell to the other one
+    now: Ratio
+    brief = "the last run said the opposite"
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> list["LastRunDiffers"]:
+        last = evidence.last
+        return contradictions(last.run_id, ratios_of(last), evidence.ranking.fit)[:1] if last else []
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.label, self.other
+
+    @property
+    def is_opposite(self) -> bool:
+        """Return True if the two runs do not agree on which of the cells is faster."""
+        return (self.before.value > 1) != (self.now.value > 1)
+
+    @property
+    def worst(self) -> Effect:
+        return Effect.WINNER if self.is_opposite else Effect.NUMBER
+
+    @property
+    def ratios(self) -> str:
+        """Return `onnx was 1.13x as fast as eager [1.08, 1.20], and now is 0.56x [0.54, 0.58]`."""
+        before, before_ends = spell_ratio(self.before.value), _spell_ends(self.before)
+        now = f"{spell_ratio(self.now.value)}x {_spell_ends(self.now)}".rstrip()
+        return f"{self.label} was {before}x as fast as {self.other} {before_ends}".rstrip() + f", and now is {now}"
+
+    def say(self) -> str:
+        said = "the opposite" if self.is_opposite else "otherwise"
+        return (
+            f"the last run ({self.run_id}) said {said}: {self.ratios}. One of them is wrong, or something changed "
+            "between them: measure again, on a quiet machine"
+        )
+
+
+def _spell_ends(ratio: Ratio) -> str:
+    return spell_interval(ratio.ci95.low, ratio.ci95.high, spell_ratio) if ratio.ci95 else ""
 
 
 def contradictions(run_id: str, ratios: Ratios, fit: Fit) -> list[LastRunDiffers]:

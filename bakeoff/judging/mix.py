@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.answer import Answer, Question, Row, Score, Term, rank
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.doubts import NarrowLead, NotToldApart, Undecided
+from bakeoff.judging.doubts_of_winner import NarrowLead, NotToldApart, Undecided
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Record
 
 CALL = "call"

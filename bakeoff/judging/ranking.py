@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
-from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
-from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.precisions import sharing_first_place

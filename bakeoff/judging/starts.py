@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bakeoff.judging.answer import Answer, Question, Row, Score, rank
-from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
-from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.judging.constraints import STARTED_QUANTITIES, RequirementMissed, Requirements
 from bakeoff.judging.intervals import median_interval
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from bakeoff.judging.constraints import RequirementMissed
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio
 
 

@@ -11,6 +11,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 SIGNIFICANT_DIGITS = 4
 """Latencies are fitted and printed with so many digits, so that the ratio of two printed ones is the printed ratio."""
 
+WIDEST = 1000.0
+"""An interval whose upper end is over so many times the lower one says only that the value is not known."""
+
 NAMES_SHOWN = 3
 """Number of names that a list of models, backends or winners begins with; further ones are counted."""
 
@@ -81,6 +84,26 @@ def spell_times(value: float) -> str:
 def spell_rate(value: float) -> str:
     """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
+
+
+def spell_ratio(value: float) -> str:
+    """Return a ratio as `1.85`, `0.024` or `1,234`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
+
+
+def spell_interval(low: float, high: float, write: Callable[[float], str]) -> str:
+    """Return `[0.0170, 0.0181]` with a space that does not break, or `[unknown]`."""
+    return "[unknown]" if is_unknown(low, high, write) else f"[{write(low)},\u00a0{write(high)}]"
+
+
+def is_unknown(low: float, high: float, write: Callable[[float], str]) -> bool:
+    """Return True for an interval so wide that its ends say nothing.
+
+    A ratio's interval is never unknown: its lower end says how much faster a build is at least.
+    """
+    return write is not spell_ratio and 0 < low * WIDEST < high
 
 
 def again(commands: str) -> list[str]:

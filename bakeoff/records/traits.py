@@ -1,9 +1,11 @@
 """What was found out about a model before it was judged: what its answers depend on, and what its calls change."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import PurePath
 
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.text import first, listed
 
 
 class Decision(Frozen):
@@ -91,6 +93,39 @@ class Access(Frozen):
 
     kind: AccessKind
     name: str = ""  # of the variable, the file or the attribute
+
+
+_VERBS = {
+    AccessKind.WRITTEN_FILE: "writes",
+    AccessKind.PRINT: "prints",
+    AccessKind.LOG: "logs to",
+    AccessKind.PROGRAM: "starts",
+    AccessKind.NETWORK: "connects to",
+    AccessKind.ATTRIBUTE: "changes",
+}
+"""What a call does outside. Every other access reads."""
+
+_NOUNS = {
+    AccessKind.CLOCK: "the clock",
+    AccessKind.VARIABLE: "the variable",
+    AccessKind.READ_FILE: "the file",
+    AccessKind.WRITTEN_FILE: "the file",
+}
+
+
+def is_reading(accesses: Sequence[Access]) -> bool:
+    """Return True if something is read from outside, which may be another thing in the next call."""
+    return any(access.kind.is_read for access in accesses)
+
+
+def of_accesses(accesses: Sequence[Access]) -> str:
+    """Return what is accessed as a part of a sentence, such as `reads the file bias.txt and prints`."""
+    by_verb: dict[str, list[str]] = {}
+    for access in accesses:
+        is_file = access.kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE)
+        noun = (_NOUNS.get(access.kind, ""), (is_file and PurePath(access.name).name) or access.name)
+        by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
+    return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
 class ModelTraits(Frozen):

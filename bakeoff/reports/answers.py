@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import Doubt, MachineBusy
+from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.doubts_of_answers import is_open_requirement
+from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.text import first, listed, one_line, spell_ms
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 
 
@@ -77,7 +78,7 @@ def how_sure(answer: Answer, doubts: Sequence[Doubt] = (), alone: str = "could b
             return f"but {_brief(answer)}"
         case Certainty.OPEN:
             busy = next((each for each in doubts if isinstance(each, MachineBusy)), None)
-            return f"undecided: {doubt_sentences.brief(busy)}" if busy else f"undecided{_but(answer, doubts)}"
+            return f"undecided: {busy.brief}" if busy else f"undecided{_but(answer, doubts)}"
         case Certainty.TIE:
             close = answer.tied_within
             return f"{f'within {number_format.percent(close)} %' if close else 'tie'}{_but(answer, doubts)}"
@@ -91,7 +92,7 @@ def _but(answer: Answer, doubts: Sequence[Doubt]) -> str:
     """Say what more there is to doubt where several cells may be the best."""
     open_ones = (doubt for doubt in doubts if is_open_requirement(doubt, answer.candidates))
     limit = f", and {_brief(answer)}" if answer.doubt else ""
-    return next((f", and {doubt_sentences.brief(doubt)}" for doubt in open_ones), "") + limit
+    return next((f", and {doubt.brief}" for doubt in open_ones), "") + limit
 
 
 def _brief(answer: Answer) -> str:
@@ -114,4 +115,4 @@ def _brief(answer: Answer) -> str:
         case None:
             raise ValueError("an answer that is doubted has a doubt")
         case doubt:
-            return doubt_sentences.brief(doubt)
+            return str(doubt.brief)

@@ -31,8 +31,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import doubt_sentences, end_to_end, floor, headline, metrics, number_format, sentences
-from bakeoff.reports.doubt_sentences import doubt_of_record
+from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
@@ -96,7 +95,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("died in", lambda row: row.record.died_in, csv="died_in"),
         Column("signal", lambda row: row.record.signal, csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(one_line(doubt_of_record(each)) for each in row.record.doubts),
+        Column("doubts", lambda row: "; ".join(one_line(doubt.say()) for doubt in row.record.doubts),
                csv="doubts"),
         Column("contest", lambda row: row.cell.contest_id, csv="contest_id"),
         Column("cell", lambda row: row.cell.id, csv="cell_id"),
@@ -130,7 +129,7 @@ STATUS = Column[CellJudgement](
     "status",
     lambda row: row.record.status.value,
     text=sentences.ending,
-    note=lambda row: "; ".join(map(doubt_sentences.unmet, row.unmet)) or row.record.reason,
+    note=lambda row: "; ".join(doubt.unmet for doubt in row.unmet) or row.record.reason,
     is_text=True,
     surfaces=Surface.MARKDOWN
     | Surface.SHORT,  # the page tells it beside the name of the backend, the terminal below its table

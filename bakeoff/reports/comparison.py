@@ -14,7 +14,7 @@ from bakeoff.judging.fit import by_contest
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports import doubt_sentences, number_format, sentences
+from bakeoff.reports import number_format, sentences
 from bakeoff.reports.markdown import details, escape, table, table_of
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface, shown_in
@@ -245,7 +245,7 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
         if control.moved:
             yield _moved(comparison, contest, control, outside)
     for title, each in comparison.opposite:
-        yield "The two runs say the opposite", f" of {outside(title)}: {outside(doubt_sentences.ratios_of_runs(each))}."
+        yield "The two runs say the opposite", f" of {outside(title)}: {outside(each.ratios)}."
     for name, report, undecided in (
         ("base", comparison.base, comparison.undecided_in_base),
         ("new", comparison.new, comparison.undecided_in_new),

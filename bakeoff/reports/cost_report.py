@@ -3,7 +3,7 @@
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.records.text import listed
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports import number_format
 from bakeoff.reports import sentences as report_sentences
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
 from bakeoff.reports.tables import Table
@@ -32,7 +32,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def _why_left_out(cell: CellJudgement) -> str:
-    return "; ".join(map(doubt_sentences.unmet, cell.unmet)) or report_sentences.ending(cell)
+    return "; ".join(doubt.unmet for doubt in cell.unmet) or report_sentences.ending(cell)
 
 
 def doubt_of(leg: Leg) -> str:

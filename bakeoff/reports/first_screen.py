@@ -7,19 +7,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import MachineBusy
-from bakeoff.judging.find_doubts import CANNOT_RUN
+from bakeoff.judging.doubts_of_winner import CANNOT_RUN, MachineBusy
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.blame import why_no_modules
-from bakeoff.records.doubts import Accepted
+from bakeoff.records.doubts import Accepted, Effect
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
-from bakeoff.reports.doubt_sentences import why_accepted
 
 AGAIN = "all of it again"
 
@@ -68,7 +66,7 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     ]
     parts += [
         f"The outputs of {cell.label} are off by more than the check allows{_in(contest, contests)} (relative RMSE "
-        f"{number_format.error(doubt.relative_rmse)}), but {why_accepted(doubt)}."
+        f"{number_format.error(doubt.relative_rmse)}), but {doubt.why}."
         for contest, cell in best
         for doubt in cell.record.doubts
         if isinstance(doubt, Accepted)

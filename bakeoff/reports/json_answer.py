@@ -9,8 +9,8 @@ from pydantic import Field
 
 from bakeoff.judging.answer import Answer as Answered
 from bakeoff.judging.answer import Certainty, Question
+from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
-from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadDoubt, LoadJudgement
@@ -279,7 +279,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
 
 def _doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
     """Return the doubts, those first that the answer rests on."""
-    named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
+    named = [each.say() for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
         named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
     return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.judgement import ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Environment, Record, Report, Status
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import cost_report, doubt_sentences, dynamic, machine, mix, number_format, sentences, suite_report

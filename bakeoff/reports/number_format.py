@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from bakeoff.judging.costs import BreakEven
-from bakeoff.judging.find_doubts import is_coarse
+from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
-from bakeoff.records.text import one_line, spell_ms, spell_rate
+from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
@@ -20,16 +20,14 @@ WIDE = 1.5
 UNCLEAR = 2.0
 """A speed-up whose interval has ends further apart than this is told in words, as one that is hardly known."""
 
-WIDEST = 1000.0
-"""An interval whose upper end is over so many times the lower one tells only that the value is not known."""
-
 AS_EAGERS = ", as large as eager's own"
 """What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
 
 rate = spell_rate
-"""Writes a rate as a run's log does."""
+ratio = spell_ratio
+"""Write a rate and a ratio as a run's log does."""
 
 _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
@@ -39,19 +37,9 @@ def milliseconds(value_ms: float | None) -> str:
     return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
 
 
-def is_unknown(interval: Interval, write: Callable[[float], str]) -> bool:
-    """Return True for an interval so wide that its ends tell nothing."""
-    return write is not ratio and 0 < interval.low * WIDEST < interval.high
-
-
 def interval(ends: Interval | None, write: Callable[[float], str]) -> str:
-    """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing.
-
-    A ratio's interval is never unknown: its lower end says how much faster a build is at least.
-    """
-    if ends is None:
-        return ""
-    return "[unknown]" if is_unknown(ends, write) else f"[{write(ends.low)},\u00a0{write(ends.high)}]"
+    """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing."""
+    return spell_interval(ends.low, ends.high, write) if ends else ""
 
 
 def milliseconds_interval(ends: Interval | None) -> str:
@@ -62,13 +50,6 @@ def milliseconds_interval(ends: Interval | None) -> str:
 def median(latency: Latency) -> str:
     """Return `0.0175 [0.0170, 0.0181]`, in milliseconds."""
     return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
-
-
-def ratio(value: float) -> str:
-    """Return `1.85`, `0.024` or `1,234`."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
 
 
 def ratio_interval(ends: Interval | None) -> str:
@@ -208,7 +189,6 @@ def quantity(value: float, unit: str) -> str:
 
 
 def metric(value: float | None) -> str:
-    """Write a metric of the user's own, whose size is not known, with four digits."""
     return NONE if value is None else f"{value:.4g}"
 
 

@@ -20,13 +20,13 @@ import jinja2
 from markupsafe import Markup
 from pydantic import JsonValue
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.compare import CellChange, Comparison
 from bakeoff.judging.explanation import Branch, Explanation, ProfiledCell, tree_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Phase, Record, Report
 from bakeoff.records.text import counted, one_line, spell_minutes, visible
 from bakeoff.reports import (
@@ -432,7 +432,6 @@ def _templates() -> jinja2.Environment:
         autoescape=True,
     )
     environment.filters["visible"] = visible
-    environment.filters["sentence"] = doubt_sentences.doubt_of_record
     environment.filters["why"] = sentences.why
     environment.filters["difference"] = sentences.difference
     environment.filters["ms"] = number_format.milliseconds

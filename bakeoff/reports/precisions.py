@@ -1,13 +1,13 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
 from bakeoff.judging.answer import Question
+from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
-from bakeoff.judging.doubts import RequirementOpen
-from bakeoff.judging.find_doubts import is_coarse
+from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
-from bakeoff.reports import doubt_sentences, headline, metrics, number_format
+from bakeoff.reports import headline, metrics, number_format
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 
@@ -53,7 +53,7 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     if question is Question.GENERATION and (generated := best.record.generated):
         parts.append(_tokens(generated))
     if not judged.may_win:
-        missed = "; ".join(map(doubt_sentences.unmet, best.unmet))
+        missed = "; ".join(doubt.unmet for doubt in best.unmet)
         is_beyond = contest.tolerance is not None and not missed
         parts.append(
             f"not {headline.condition(contest)}" if is_beyond else f"not as required{missed and f' ({missed})'}"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.doubts import Effect
 from bakeoff.reports import cost_report, doubt_sentences, further_answers, headline, machine, sentences
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.first_screen import first_screen

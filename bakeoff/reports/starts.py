@@ -10,7 +10,7 @@ from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.records.text import counted
-from bakeoff.reports import answers, doubt_sentences, number_format
+from bakeoff.reports import answers, number_format
 from bakeoff.reports.tables import Column, Surface, Table, table_of
 
 
@@ -150,7 +150,7 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         peak_resident_bytes=size("peak_resident_bytes"),
         steady_resident_bytes=size("steady_resident_bytes"),
         device_bytes=size("device_bytes"),
-        unmet=[doubt_sentences.unmet(doubt) for doubt in cell.unmet],
+        unmet=[doubt.unmet for doubt in cell.unmet],
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.starts import StartedCell, Starts
-from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports import number_format
 from bakeoff.reports.charts import draw_starts
 from bakeoff.reports.markdown import details, escape, items, table, table_of
 from bakeoff.reports.starts import columns_of, headline, notes, why_not_started
@@ -34,7 +34,7 @@ def to_markdown(judged: StartsJudgement, starts: Starts, has_figure: bool = Fals
         f"# Starting {escape(starts.title)}",
         f"**{escape(headline(judged))}.**",
         table_of(columns, judged.cells) if judged.cells else "",
-        items(map(doubt_sentences.of_requirement, unmet)),
+        items(doubt.say() for doubt in unmet),
         items(map(why_not_started, judged.without_starts)),
         "![Stages until the first answer](figures/starts.svg)" if has_figure else "",
         *(_distributions(cell.cell) for cell in judged.cells),

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports import doubt_sentences, headline, number_format, sentences
+from bakeoff.reports import headline, number_format, sentences
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, Surface
@@ -98,7 +98,7 @@ def failure(suite: Suite, failures: Failures) -> str:
     reason = record.reason
     ending = number_format.ending(record)
     if failures.cell.unmet:
-        ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
+        ending, reason = "not as required", "; ".join(doubt.unmet for doubt in failures.cell.unmet)
     models = f"{counted(len(where), 'model')} ({number_format.first_names(where, NAMES_SHOWN)})"
     example = "such as " if failures.differ and not failures.cell.unmet else ""
     text = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""

@@ -6,6 +6,7 @@ from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
 from bakeoff.records.schema import Interval
+from bakeoff.records.text import is_unknown
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 
@@ -72,7 +73,7 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            is_told = ends is not None and not number_format.is_unknown(ends, self.write)
+            is_told = ends is not None and not is_unknown(ends.low, ends.high, self.write)
             fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
         return fields
 

@@ -16,19 +16,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
-from bakeoff.judging.find_doubts import CANNOT_RUN, TOLD_ONCE, doubt_of_placement
+from bakeoff.judging.doubts_of_cells import PartlyElsewhere
+from bakeoff.judging.doubts_of_winner import CANNOT_RUN, TOLD_ONCE, NotRanked
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import (
     cost_report,
-    doubt_sentences,
     dynamic,
     further_answers,
     headline,
@@ -342,13 +341,13 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     for (ending, reason), labels in _endings(contest).items():
         print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
     for row in contest.cells:
-        placement = doubt_of_placement(row.record)
+        placement = PartlyElsewhere.of(row.record)
         if placement and row.record.status is not Status.FALLBACK:
-            print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
+            print_wrapped(console, "~ ", placement.say())
     for effect, doubts in contest.doubts_of_answer.items():
         for doubt in doubts:
             if not isinstance(doubt, _TOLD_BY_A_ROW):
-                print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
+                print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt.say())
     remarks = sentences.remarks(contest)
     if contest.calls and (costs := cost_report.table(contest)):
         console.print(_texts(costs))
@@ -437,7 +436,7 @@ def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> s
     """Return the value with its interval; the space within an interval is another one than that before it."""
     text = column.text_of(row)
     if column is BACKEND:
-        text = f"{'~' if doubt_of_placement(row.record) else ''}{text}"
+        text = f"{'~' if PartlyElsewhere.of(row.record) else ''}{text}"
         return text if is_wide else text.replace("/", "/\n", 1).replace("[", "\n[", 1)
     interval = column.interval_of(row)
     return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text

@@ -1,12 +1,11 @@
 """What a model does beside computing outputs from its inputs, in a sentence for each trait."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits
 from bakeoff.records.text import counted, first, listed
-from bakeoff.records.traits import Access, AccessKind, Decision, NotFinite
+from bakeoff.records.traits import AccessKind, Decision, NotFinite, is_reading, of_accesses
 
 SHOWN_DECISIONS = 3
 
@@ -106,38 +105,6 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
 
 LASTING = (AccessKind.WRITTEN_FILE, AccessKind.PROGRAM, AccessKind.NETWORK)
 """What measured calls do outside of their processes."""
-
-_VERBS = {
-    AccessKind.WRITTEN_FILE: "writes",
-    AccessKind.PRINT: "prints",
-    AccessKind.LOG: "logs to",
-    AccessKind.PROGRAM: "starts",
-    AccessKind.NETWORK: "connects to",
-    AccessKind.ATTRIBUTE: "changes",
-}
-"""What a call does outside. Every other access reads."""
-
-_NOUNS = {
-    AccessKind.CLOCK: "the clock",
-    AccessKind.VARIABLE: "the variable",
-    AccessKind.READ_FILE: "the file",
-    AccessKind.WRITTEN_FILE: "the file",
-}
-
-
-def is_reading(accesses: Sequence[Access]) -> bool:
-    """Return True if something is read from outside, which may be another thing in the next call."""
-    return any(access.kind.is_read for access in accesses)
-
-
-def of_accesses(accesses: Sequence[Access]) -> str:
-    """Return what is accessed as a part of a sentence, such as `reads the file bias.txt and prints`."""
-    by_verb: dict[str, list[str]] = {}
-    for access in accesses:
-        is_file = access.kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE)
-        noun = (_NOUNS.get(access.kind, ""), (is_file and PurePath(access.name).name) or access.name)
-        by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
-    return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
 def _of_not_finite(output: NotFinite) -> str:

@@ -19,7 +19,8 @@ from bakeoff import backends
 from bakeoff.commands import run as runs
 from bakeoff.explaining.blaming import blame_cell
 from bakeoff.explaining.profiles import profile_run
-from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
+from bakeoff.judging.doubts_of_cells import PartlyElsewhere
+from bakeoff.judging.doubts_of_winner import NotRanked, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.measuring import session

@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bakeoff.judging.certainty import Effect, effect_of
+from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import BuildSpread
-from bakeoff.judging.find_doubts import spread_of_builds
+from bakeoff.judging.doubts_of_cells import BuildSpread, spread_of_builds
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.ranking import Ranking
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Process, Record
 from tests.reports.samples import cell, lived, ok, steady
 
@@ -53,14 +53,14 @@ def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
     levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
     (doubt,) = [doubt for doubt in contest.doubts if isinstance(doubt, BuildSpread)]
-    assert doubt.spreads == {"inductor": pytest.approx(0.2, abs=0.01)}
+    assert doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
 
 
 @pytest.mark.parametrize(("rival_ms", "effect"), [(1.15, Effect.WINNER), (3.0, Effect.NUMBER)])
 def test_builds_that_differ_by_more_than_the_lead_could_change_the_winner(rival_ms: float, effect: Effect) -> None:
     levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     records = [measured(levels_ms, 2), measured([rival_ms * level_ms for level_ms in levels_ms], 1, "onnx")]
-    assert effect_of(BuildSpread({"inductor": 0.2}), Ranking(records)) is effect
+    assert BuildSpread({"inductor": 0.2}).effect(Evidence(Ranking(records)).first) is effect
 
 
 @given(groups)

@@ -2,11 +2,13 @@
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
+from bakeoff.judging.doubts_of_cells import RoughLatency
+from bakeoff.judging.doubts_of_machine import AlwaysWaited, CoresTaken, GpuShared
+from bakeoff.judging.doubts_of_winner import MachineBusy, NotRanked
 from bakeoff.judging.ranking import undecided
-from bakeoff.records.doubts import Dropped, InputsNotWritten, Recalled, RecordDoubt
+from bakeoff.records.doubts import Dropped, Effect, InputsNotWritten, Recalled, RecordDoubt
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
@@ -46,7 +48,7 @@ def test_the_certainty_follows_from_the_judgement(
 
 def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     contest = judge_contest([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT])
-    assert [cells_of(doubt) for doubt in contest.doubts] == [("openvino",)]
+    assert [doubt.cells for doubt in contest.doubts] == [("openvino",)]
     assert kinds(contest, Effect.NONE) == [NotRanked]
 
 
@@ -213,7 +215,7 @@ def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_othe
     ]
     contest = judge_contest(records)
     assert kinds(contest, Effect.WINNER) == [NotRanked]
-    told = [cells_of(doubt) for doubt in contest.doubts]
+    told = [doubt.cells for doubt in contest.doubts]
     assert told == [("openvino",), ("onnx",), ("eager",), ("inductor",)]
 
 
@@ -226,6 +228,6 @@ def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
     assert rough.fastest.certainty is Certainty.SURE
     (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLatency))
     assert doubt.intervals["onnx"].low < roofline(0.5).floor_ms < doubt.intervals["onnx"].high
-    assert (cells_of(doubt), doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
+    assert (doubt.cells, doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
     usual = judge_contest([lived(level_ms, name, roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()])
     assert RoughLatency not in map(type, usual.doubts)

@@ -2,13 +2,11 @@ import math
 
 import pytest
 
-from bakeoff.judging.constraints import QUANTITIES, Requirements
+from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requirements
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Energy, Interval, Phase, Process, Record
 from bakeoff.records.starts import Start, StartedCell
-from bakeoff.reports import doubt_sentences
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 
@@ -163,7 +161,7 @@ def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
     required = Requirements.parse("start_s<0.75")
     assert not required.unmet(record)
     (doubt,) = required.open([record])
-    assert doubt_sentences.doubt(doubt) == (
+    assert doubt.say() == (
         "onnx may miss what is required: start_s is 0.76, and 7 repetitions do not show whether it is < 0.75"
     )
     assert Requirements.parse("start_s<0.5").unmet(record)

@@ -5,32 +5,32 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
-from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
-from bakeoff.judging.doubts import (
+from bakeoff.judging.doubt import Doubt, OfRecords
+from bakeoff.judging.doubts_of_cells import (
     CoarseCheck,
-    CoresStolen,
-    Doubt,
     FreshMemory,
+    PartlyElsewhere,
+    ProcessSpread,
+    RoughLatency,
+    SettledLate,
+)
+from bakeoff.judging.doubts_of_machine import CoresStolen
+from bakeoff.judging.doubts_of_winner import (
     ModelChanges,
     NarrowLead,
     NoBaseline,
     NotRanked,
     NotToldApart,
-    OfRecords,
-    PartlyElsewhere,
-    ProcessSpread,
-    RequirementMissed,
-    RoughLatency,
-    SettledLate,
     Undecided,
     Unpaired,
 )
 from bakeoff.judging.ranking import Ranking, undecided
-from bakeoff.records.doubts import EAGER_DIFFERS, Unchecked
+from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
@@ -376,7 +376,7 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
-    assert doubt(judge_contest(records), ProcessSpread).spreads == {"onnx": pytest.approx(0.08)}
+    assert doubt(judge_contest(records), ProcessSpread).values == {"onnx": pytest.approx(0.08)}
 
 
 def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None:

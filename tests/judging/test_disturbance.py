@@ -2,17 +2,19 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.disturbance import Usual, disturbed, doubts_of_conditions, usual_of
-from bakeoff.judging.doubts import (
+from bakeoff.judging.certainty import Evidence
+from bakeoff.judging.disturbance import Usual, disturbed, usual_of
+from bakeoff.judging.doubt import Doubt
+from bakeoff.judging.doubts_of_machine import (
     AlwaysWaited,
     ClockFell,
     ClockHeldDown,
     CoresStolen,
     CoresTaken,
-    Doubt,
     GpuShared,
     SpeedDrifted,
 )
+from bakeoff.judging.ranking import Ranking
 from bakeoff.records.schema import Burst, Conditions, Record
 from tests.reports.samples import cell, constant, ok, under
 
@@ -34,7 +36,13 @@ def rounds(*conditions: dict[str, Any]) -> list[Burst]:
 
 
 def doubts(*conditions: dict[str, Any], threads: int = 2) -> list[Doubt]:
-    return doubts_of_conditions([ok(cell("eager"), rounds(*conditions), settings={"threads": threads})])
+    return doubts_of([ok(cell("eager"), rounds(*conditions), settings={"threads": threads})])
+
+
+def doubts_of(records: list[Record]) -> list[Doubt]:
+    kinds = (ClockFell, ClockHeldDown, CoresTaken, AlwaysWaited, CoresStolen, SpeedDrifted, GpuShared)
+    evidence = Evidence(Ranking(records))
+    return [doubt for kind in kinds for doubt in kind.find(evidence)]
 
 
 @pytest.mark.parametrize(
@@ -71,22 +79,22 @@ def test_a_cell_that_keeps_itself_waiting_is_not_disturbed_by_it() -> None:
 
 def test_calm_rounds_raise_no_doubt() -> None:
     assert doubts(*[{}] * 12) == []
-    assert doubts_of_conditions([ok(cell("eager"), constant([1.0] * 12))]) == []
-    assert doubts_of_conditions([]) == []
+    assert doubts_of([ok(cell("eager"), constant([1.0] * 12))]) == []
+    assert doubts_of([]) == []
     assert doubts(*[{"sm_clock_mhz": 1980, "temperature_c": 87}] * 10) == []  # heat that slows nothing down
 
 
 def test_a_clock_that_fell_has_its_share_and_its_reasons() -> None:
     slow = {"sm_clock_mhz": 1200, "throttle_reasons": ["software power cap"]}
     reasons = ("software power cap",)
-    assert doubts(*[{}] * 22, slow, slow, slow)[0] == ClockFell(0.12, 1200, reasons, temperature_c=None)
+    assert doubts(*[{}] * 22, slow, slow, slow)[0] == ClockFell(0.12, reasons, None, lowest_mhz=1200)
     hot = {"sm_clock_mhz": 1200, "temperature_c": 61}
-    assert doubts(*[{}] * 22, *[hot] * 3)[0] == ClockFell(0.12, 1200, (), temperature_c=61)
+    assert doubts(*[{}] * 22, *[hot] * 3)[0] == ClockFell(0.12, (), 61, lowest_mhz=1200)
 
 
 def test_a_clock_that_fell_for_most_of_the_time_is_a_doubt_without_any_reason() -> None:
     found = doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)
-    assert found == [ClockFell(0.7, 1200, (), temperature_c=None)]
+    assert found == [ClockFell(0.7, (), None, lowest_mhz=1200)]
     assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1700}] * 7) == []
 
 
@@ -126,4 +134,4 @@ def test_what_several_cells_share_is_one_doubt() -> None:
     def record(backend: str) -> Record:
         return ok(cell(backend), rounds(*[{}] * 9, *[{"wait_share": 0.4}] * 3))
 
-    assert len(doubts_of_conditions([record("eager"), record("onnx"), record("inductor")])) == 1
+    assert len(doubts_of([record("eager"), record("onnx"), record("inductor")])) == 1

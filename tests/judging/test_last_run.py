@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import compare
-from bakeoff.judging.doubts import LastRunDiffers
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.last_run import last_verdicts
+from bakeoff.judging.last_run import LastRunDiffers, last_verdicts
+from bakeoff.records.doubts import Effect
 from bakeoff.records.report_file import write_json
 from bakeoff.records.schema import Report
-from bakeoff.reports import doubt_sentences, headline
+from bakeoff.reports import headline
 from bakeoff.reports.comparison import to_markdown
 from bakeoff.reports.sentences import stored_verdict
 from tests.reports.samples import cell, environment, lived, report
@@ -53,7 +53,7 @@ def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
     assert (contest.fastest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
     if effect is Effect.WINNER:
         assert headline.certainty(contest) == "but the last run said the opposite"
-        said = doubt_sentences.doubt(told[0][1])
+        said = told[0][1].say()
         assert said.startswith("the last run (yesterday) said the opposite: onnx was 0.56x as fast as eager")
 
 

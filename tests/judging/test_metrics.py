@@ -4,12 +4,12 @@ import random
 import pytest
 
 from bakeoff.judging.acceptance import Acceptance
-from bakeoff.judging.certainty import Certainty, Effect
-from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.constraints import RequirementMissed, RequirementOpen, Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts import EvaluationVaries, NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval
+from bakeoff.judging.doubts_of_cells import EvaluationVaries, NotEvaluated, WithoutInterval
 from bakeoff.judging.metrics import judge_metrics, mcnemar
-from bakeoff.records.doubts import AcceptedByLimit, AcceptedByMetric
+from bakeoff.records.doubts import AcceptedByLimit, AcceptedByMetric, Effect
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
@@ -139,7 +139,7 @@ def test_what_cannot_be_told_by_any_number_of_samples_says_so() -> None:
     contest = judged(right(800), right(800), "top1>=0%")
     [doubt] = contest.doubts_by_effect[Effect.WINNER]
     assert isinstance(doubt, RequirementOpen) and doubt.further is None
-    assert "more samples would hardly tell" in doubt_sentences.doubt(doubt)
+    assert "more samples would hardly tell" in doubt.say()
 
 
 def test_mcnemars_test_is_exact() -> None:

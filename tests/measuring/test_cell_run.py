@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import ThroughputContradicted, TwoSpeeds, cells_of
+from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
 from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
@@ -111,7 +111,7 @@ def test_a_throughput_that_the_latency_contradicts_is_measured_again_and_then_do
     records = run_contest(tmp_path, scripts, plan_of(3)).records
     found = records["null"].throughput
     assert found is not None and found.calls_per_s == calls_per_s
-    doubts = [doubt for doubt in judge_contest(list(records.values())).doubts if cells_of(doubt) == ("null",)]
+    doubts = [doubt for doubt in judge_contest(list(records.values())).doubts if doubt.cells == ("null",)]
     assert [type(doubt) for doubt in doubts] == ([doubted] if doubted else [])
 
 
@@ -123,7 +123,7 @@ def test_a_single_process_with_a_far_higher_throughput_has_two_speeds(
     contest = judge_contest(list(run_contest(tmp_path, scripts, plan_of(processes)).records.values()))
     doubts = [doubt for doubt in contest.doubts if isinstance(doubt, TwoSpeeds)]
     assert len(doubts) == doubted
-    assert all(cells_of(doubt) == ("null",) for doubt in doubts)
+    assert all(doubt.cells == ("null",) for doubt in doubts)
 
 
 @pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])

@@ -16,7 +16,7 @@ from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import Stop
+from bakeoff.judging.doubt import Stop
 from bakeoff.judging.load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
 from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bakeoff.judging.certainty import Effect
-from bakeoff.judging.doubts import RequirementMissed
+from bakeoff.judging.constraints import RequirementMissed
 from bakeoff.judging.history import history_of
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status

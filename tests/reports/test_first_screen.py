@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences, headline

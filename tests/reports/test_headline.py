@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.ranking import undecided
+from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Interval, Ratio, Status
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences, terminal
 from bakeoff.reports.columns import columns_of

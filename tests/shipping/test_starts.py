@@ -24,8 +24,8 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record
 from bakeoff.records.starts import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.reports import doubt_sentences, starts_file
 from bakeoff.reports import starts as shown
+from bakeoff.reports import starts_file
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.page import to_page
 from bakeoff.reports.short_markdown import to_short_markdown
@@ -185,7 +185,7 @@ def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
     required = judge(report(records, request={"require": "start_s<1", "starts": True}))
     (contest,) = required.contests
     assert contest.fastest.winner == "onnx"
-    assert {each.label: [doubt_sentences.unmet(doubt) for doubt in each.unmet] for each in contest.unranked} == {
+    assert {each.label: [doubt.unmet for doubt in each.unmet] for each in contest.unranked} == {
         "openvino": ["start_s is 1.8, not < 1"],
         "eager": ["start_s is 5.3, not < 1"],
     }
@@ -199,7 +199,7 @@ def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
 def test_a_cell_that_was_not_started_may_not_win_where_starts_are_required() -> None:
     records = [started("eager", *[0.2] * 7), started("onnx")]
     (contest,) = judge(report(records, request={"require": "start_s<1"})).contests
-    assert [doubt_sentences.unmet(doubt) for each in contest.unranked for doubt in each.unmet] == [
+    assert [doubt.unmet for each in contest.unranked for doubt in each.unmet] == [
         "start_s cannot be judged: it was not started"
     ]
 

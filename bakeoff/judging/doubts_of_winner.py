@@ -1,0 +1,266 @@
+"""The doubts about who wins: what was not measured, not decided, or only narrowly."""
+
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+from bakeoff.judging.certainty import Evidence
+from bakeoff.judging.decision import (
+    FEWEST_FOR_NARROW_LEAD,
+    FEWEST_PROCESSES,
+    MARGIN_UNPAIRED,
+    NARROW_LEAD,
+    Relation,
+    is_covered_by_waiting,
+    relation,
+)
+from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
+from bakeoff.judging.ranking import BASELINE, Ranking
+from bakeoff.records.doubts import Effect, Unchecked
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio, Record, Status
+from bakeoff.records.text import first as first_names
+from bakeoff.records.text import listed, percent, spell_ratio, to_go_on
+
+CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
+"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
+
+TOLD_ONCE = (*CANNOT_RUN, Status.LEFT_OUT)
+"""Cells that ended like this are named in one sentence, and have no row of a contest."""
+
+
+class NotRanked(OfCells):
+    """Cells ended in a way that keeps them from being ranked."""
+
+    status: Status
+    reason: str
+    is_live: bool = False
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        """Yield one doubt for all cells that ended alike."""
+        endings: dict[tuple[Status, str], list[str]] = {}
+        for record in evidence.ranking.records:
+            if record.status is not Status.OK and record.status not in TOLD_ONCE:
+                endings.setdefault((record.status, record.reason), []).append(record.cell.label)
+        for (status, reason), labels in endings.items():
+            yield cls(tuple(labels), status, reason, evidence.is_live)
+
+    def effect(self, first: FirstPlace) -> Effect:
+        return Effect.WINNER if self.status is Status.NOT_REACHED else Effect.NONE
+
+    @property
+    def brief(self) -> str:
+        return f"{listed(first_names(self.labels))} {'were' if len(self.labels) > 1 else 'was'} not reached"
+
+    def say(self) -> str:
+        labels, several = listed(self.labels), len(self.labels) > 1
+        if self.status is Status.NOT_REACHED:
+            were, them = ("were", "them") if several else ("was", "it")
+            return f"{labels} {were} not reached: {self.reason}. {to_go_on(self.is_live, them)}"
+        are = "are" if several else "is"
+        return f"{labels} {are} not ranked, {self.status}{f': {self.reason}' if self.reason else ''}"
+
+
+class NoBaseline(Doubt):
+    """The cell that speed-ups are taken to was not measured."""
+
+    baseline: str
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        ranking = evidence.ranking
+        if ranking.ranked and not any(
+            record.latency and record.cell.label == ranking.baseline_label for record in ranking.records
+        ):
+            yield cls(ranking.baseline_label)
+
+    def say(self) -> str:
+        return f"{self.baseline} has no numbers here, so no speed-up can be given. Measure it too"
+
+
+class ModelChanges(OfCell):
+    """Eager is the model itself, and failed a check: the builds were checked against its first answers only."""
+
+    brief = "the model's answers change with the calls, the time or the process"
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        for record in evidence.ranking.records if evidence.ranking.ranked else ():
+            is_model = record.cell.backend == BASELINE and record.cell.mode == "default"
+            is_wrong = record.status is Status.INCORRECT and _was_right_at_first(record)
+            differs = any(isinstance(doubt, Unchecked) and doubt.is_eager_different for doubt in record.doubts)
+            if is_model and (is_wrong or differs):
+                yield cls(record.cell.label)
+
+    def effect(self, first: FirstPlace) -> Effect:
+        return Effect.WINNER
+
+    def say(self) -> str:
+        return (
+            f"{self.label} is the model itself, and later answers of it were others: what it answers changes with the "
+            "number of calls, the time or the process. Builds were checked against its first answers only. Let it "
+            "answer every call alike, or compare later answers yourself"
+        )
+
+
+def _was_right_at_first(record: Record) -> bool:
+    """Return True if the cell passed its first check. The record has that check, or that of a further process."""
+    return record.accuracy is not None and (record.accuracy.passed or len(record.processes) > 1)
+
+
+class Unpaired(Doubt):
+    """Some cells shared no rounds with the best one."""
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        if not all(ratio.paired for _, ratio in evidence.ranking.leads()):
+            yield cls()
+
+    def say(self) -> str:
+        return (
+            "some cells were not measured in the same rounds, and the machine may have changed in between: leads "
+            f"under {percent(MARGIN_UNPAIRED)} between them count as ties. Measure them in one run, interleaved"
+        )
+
+
+class OpenLeads(Doubt):
+    """It is not known how the best cell compares with some others, so that one of them may win."""
+
+    best: str
+    ratios: Mapping[str, Ratio]  # of the best cell to each of them, by label
+    worst = Effect.WINNER
+
+    @property
+    def brief(self) -> str:
+        return f"{listed(first_names(list(self.ratios)), 'or')} may be as fast"
+
+
+class MachineBusy(OpenLeads):
+    """Threads waited for cores so long that it is not known how these cells compare with the best one."""
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        ratios = _open_leads(evidence.ranking, is_covered=True)
+        if ratios:
+            yield cls(evidence.ranking.ranked[0].cell.label, ratios)
+
+    @property
+    def brief(self) -> str:
+        return _why_busy(self)
+
+    def say(self) -> str:
+        return (
+            f"{_why_busy(self)}: threads waited for cores so long that calls would measure the waiting. Stop what "
+            "else runs, give the run fewer threads (OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m"
+        )
+
+
+def _open_leads(ranking: Ranking, is_covered: bool) -> dict[str, Ratio]:
+    """Return the open leads that waiting for cores alone may have made, or the others, by label."""
+    return {other.cell.label: lead for other, lead in ranking.open_pairs() if is_covered_by_waiting(lead) is is_covered}
+
+
+def _why_busy(doubt: MachineBusy) -> str:
+    """Return `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`."""
+    rough = [_about(doubt.best, label, ratio.value) for label, ratio in doubt.ratios.items() if ratio.is_rough]
+    return f"the machine was busy{f' (without waiting, {listed(rough)})' if rough else ''}"
+
+
+def _about(one: str, other: str, ratio: float) -> str:
+    fast, slow = (one, other) if ratio >= 1 else (other, one)
+    return f"{fast} is about {spell_ratio(max(ratio, 1 / ratio))}x as fast as {slow}"
+
+
+WHOLE_PIPELINE = (
+    "calls of the whole pipeline, in one process, differ too much to tell whether it is faster with the winners. Use a "
+    "quieter machine, or an example call in which the parts take more of the time"
+)
+
+
+class Undecided(OpenLeads):
+    """Measuring ended before it was decided whether these cells are as fast as the best one."""
+
+    processes: int  # of each cell, at least
+    stop: Stop = Stop.TIME_LIMIT
+    is_live: bool = False  # the model lived in a program, so that `resume` cannot
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        ratios = _open_leads(evidence.ranking, is_covered=False)
+        if ratios:
+            fewest = min(ratio.processes for ratio in ratios.values())
+            yield cls(evidence.ranking.ranked[0].cell.label, ratios, fewest, evidence.stop, evidence.is_live)
+
+    def say(self) -> str:
+        if self.best in (ORIGINAL, WITH_WINNERS):
+            return WHOLE_PIPELINE
+        if self.stop is Stop.INTERRUPTED:
+            return _interrupted(self.best, self.ratios, self.is_live)
+        processes = "one process" if self.processes == 1 else f"{self.processes} processes"
+        limits = {Stop.PROCESSES: f"--processes over {self.processes}", Stop.BUDGET: "--budget"}
+        return (
+            f"{processes} of each cannot decide how {self.best} compares with {listed(list(self.ratios))}. Raise "
+            f"{limits.get(self.stop, '--time-limit')}, or use a quieter machine"
+        )
+
+
+def _interrupted(best: str, ratios: Mapping[str, Ratio], is_live: bool) -> str:
+    others = listed(list(ratios))
+    return f"the run was interrupted before it was decided how {best} compares with {others}. {to_go_on(is_live)}"
+
+
+class NotToldApart(OpenLeads):
+    """Cells behind the runner-up vary so much that they may be as fast as the winner."""
+
+    stop: Stop = Stop.TIME_LIMIT
+    is_live: bool = False
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        ranking = evidence.ranking
+        sharing, others = ranking.sharing_first_place(), [record for record, _ in ranking.open_pairs()]
+        told_apart = {record.cell.label for record in (*sharing, *others)} | ranking.beaten_in_rounds.keys()
+        behind = {
+            other.cell.label: ratio
+            for other, ratio in ranking.leads()
+            if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
+        }
+        if behind:
+            yield cls(ranking.ranked[0].cell.label, behind, evidence.stop, evidence.is_live)
+
+    def say(self) -> str:
+        if self.stop is Stop.INTERRUPTED:
+            return _interrupted(self.best, self.ratios, self.is_live)
+        return (
+            f"{listed(list(self.ratios))} may be as fast as {self.best}: the median is longer, but varies too much to "
+            "tell. Raise --processes"
+        )
+
+
+class NarrowLead(Doubt):
+    """The winner leads by little, in few processes."""
+
+    best: str
+    processes: int
+    stop: Stop = Stop.TIME_LIMIT
+    is_live: bool = False
+    brief = "measured in too few processes"
+    worst = Effect.WINNER
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        ranking = evidence.ranking
+        leads = ranking.leads()
+        if len(ranking.sharing_first_place()) == 1 and leads:
+            lead = leads[0][1]
+            if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
+                yield cls(ranking.ranked[0].cell.label, lead.processes, evidence.stop, evidence.is_live)
+
+    def say(self) -> str:
+        if self.best in (ORIGINAL, WITH_WINNERS):
+            return WHOLE_PIPELINE
+        on = "`resume`, or " if self.stop is Stop.INTERRUPTED and not self.is_live else ""
+        measured = "a single process" if self.processes == 1 else f"{self.processes} processes"
+        return (
+            f"{self.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes can "
+            f"be so far apart. Measure more of them: {on}--processes {FEWEST_FOR_NARROW_LEAD}"
+        )
