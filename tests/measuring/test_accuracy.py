@@ -1,6 +1,7 @@
 """Outputs are compared with the reference, and are right or wrong."""
 
 import math
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -429,6 +430,31 @@ def test_errors_in_small_values_beside_large_ones() -> None:
     found = check([(coarse,)], reference, Precision.FP32)
     assert found.passed and found.rule == BESIDE_LARGER and found.relative_rmse > 5e-5
     assert check([(exact.float(),)], reference, Precision.FP32).rule == "no more than rounding"
+
+
+def test_values_below_one_that_are_computed_in_bfloat16_are_found_beside_large_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = 10 ** (16 * torch.rand(2**17, dtype=torch.float64, generator=generator) - 8)
+    noise = torch.randn(2, 2**17, dtype=torch.float64, generator=generator)
+    eager, right = (exact * (1 + 1e-6 * noise)).float()
+    reference = Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)]))
+    assert check([(right,)], reference, Precision.FP32).passed
+    found = check([(torch.where(eager < 1, eager.bfloat16().float(), eager),)], reference, Precision.FP32)
+    assert not found.passed and "typical error" in found.rule
+    place, came = re.findall(r"worst at \[(\d+)\] of input set 0: (\S+),", found.rule)[0]
+    assert float(came) < 1, "the place is one of the values that decided, and not the largest error"
+    assert float(came) == pytest.approx(float(eager[int(place)]), rel=1e-2)
+
+
+def test_the_place_that_is_shown_is_in_the_wrong_slice() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(64, 64, dtype=torch.float64, generator=generator) * torch.tensor([1e6] + [1.0] * 63)
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+    ours = exact.float()
+    ours[0, 0] += 1e-1
+    ours[:, 3] += 1e-3
+    found = check([(ours,)], reference, Precision.FP32)
+    assert "at index 3 of dimension 1" in found.rule and re.search(r"worst at \[\d+, 3\]", found.rule)
 
 
 def test_an_output_that_is_lost_to_rounding_does_not_hide_that_the_others_were_compared() -> None:

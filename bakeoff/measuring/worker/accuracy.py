@@ -31,8 +31,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ from bakeoff.backends.training import TrainingOutput
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.choices import Choice
 from bakeoff.measuring.worker.generating import Greedy
-from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, sums_by_octave
+from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
 from bakeoff.measuring.worker.matching import (
     Matched,
     OtherTypes,
@@ -97,6 +98,8 @@ PIECE_ELEMENTS_ON_GPU = 2**20
 """There each piece is a copy and a dozen kernels, and its intermediate results take 100 MB."""
 
 Outputs = tuple["torch.Tensor", ...]
+Region = Callable[["torch.Tensor"], "torch.Tensor"]
+"""Returns which of the reference's values, as real numbers, decided the check of an output."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +325,7 @@ def check(
         rule = not_finite
     else:
         worst = max(wrong, key=lambda each: each.excess)
-        where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
+        where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label, worst.region)
         over = f" ({spell_times(worst.excess)} times the limit)" if math.isfinite(worst.excess) else ""
         rule = f"{worst.reason}; {where}{over}"
     return Accuracy(
@@ -380,7 +383,7 @@ class EagerErrors(NamedTuple):
         if precision not in tolerance.ROUNDING_UNITS:
             return False
         for rmse, spread in zip(self.rmse, self.spread, strict=True):
-            if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager_squares)):
+            if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager)):
                 limit = tolerance.rmse_limit(precision, rmse, spread.octaves.size)
                 limits = groups.limits(precision, limit, rmse)
                 if bool((limits < limit).any()):
@@ -395,7 +398,7 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
         raise BakeoffError(f"eager does not return the same in two types: {problem}")
     all_errors = _errors(matched, reference, 0.0)
     sizes = {errors.label: _SliceSums() for errors in all_errors}
-    octaves = {errors.label: EagerOctaves.of(errors.squares_by_octave) for errors in all_errors}
+    octaves = {errors.label: EagerOctaves.of(errors.by_octave) for errors in all_errors}
     for exact in reference:
         for label, tensor in zip(labels(exact), exact, strict=True):
             known = as_pairs(tensor).detach().to(torch.float64)
@@ -472,7 +475,7 @@ class _Errors:
     not_finite_in_reference: int = 0  # finite where the reference is not
     not_finite_differently: int = 0  # neither is finite, and they differ
     slices: _SliceSums = field(default_factory=_SliceSums)
-    squares_by_octave: torch.Tensor = field(default_factory=lambda: torch.zeros(EXPONENTS, dtype=torch.float64))
+    by_octave: torch.Tensor = field(default_factory=lambda: torch.zeros((2, EXPONENTS), dtype=torch.float64))
 
     def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""
@@ -510,7 +513,7 @@ class _Errors:
         known = torch.where(is_known, reference, 0.0).abs_()
         is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
         squared: torch.Tensor = error.square()
-        self.squares_by_octave = self.squares_by_octave.to(ours.device) + sums_by_octave(known, squared)
+        self.by_octave = self.by_octave.to(ours.device) + errors_by_octave(known, error)
         sums = (
             is_compared.sum(),
             squared.sum(),
@@ -632,6 +635,7 @@ class _CheckedOutput:
     tolerance: float  # the absolute one
     is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
     worst_part: float = 0.0  # the relative RMSE of the worst slice, or of values that are far smaller than others
+    region: Region | None = None  # that decided, if it is only a part
 
     @property
     def is_wrong(self) -> bool:
@@ -695,10 +699,10 @@ def _checked_by_rounding(
     limit = tolerance.rmse_limit(precision, eager_rmse, size)
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
-    checks = [(_share(errors.rmse, limit), overall)]
+    checks: list[tuple[float, str, Region | None]] = [(_share(errors.rmse, limit), overall, None)]
     worst_part = 0.0
     if spread is not None:
-        groups = spread.octaves.groups(errors.squares_by_octave) if spread.octaves else None
+        groups = spread.octaves.groups(errors.by_octave) if spread.octaves else None
         if groups is not None:
             limits = groups.limits(precision, limit, eager_rmse)
         for dimension, rmse in errors.slices.root_mean_squares.items():
@@ -713,21 +717,27 @@ def _checked_by_rounding(
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
                 f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
             )
-            checks.append((float(shares[worst]), text))
+            checks.append((float(shares[worst]), text, partial(_in_slice, dimension, worst)))
         largest = _share(errors.largest, tolerance.value_limit(precision, limit, spread.largest))
-        checks.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
+        text = f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"
+        checks.append((largest, text, None))
         if groups is not None:
+            typical = groups.typical_ours / groups.typical_limits(precision, limit, eager_rmse)
             shares = groups.ours / limits
-            worst = int(shares.argmax())
-            text = (
-                f"rmse {groups.ours[worst]:.2g} of the values of {groups.range_of(worst)}, "
-                f"eager's {groups.eager[worst]:.2g} there and {eager_rmse:.2g} overall"
-            )
-            checks.append((float(shares[worst]), text))
+            for kind, those, ours, eager in (
+                ("rmse", shares, groups.ours, groups.eager),
+                ("typical error", typical, groups.typical_ours, groups.typical_eager),
+            ):
+                worst = int(those.argmax())
+                text = (
+                    f"{kind} {ours[worst]:.2g} of the values of {groups.range_of(worst)}, "
+                    f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+                )
+                checks.append((float(those[worst]), text, partial(_of_magnitude, *groups.ends_of(worst))))
             is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
-            is_shown = (shares > 1) | (is_many & (groups.sizes < FAR_SMALLER * size))
+            is_shown = (shares > 1) | (typical > 1) | (is_many & (groups.sizes < FAR_SMALLER * size))
             worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
-    excess, reason = max(checks, key=lambda check: check[0])
+    excess, reason, region = max(checks, key=lambda check: check[0])
     return _CheckedOutput(
         errors=errors,
         eager_rmse=eager_rmse,
@@ -739,7 +749,20 @@ def _checked_by_rounding(
         rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
         tolerance=0.0 if size else floor,
         worst_part=worst_part,
+        region=region,
     )
+
+
+def _in_slice(dimension: int, index: int, exact: torch.Tensor) -> torch.Tensor:
+    """Return where the slice of this index is. Another input set may have no such slice."""
+    region = torch.zeros_like(exact, dtype=torch.bool)
+    if index < exact.shape[dimension]:
+        region.select(dimension, index).fill_(True)
+    return region
+
+
+def _of_magnitude(low: float, high: float, exact: torch.Tensor) -> torch.Tensor:
+    return (exact.abs() >= low) & (exact.abs() < high)
 
 
 def _share(error: float, limit: float) -> float:
@@ -797,8 +820,13 @@ def _checked_by_tolerances(
     return checked
 
 
-def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label: str) -> str:
-    """Say where the output of this label is farthest from the reference, what came there and what was expected."""
+def _worst_value(
+    outputs: Sequence[Matched], reference: Sequence[Outputs], label: str, region: Region | None = None
+) -> str:
+    """Say where the output of this label is farthest from the reference, what came there and what was expected.
+
+    Only a `region` counts, if it is given.
+    """
     worst: tuple[float, str] = (-1.0, "")
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         pairs = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
@@ -807,6 +835,7 @@ def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label
             continue
         value, exact = as_pairs(value).detach().cpu(), as_pairs(exact).detach().cpu()
         error = (value.double() - exact.double()).abs().nan_to_num(0.0, 0.0)
+        error = error if region is None else torch.where(region(exact), error, -1.0)
         place = torch.unravel_index(error.argmax(), error.shape)
         at = ", ".join(str(int(each)) for each in place)
         came, expected = (

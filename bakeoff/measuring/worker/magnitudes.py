@@ -1,7 +1,8 @@
 """Errors by the magnitude of the reference's values: a fault in small values does not show beside far larger ones.
 
-Squares are added up in each octave, from a power of two to the next one. Neighbouring octaves count together where one
-has too few values to tell anything.
+Squares and logarithms of errors are added up in each octave, from a power of two to the next one. The logarithms give
+the error of a usual value, which a few large ones do not hide. Neighbouring octaves count together where one has too
+few values to tell anything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from bakeoff.measuring.worker.tolerance import MAX_PERTURBED_SHARE, MIN_MAGNITUDE_VALUES, magnitude_limits
+from bakeoff.measuring.worker.tolerance import (
+    MAX_PERTURBED_SHARE,
+    MIN_MAGNITUDE_VALUES,
+    magnitude_limits,
+    typical_limits,
+)
 from bakeoff.records.precision import Precision
 
 EXPONENTS = 2**11
@@ -30,18 +36,29 @@ def sums_by_octave(sizes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return sums.index_add_(0, (sizes.view(torch.int64) >> 52).reshape(-1), values.reshape(-1))
 
 
+LEAST_SHARE = 2.0**-25
+"""An error counts as at least this share of its value: it may be zero by chance."""
+
+
+def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
+    """Add up the squares of these errors, and their logarithms to base 2, in the octave of each of these sizes."""
+    logs = errors.maximum(LEAST_SHARE * sizes).log2_()
+    return torch.stack([sums_by_octave(sizes, errors.square()), sums_by_octave(sizes, logs)])
+
+
 class EagerOctaves(NamedTuple):
     """What eager and the reference have in each octave: vectors that start with zeros' and end with the largest."""
 
     counts: torch.Tensor
     reference_squares: torch.Tensor
     eager_squares: torch.Tensor
+    eager_logs: torch.Tensor
 
     @classmethod
-    def of(cls, eager_squares: torch.Tensor) -> EagerOctaves:
-        """Return eager's squared errors, to which each input set's values of the reference are to be added."""
+    def of(cls, eager: torch.Tensor) -> EagerOctaves:
+        """Return eager's errors by octave, to which each input set's values of the reference are to be added."""
         none = torch.zeros(EXPONENTS, dtype=torch.float64)
-        return cls(none, none, eager_squares.cpu())
+        return cls(none, none, *eager.cpu())
 
     def with_reference(self, values: torch.Tensor) -> EagerOctaves:
         """Return the same with these values of the reference, which are finite and in float64."""
@@ -57,15 +74,27 @@ class EagerOctaves(NamedTuple):
 
     def or_larger(self, other: EagerOctaves) -> EagerOctaves:
         """Return the larger one of each error."""
-        return self._replace(eager_squares=self.eager_squares.maximum(other.eager_squares))
+        return self._replace(
+            eager_squares=self.eager_squares.maximum(other.eager_squares),
+            eager_logs=self.eager_logs.maximum(other.eager_logs),
+        )
 
     def or_perturbed(self, perturbed: EagerOctaves) -> EagerOctaves:
         """Return the larger one of each error, where the other one is that of a perturbed model."""
         most = MAX_PERTURBED_SHARE**2 * self.reference_squares
-        return self._replace(eager_squares=self.eager_squares.maximum(perturbed.eager_squares.minimum(most)))
+        most_logs = self.counts * (most / self.counts).log2().div(2).nan_to_num(0.0)
+        bounded = perturbed._replace(
+            eager_squares=perturbed.eager_squares.minimum(most), eager_logs=perturbed.eager_logs.minimum(most_logs)
+        )
+        return self.or_larger(bounded)
 
-    def groups(self, squares: torch.Tensor) -> Groups | None:
-        """Return the groups of octaves with enough values, the largest first, beside a build's squared errors."""
+    @property
+    def eager(self) -> torch.Tensor:
+        """Eager's errors by octave."""
+        return torch.stack([self.eager_squares, self.eager_logs])
+
+    def groups(self, errors: torch.Tensor) -> Groups | None:
+        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
         ends, count = list[int](), 0.0
         exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
         for exponent, following in itertools.zip_longest(exponents, exponents[1:], fillvalue=EXPONENTS):
@@ -88,25 +117,33 @@ class EagerOctaves(NamedTuple):
             return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
 
         counts = summed(self.counts)
-        squared = (squares.cpu(), self.eager_squares, self.reference_squares)
-        ours, eager, sizes = (summed(each).div(counts).sqrt() for each in squared)
+        squares, logs = errors.cpu()
+        squared = (squares, self.eager_squares, self.reference_squares)
+        ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
+        typical_ours, typical_eager = (summed(sums).div(counts).exp2() for sums in (logs, self.eager_logs))
         largest = [max(each for each in exponents if each < start) for start in starts]
-        return Groups(counts, ours, eager, sizes, tuple(zip(ends, largest, strict=True)))
+        return Groups(counts, ours, eager, sizes, typical_ours, typical_eager, tuple(zip(ends, largest, strict=True)))
 
 
 class Groups(NamedTuple):
-    """For each group of octaves the number of its values, two RMSEs, the root mean square of its reference, and its
-    first and last exponent."""
+    """For each group of octaves the number of its values, two RMSEs, the root mean square of its reference, two
+    geometric means of errors, and its first and last exponent."""
 
     counts: torch.Tensor
     ours: torch.Tensor
     eager: torch.Tensor
     sizes: torch.Tensor
+    typical_ours: torch.Tensor
+    typical_eager: torch.Tensor
     exponents: tuple[tuple[int, int], ...]
 
     def limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
         """Return the largest RMSE of each group, where that of the whole output and eager's are these."""
         return magnitude_limits(precision, limit, eager_rmse, self.counts, self.eager, self.sizes)
+
+    def typical_limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
+        """Return the largest geometric mean of the errors of each group."""
+        return typical_limits(precision, limit, eager_rmse, self.counts, self.typical_eager, self.sizes)
 
     def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
         """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`.
@@ -117,7 +154,11 @@ class Groups(NamedTuple):
         place = torch.searchsorted(self.sizes.flip(0), sizes.clamp_max(float(self.sizes[0])))
         return torch.where(sizes < self.sizes[-1], overall, growing[place])
 
+    def ends_of(self, number: int) -> tuple[float, float]:
+        """Return between which powers of two the values of a group are."""
+        first, last = self.exponents[number]
+        return math.ldexp(1, first - EXPONENT_OF_ONE), math.ldexp(1, last + 1 - EXPONENT_OF_ONE)
+
     def range_of(self, number: int) -> str:
         """Return in words which values a group has."""
-        first, last = self.exponents[number]
-        return f"{math.ldexp(1, first - EXPONENT_OF_ONE):.2g} to {math.ldexp(1, last + 1 - EXPONENT_OF_ONE):.2g}"
+        return "{:.2g} to {:.2g}".format(*self.ends_of(number))

@@ -35,6 +35,10 @@ SLICE_MARGIN = 2.0
 VALUE_MARGIN = 4.0
 """A single value may have this many times eager's largest error times the allowed multiple: tails are heavy."""
 
+TYPICAL_MARGIN = VALUE_MARGIN**2
+"""The geometric mean of a magnitude's errors may be this many times rounding. In float32 that is 256 units, and half of
+what TF32's operands make of a product."""
+
 MIN_MAGNITUDE_VALUES = 16
 """So many values make a magnitude. Of as many Gaussian errors, eager's RMSE is nearly never an eighth of a build's."""
 
@@ -106,15 +110,46 @@ def magnitude_limits(
     one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as they
     are no more than one value of the magnitude that is lost.
     """
-    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
-    times = max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
+    times = _multiple(precision, limit, eager_rmse)
     rounding = (times * eager).maximum(ROUNDING_UNITS[precision] * precision.epsilon * sizes)
     cancelling = counts * (sizes[:, None] / sizes)  # a row for each magnitude that is left
     cancelling = torch.where((cancelling >= MIN_CANCELLING) & (sizes > sizes[:, None]), cancelling, 0.0)
     cancelled = ((cancelling / counts[:, None]).clamp_max(1.0) @ (times * eager).square()).sqrt()
     rounding = rounding.maximum(cancelled.minimum(sizes / (VALUE_MARGIN * counts.sqrt())))
+    return _or_absolute(VALUE_MARGIN * rounding, sizes)
+
+
+def typical_limits(
+    precision: Precision,
+    limit: float,
+    eager_rmse: float,
+    counts: torch.Tensor,
+    eager: torch.Tensor,
+    sizes: torch.Tensor,
+) -> torch.Tensor:
+    """Return the largest geometric mean of the errors of each magnitude, from that of eager's.
+
+    A few values that are lost hardly move it, so that it shows where most values are less exact than eager's, such as
+    in bfloat16. Of the values that may be left from cancelling larger ones, the share has these ones' error.
+    """
+    rounding = (_multiple(precision, limit, eager_rmse) * eager).maximum(
+        ROUNDING_UNITS[precision] * precision.epsilon * sizes
+    )
+    shares = (counts / counts[:, None] * (sizes[:, None] / sizes)).clamp_max(1.0)  # a row for each that is left
+    bits = torch.where(sizes > sizes[:, None], shares * (rounding / rounding[:, None]).log2(), 0.0)
+    return _or_absolute(TYPICAL_MARGIN * rounding * bits.clamp_min(0.0).amax(1).exp2(), sizes)
+
+
+def _multiple(precision: Precision, limit: float, eager_rmse: float) -> float:
+    """Return how many times eager's error a magnitude may have."""
+    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
+    return max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
+
+
+def _or_absolute(limits: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """Return the limits of magnitudes, or what is rounding whatever the magnitude if that is more."""
     absolute = (MAX_ABSOLUTE_SHARE * sizes).clamp_max(ABSOLUTE_TOLERANCE)
-    return (VALUE_MARGIN * rounding).maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(sizes[0]), 1.0))
+    return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(sizes[0]), 1.0))
 
 
 MOST_EXCUSED_UNITS = {Precision.FP32: 256.0, Precision.TF32: 8.0, Precision.BF16: 8.0, Precision.FP16: 8.0}

@@ -32,7 +32,8 @@ def run_stages(script: str, imports_end: int, load_end: int, check_begin: int, c
     run(imports_end, load_end)
     ends_ns.append(time.monotonic_ns())
     if "torch" in names:
-        names["torch"].inference_mode().__enter__()  # for the rest of this process
+        calling = "no_grad" if "torch.no_grad()" in "".join(lines[load_end:]) else "inference_mode"  # as in the script
+        getattr(names["torch"], calling)().__enter__()  # for the rest of this process
     answer(0)
     ends_ns.append(time.monotonic_ns())
     for number in range(1, 10):

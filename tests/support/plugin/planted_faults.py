@@ -53,6 +53,7 @@ class Planted(Eager):
                 "fewer-outputs",
                 "frozen-inputs",
                 "zeros",
+                "bf16-below-1",
                 *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
             ),
         ),
@@ -137,6 +138,17 @@ def zeros(outputs: Outputs) -> Outputs:
     import torch
 
     return tuple(torch.zeros_like(tensor) for tensor in outputs)
+
+
+def bf16_below_one(outputs: Outputs) -> Outputs:
+    """Round the values below 1 to bfloat16 where others are far larger. Below 1e-2 that is within the tolerances."""
+    changed = list(outputs)
+    for number, tensor in enumerate(outputs):
+        sizes = tensor.abs()
+        if tensor.is_floating_point() and sizes.max() > 1e3 and ((sizes > 0.1) & (sizes < 1)).sum() >= MIN_VALUES:
+            changed[number] = tensor.where(sizes >= 1, tensor.bfloat16().to(tensor.dtype))
+            return tuple(changed)
+    raise Unsupported("no output has values of such magnitudes")
 
 
 def zeros_at(power: int) -> Callable[[Outputs], Outputs]:
@@ -254,6 +266,7 @@ IN_OUTPUTS: Mapping[str, Callable[[Outputs], Outputs]] = {
     "no-conjugate": no_conjugate,
     "fewer-outputs": fewer_outputs,
     "zeros": zeros,
+    "bf16-below-1": bf16_below_one,
     **{f"zeros-at-1e{power}": zeros_at(power) for power in POWERS_OF_TEN},
 }
 IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
