@@ -358,9 +358,16 @@ def brief(doubt: contest_doubts.Doubt) -> str:
 
 
 def _why_busy(doubt: contest_doubts.MachineBusy) -> str:
-    """Return `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`."""
+    """Return why cells that the table ranks below the best one may be as fast.
+
+    `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`
+    """
     known = [_about(doubt.best, label, each.value) for label, each in doubt.ratios.items() if each.is_rough]
-    return f"the machine was busy{f' (without waiting, {listed(known)})' if known else ''}"
+    if known:
+        return f"the machine was busy (without waiting, {listed(known)})"
+    return (
+        f"the machine was busy, and waiting for cores may be all that makes {listed(first(list(doubt.ratios)))} slower"
+    )
 
 
 def _about(one: str, other: str, ratio: float) -> str:

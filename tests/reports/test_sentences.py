@@ -542,7 +542,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
     grave = [doubt for doubt in doubts if effect_of(doubt, ranking) is Effect.WINNER]
     assert [doubt_sentences.brief(doubt) for doubt in grave] == [
         "eager may be as fast",
-        "the machine was busy",
+        "the machine was busy, and waiting for cores may be all that makes eager slower",
         "eager may be as fast",
         "measured in too few processes",
         "the model's answers change with the number of calls",
