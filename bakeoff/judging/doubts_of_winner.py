@@ -160,9 +160,15 @@ def _open_leads(ranking: Ranking, is_covered: bool) -> dict[str, Ratio]:
 
 
 def _why_busy(doubt: MachineBusy) -> str:
-    """Return `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`."""
+    """Return why cells that the table ranks below the best one may be as fast.
+
+    `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`
+    """
     rough = [_about(doubt.best, label, ratio.value) for label, ratio in doubt.ratios.items() if ratio.is_rough]
-    return f"the machine was busy{f' (without waiting, {listed(rough)})' if rough else ''}"
+    if rough:
+        return f"the machine was busy (without waiting, {listed(rough)})"
+    slower = listed(first_names(list(doubt.ratios)))
+    return f"the machine was busy, and waiting for cores may be all that makes {slower} slower"
 
 
 def _about(one: str, other: str, ratio: float) -> str:

@@ -563,7 +563,7 @@ def test_each_kind_of_doubt_that_could_change_the_winner_is_told_in_a_few_words(
         "Growing": "the model keeps more from call to call",
         "InputsNotWritten": "it does not write into its inputs as the model does",
         "JudgedByCalibration": "it is judged by its calibration data",
-        "MachineBusy": "the machine was busy",
+        "MachineBusy": "the machine was busy, and waiting for cores may be all that makes eager slower",
         "ModelChanges": "the model's answers change with the calls, the time or the process",
         "NarrowLead": "measured in too few processes",
         "NotEvaluated": "its metrics are not known",
