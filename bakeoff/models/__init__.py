@@ -147,7 +147,7 @@ def _code_of(name: str) -> UserCode:
     source, colon, function = name.rpartition(":")
     if not colon or not function.isidentifier():
         raise UsageError(f"--evaluate {name}: write FILE.py:FUNCTION or package.module:FUNCTION")
-    return UserCode(_in_presets(source), function)
+    return UserCode(source, function)
 
 
 LIVE = "live:"

@@ -26,6 +26,9 @@ RUN_KEYS = [key for key, name in KEYS.items() if name in Part.model_fields]
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 
+NOW_EXAMPLES = ("boxes", "digits", "minilm")
+"""Presets of earlier versions, which are files of the repository's `examples/`."""
+
 
 def require_names(request: Request) -> None:
     """Raise UsageError for an unknown model or backend. This needs no planner, which takes long to import."""
@@ -91,9 +94,13 @@ def read_config(path: Path) -> Options:
 
 def read_preset(name: str) -> Options:
     """Read the options of a preset. Raises UsageError for an unknown name."""
-    known = sorted(path.stem for path in PRESETS.glob("*.toml"))
-    if name not in known:
-        raise unknown("preset", name, known, "or --config FILE for one of your own")
+    names = sorted(path.stem for path in PRESETS.glob("*.toml"))
+    if name in NOW_EXAMPLES:
+        raise UsageError(
+            f"--preset {name}: it is an example now: --config examples/{name}.toml, in Bakeoff's repository"
+        )
+    if name not in names:
+        raise unknown("preset", name, names, "or --config FILE for one of your own")
     return read_config(PRESETS / f"{name}.toml")
 
 

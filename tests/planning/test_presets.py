@@ -16,6 +16,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SEVERAL = """
 backends = ["eager", "inductor"]
 min-time = 0.5
@@ -98,14 +99,18 @@ def test_what_is_wrong_in_a_run_is_told_in_one_line(text: str, message: str, tmp
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(UsageError, match="unknown preset 'attention_sweep': did you mean 'attention-sweep'"):
         config.read_preset("attention_sweep")
+    with pytest.raises(UsageError, match=r"--preset digits: it is an example now: --config examples/digits\.toml"):
+        config.read_preset("digits")
 
 
-@pytest.mark.parametrize("path", sorted(config.PRESETS.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_preset_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "path", sorted([*config.PRESETS.glob("*.toml"), *EXAMPLES.glob("*.toml")]), ids=lambda path: path.stem
+)
+def test_every_preset_and_example_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
     if path.stem.startswith("zoo"):
         request.getfixturevalue("vision")
         pytest.importorskip("diffusers")
-    assert cells(config.read_preset(path.stem))
+    assert cells(config.read_config(path))
 
 
 @pytest.mark.parametrize(("is_installed", "expected"), [(True, "transformer-engine"), (False, "torch")])

