@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from bakeoff.judging.decision import (
     CLOSE_MARGIN,
@@ -25,7 +25,7 @@ from bakeoff.judging.decision import (
     is_only_close,
     relation,
 )
-from bakeoff.judging.fit import rounded_ms
+from bakeoff.judging.fit import Fit, rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, interval_of_sum, ratio_of_sums
 from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
 from bakeoff.records.precision import Precision
@@ -55,22 +55,11 @@ class Certainty(StrEnum):
     NOTHING = "nothing ranked"
 
 
-class Fitted(Protocol):
-    """Latencies of several cells, and the ratio of any two of them, such as a `Fit`."""
-
-    @property
-    def latency_ms(self) -> Mapping[str, float]: ...
-
-    def latency_ci95_ms(self, label: str) -> Interval | None: ...
-
-    def ratio(self, fast: str, slow: str) -> Ratio: ...
-
-
 @dataclass(frozen=True)
 class Term:
     """One part of a score: so many times the latency of a contest. `left` are cells that it left as surely beaten."""
 
-    fit: Fitted
+    fit: Fit
     weight: float = 1.0
     left: Mapping[str, LeftEarly] = field(default_factory=dict)
 
@@ -133,7 +122,7 @@ class Score:
         return self._left(other) is not None and lead.value < 1 + TIE_MARGIN
 
     @property
-    def _only(self) -> Fitted | None:
+    def _only(self) -> Fit | None:
         """Return what the score consists of, if that is a single latency."""
         return self.terms[0].fit if len(self.terms) == 1 and not self.shared else None
 

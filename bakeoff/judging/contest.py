@@ -319,7 +319,7 @@ def judge_contest(
 
 def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effect, Sequence[Doubt]]) -> Answer | None:
     """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
-    answer = costs.answer(calls, fastest)
+    answer = costs.answer(calls, "cold", [row.label for row in fastest.ranked])
     return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
 
 

@@ -20,7 +20,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Literal
 
-from bakeoff.judging.answer import Answer, Question, Score, rank
+from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.decision import (
     CALLED,
     FEWEST_PROCESSES,
@@ -110,19 +110,11 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Cheapest:
-    """The cell that costs least over `calls` calls, and the rivals with totals that cannot be told from its own."""
-
-    calls: int
-    line: Line
-    rivals: Sequence[Line]
-
-
-@dataclass(frozen=True)
 class CallsScore(Score):
-    """The seconds of so many calls from a cold start. Starting was timed once, which no interval over rounds shows."""
+    """The time of so many calls, starting included. A ratio has the interval of the steady latencies alone."""
 
-    costs: Costs | None = None
+    terms: Sequence[Term] = ()
+    steady: Score = field(default_factory=lambda: Score(()))  # of a further call
     lines: Mapping[str, Line] = field(default_factory=dict)
     calls: int = 1
 
@@ -130,19 +122,32 @@ class CallsScore(Score):
         return 1e3 * self.value(label)
 
     def value(self, label: str) -> float:
+        """Return the seconds of all calls."""
         return self.lines[label].total_s(self.calls)
 
     def interval(self, label: str) -> None:
-        return None
+        """Return nothing, since starting was timed once."""
 
     def ratio(self, fast: str, slow: str) -> Ratio:
-        assert self.costs is not None
-        is_same = fast == slow
-        return self.costs.steady(fast, slow) if is_same else self.costs.total_speedup(fast, slow, self.calls)
+        ours, theirs, steady = self.lines[fast], self.lines[slow], self.steady.ratio(fast, slow)
+        if fast == slow:
+            return steady
+        ends = _ends(ours, theirs, steady)
+        totals = ends and [their_end.total_s(self.calls) / our_end.total_s(self.calls) for our_end, their_end in ends]
+        interval = Interval(low=totals[0], high=totals[1]) if totals else None
+        return steady.model_copy(update={"value": self.value(slow) / self.value(fast), "ci95": interval})
 
     def is_beaten(self, fast: str, slow: str) -> bool:
-        assert self.costs is not None
-        return not self.costs.may_be_as_cheap(self.lines[slow], self.lines[fast], self.calls)
+        """Return False if the total of the second cell may be within a tie of the first one's.
+
+        It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
+        nothing is known of its steady latency.
+        """
+        line, best = self.lines[slow], self.lines[fast]
+        ends = _ends(line, best, _believed(self.steady.ratio(slow, fast), WIDE_LEAD_CONFIDENCE), with_starts=True)
+        nothing_known = line.at(0.0, 1 / line.start_factor), best.at(1.0, best.start_factor)
+        shortest, longest_best = ends[1] if ends else nothing_known
+        return shortest.total_s(self.calls) >= longest_best.total_s(self.calls) * (1 + TIE_MARGIN)
 
     def is_apart(self, fast: str, slow: str) -> bool:
         return self.is_beaten(fast, slow)
@@ -158,7 +163,8 @@ class Costs:
     """
 
     def __init__(self, ranking: Ranking) -> None:
-        self._ranking = ranking
+        self._steady = ranking.score
+        self._baseline = ranking.baseline.cell.label if ranking.baseline else None
         self._records = {record.cell.label: record for record in ranking.measured}
         self._lines = {start: _lines(ranking.measured, start) for start in STARTS}
         self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
@@ -166,10 +172,6 @@ class Costs:
     def lines(self, start: Start) -> list[Line]:
         """Return the lines of all cells that have one."""
         return list(self._lines[start].values())
-
-    def steady(self, ours: str, theirs: str) -> Ratio:
-        """Return how many times faster a steady call of `ours` is. Raises KeyError for unknown labels."""
-        return self._ranking.ratio(self._records[ours], self._records[theirs])
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
         """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same.
@@ -179,7 +181,7 @@ class Costs:
         lines = self._lines[start]
         if ours == theirs or ours not in lines or theirs not in lines:
             return None
-        found = break_even(lines[ours], lines[theirs], self.steady(ours, theirs))
+        found = break_even(lines[ours], lines[theirs], self._steady.ratio(ours, theirs))
         is_known = not any(is_starved(self._records[label].bursts) for label in (ours, theirs))
         return replace(found, is_established=found.is_established and is_known)
 
@@ -187,86 +189,51 @@ class Costs:
         """Return the lower envelope over 1 to the last of `HORIZON` calls, of the labels `among` that have a line."""
         key = (start, tuple(among))
         if key not in self._legs:
-            lines = [line for line in self.lines(start) if line.label in among]
-            stretches = envelope(lines, HORIZON[-1])
-            self._legs[key] = [self._leg(stretches, place, lines, start) for place in range(len(stretches))]
+            stretches = envelope([line for line in self.lines(start) if line.label in among], HORIZON[-1])
+            self._legs[key] = [self._leg(stretches, place, among, start) for place in range(len(stretches))]
         return self._legs[key]
 
-    def cheapest(self, calls: int, start: Start, among: Collection[str]) -> Cheapest | None:
-        """Return which cell costs least over `calls` calls, of the labels `among` that have a line, or None."""
-        lines = [line for line in self.lines(start) if line.label in among]
-        if not lines:
-            return None
-        best = envelope(lines, calls)[-1][0]
-        return Cheapest(calls, best, self._rivals_at(calls, best, lines))
-
-    def answer(self, calls: int, fastest: Answer) -> Answer | None:
-        """Return who costs least over so many calls from a cold start, or None if no cell has costs.
-
-        It is one of those that are ranked at single calls.
-        """
-        lines = self._lines["cold"]
-        may_win = [row.label for row in fastest.ranked if row.label in lines]
+    def answer(self, calls: int, start: Start, among: Collection[str]) -> Answer | None:
+        """Return who costs least over `calls` calls, of the labels `among` that have a line, or None without one."""
+        lines = self._lines[start]
+        may_win = sorted((line for line in lines.values() if line.label in among), key=partial(_order_at, calls=calls))
         if not may_win:
             return None
-        others = [row.label for row in fastest.rows if row.rank is None and row.label in lines]
-        processes = {label: len(record.processes) for label, record in self._records.items()}
         return rank(
             Question.CALLS,
-            CallsScore((), costs=self, lines=lines, calls=calls),
-            may_win,
-            others,
-            fastest.baseline,
+            CallsScore(steady=self._steady, lines=lines, calls=calls),
+            [line.label for line in may_win],
+            [label for label in lines if label not in among],
+            self._baseline,
             unit="s",
-            processes=processes,
+            processes={label: len(record.processes) for label, record in self._records.items()},
         )
 
-    def total_speedup(self, label: str, baseline: str, calls: int) -> Ratio:
-        """Return the baseline's total over `label`'s from a cold start; its interval is of the steady latencies alone.
-
-        Raise KeyError if one of them has no line.
-        """
-        lines = self._lines["cold"]
-        ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
-        ends = _ends(ours, theirs, steady)
-        totals = ends and [their_end.total_s(calls) / our_end.total_s(calls) for our_end, their_end in ends]
-        interval = Interval(low=totals[0], high=totals[1]) if totals else None
-        return steady.model_copy(update={"value": theirs.total_s(calls) / ours.total_s(calls), "ci95": interval})
-
-    def _leg(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line], start: Start) -> Leg:
+    def _leg(self, stretches: Sequence[tuple[Line, int]], place: int, among: Collection[str], start: Start) -> Leg:
         line, first_call = stretches[place]
         crossing = self.break_even(line.label, stretches[place - 1][0].label, start) if place else None
-        return Leg(line, first_call, crossing, self._rivals_on(stretches, place, lines))
+        return Leg(line, first_call, crossing, self._rivals_on(stretches, place, among, start))
 
-    def _rivals_on(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line]) -> list[Line]:
+    def _rivals_on(
+        self, stretches: Sequence[tuple[Line, int]], place: int, among: Collection[str], start: Start
+    ) -> list[Line]:
         """Return the `rivals` of the leg at `place`."""
         line, first = stretches[place]
+
+        def rivals_at(calls: int) -> list[Line]:
+            score = CallsScore(steady=self._steady, lines=self._lines[start], calls=calls)
+            others = [other for other in self.lines(start) if other.label in among and other is not line]
+            others.sort(key=lambda other: other.total_s(calls))
+            return [other for other in others if not score.is_beaten(line.label, other.label)]
+
         if place + 1 == len(stretches):
-            found = [self._rivals_at(calls, line, lines) for calls in HORIZON if calls >= first]
+            found = [rivals_at(calls) for calls in HORIZON if calls >= first]
             return list(dict.fromkeys(rival for rivals in found for rival in rivals))
         if place == 0:
-            return self._rivals_at(first, line, lines)
+            return rivals_at(first)
         (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
-        as_cheap_first, as_cheap_last = (self._rivals_at(calls, line, lines) for calls in (first, end - 1))
+        as_cheap_first, as_cheap_last = rivals_at(first), rivals_at(end - 1)
         return [rival for rival in as_cheap_first if rival in as_cheap_last and rival not in (before, after)]
-
-    def _rivals_at(self, calls: int, best: Line, lines: Sequence[Line]) -> list[Line]:
-        """Return the `lines` that may be as cheap as `best` over `calls` calls, the cheapest first."""
-        others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
-        return [line for line in others if self.may_be_as_cheap(line, best, calls)]
-
-    def may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
-        """Return True if its total may be within a tie of the best one's.
-
-        It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
-        nothing is known of its steady latency.
-        """
-        steady = _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE)
-        ends = _ends(line, best, steady, with_starts=True)
-        fastest, slowest_best = (
-            ends[1] if ends else (line.at(0.0, 1 / line.start_factor), best.at(1.0, best.start_factor))
-        )
-        return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:

@@ -49,12 +49,6 @@ class StartScore(Score):
         interval = self.ratio(fast, slow).ci95
         return interval is not None and interval.low > 1
 
-    def is_apart(self, fast: str, slow: str) -> bool:
-        return self.is_beaten(fast, slow)
-
-    def is_settled(self, best: str, other: str, shares_first: bool) -> bool:
-        return False
-
     def _totals_s(self, label: str) -> list[float]:
         return [start.start_s for start in self.cells[label].starts]
 

@@ -57,10 +57,10 @@ def table(contest: ContestJudgement) -> Table | None:
     lines = {start: {line.label: line for line in contest.costs.lines(start)} for start in starts}
     horizon = sorted({*HORIZON, *([contest.calls] if contest.calls else [])})
     best = {
-        (start, calls): {line.label for line in (cheapest.line, *cheapest.rivals)}
+        (start, calls): set(answer.candidates)
         for start in starts
         for calls in horizon
-        if (cheapest := contest.costs.cheapest(calls, start, contest.contenders))
+        if (answer := contest.costs.answer(calls, start, contest.contenders))
     }
     shown = {contest.baseline, *(label for labels in best.values() for label in labels)}
     labels = [label for label in contest.contenders if label in shown]

@@ -168,12 +168,13 @@ def costs(contest: ContestJudgement) -> str:
 
 def cheapest(contest: ContestJudgement, calls: int) -> str:
     """Name the cell that costs least over so many calls, and those that it cannot be told from."""
-    best = contest.costs.cheapest(calls, "cold", contest.contenders)
+    answer = contest.costs.answer(calls, "cold", contest.contenders)
     number = f"{counted(calls, 'call')} from a cold start"
-    if best is None:
+    if answer is None:
         return f"{number}: nobody can be ranked"
-    least = f"{best.line.label} costs least, {number_format.seconds(best.line.total_s(calls))} s"
-    rivals = number_format.first_names([line.label for line in best.rivals], shown=3)
+    best, *others = answer.candidates
+    least = f"{best} costs least, {number_format.seconds(answer.value)} s"
+    rivals = number_format.first_names(others, shown=3)
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 

@@ -104,8 +104,7 @@ def test_two_copies_share_the_first_place(question: Question) -> None:
     answer = ASKED[question]({"onnx": slower(1.0), "onnx/copy": slower(1.0)})
     assert (answer.winner, set(answer.candidates)) == (None, {"onnx", "onnx/copy"})
     assert [row.rank for row in answer.rows] == [1, 1]
-    # how often a program starts is fixed before, and nothing decides that two are equal
-    assert answer.certainty is (Certainty.OPEN if question is Question.START else Certainty.TIE)
+    assert answer.certainty is Certainty.TIE
 
 
 @every_question

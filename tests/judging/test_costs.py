@@ -161,9 +161,9 @@ def test_a_start_that_was_slow_once_makes_no_other_cell_the_cheapest(
 ) -> None:
     eager = with_warm_starts(measured("eager", 1.0), (*starts_s, starts_s[0]))
     onnx = with_warm_starts(measured("onnx", 1.0), [0.01, 0.01])
-    cheapest = costs_of(eager, onnx).cheapest(1, "warm", ["eager", "onnx"])
-    assert cheapest and cheapest.line.label == "onnx"
-    assert [line.label for line in cheapest.rivals] == rivals
+    cheapest = costs_of(eager, onnx).answer(1, "warm", ["eager", "onnx"])
+    assert cheapest and cheapest.candidates[0] == "onnx"
+    assert cheapest.candidates[1:] == rivals
 
 
 def test_cold_and_warm_pay_at_different_calls() -> None:
@@ -241,8 +241,8 @@ EVERYBODY_HOT = ("eager", "hotpath")
 
 
 def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
-    found = [contest().cheapest(calls, "cold", EVERYBODY) for calls in HORIZON]
-    assert [each.line.label for each in found if each] == [
+    found = [contest().answer(calls, "cold", EVERYBODY) for calls in HORIZON]
+    assert [each.candidates[0] for each in found if each] == [
         *["eager"] * 3,
         "eager",  # 2.0 against 2.01 s over a thousand calls
         "onnx",
@@ -250,7 +250,7 @@ def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
         "inductor",
         "inductor",
     ]
-    rivals = [[line.label for line in each.rivals] for each in found if each]
+    rivals = [each.candidates[1:] for each in found if each]
     assert rivals[:3] == [[], [], []]
     assert rivals[3] == ["onnx", "openvino"]  # within 2 %
     assert rivals[4] == ["openvino"]  # the same latency, but for what lies between processes
@@ -261,17 +261,17 @@ def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
 def test_only_those_that_may_win_are_compared() -> None:
     assert [leg.line.label for leg in contest().legs("cold", ["onnx", "inductor"])] == ["onnx", "inductor"]
     assert contest().legs("cold", []) == []
-    assert contest().cheapest(10, "cold", ["nobody"]) is None
+    assert contest().answer(10, "cold", ["nobody"]) is None
 
 
 def test_with_no_interval_nothing_is_known_of_the_calls_after_the_first() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=1.0)]
     single = [record.model_copy(update={"bursts": record.bursts[:1]}) for record in records]
     costs = Costs(Ranking(single))
-    assert costs.steady("onnx", "eager").ci95 is None
-    once, often = (costs.cheapest(calls, "cold", EVERYBODY) for calls in (1, 10**6))
-    assert once and once.line.label == "eager" and once.rivals == []
-    assert often and often.line.label == "onnx" and [line.label for line in often.rivals] == ["eager"]
+    assert Ranking(single).score.ratio("onnx", "eager").ci95 is None
+    once, often = (costs.answer(calls, "cold", EVERYBODY) for calls in (1, 10**6))
+    assert once and once.candidates == ["eager"]
+    assert often and often.candidates == ["onnx", "eager"]
 
 
 def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
@@ -286,15 +286,22 @@ def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
 
 
 def test_the_speedup_over_so_many_calls() -> None:
-    found = contest().total_speedup("onnx", "eager", 10_000)
+    found = speedup_of(contest(), "onnx", 10_000)
     # (10 ms + 9,999 · 2 ms) / (1,010 ms + 9,999 · 1 ms)
     assert found and found.value == pytest.approx(20.008 / 11.009, rel=1e-3)
 
 
+def speedup_of(costs: Costs, label: str, calls: int) -> Ratio | None:
+    """Return how many times as long as this cell eager takes over so many calls from a cold start."""
+    answer = costs.answer(calls, "cold", [line.label for line in costs.lines("cold")])
+    row = answer and answer.row_of(label)
+    return row.speedup if row else None
+
+
 def cheapest_of(costs: Costs, calls: int, among: Sequence[str], start: Start = "cold") -> str | None:
     """Return the label that surely costs least, if there is one."""
-    found = costs.cheapest(calls, start, among)
-    return found.line.label if found and not found.rivals else None
+    found = costs.answer(calls, start, among)
+    return found.winner if found else None
 
 
 @pytest.mark.parametrize(("calls", "cheapest"), [(1, "eager"), (100, "eager"), (1_001, None), (10_000, "onnx")])
@@ -306,14 +313,14 @@ def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many
     """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
     records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
     costs = Costs(Ranking(records))
-    steady = costs.steady("onnx", "eager")
+    steady = Ranking(records).score.ratio("onnx", "eager")
     assert steady.ci95 and steady.ci95.low > 1.03
     assert judge_contest(records).fastest.winner is None
-    often = costs.total_speedup("onnx", "eager", 10**6)
+    often = speedup_of(costs, "onnx", 10**6)
     assert often and often.ci95 and often.ci95.low > 1.03
     assert cheapest_of(costs, 1, EVERYBODY) == "eager"  # by its setup
-    cheapest = costs.cheapest(10**6, "cold", EVERYBODY)
-    assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+    cheapest = costs.answer(10**6, "cold", EVERYBODY)
+    assert cheapest and cheapest.candidates[1:] == ["eager"]
 
 
 # --- what was timed once
@@ -327,9 +334,9 @@ def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: 
 def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
     costs = costs_of(starting("eager", 1.05), starting("hotpath", 1.0))
     for calls in (1, 100):
-        found, cheapest = costs.total_speedup("hotpath", "eager", calls), costs.cheapest(calls, "cold", EVERYBODY_HOT)
+        found, cheapest = speedup_of(costs, "hotpath", calls), costs.answer(calls, "cold", EVERYBODY_HOT)
         assert found and found.value > 1.04
-        assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+        assert cheapest and cheapest.candidates[1:] == ["eager"]
     first = costs.legs("cold", EVERYBODY_HOT)[0]
     assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
 
@@ -346,7 +353,7 @@ def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
     costs = costs_of(starting("eager", first_call_s), starting("hotpath", 1.0))
     assert TIMED_ONCE_MARGIN == 0.25
     assert cheapest_of(costs, 1, EVERYBODY_HOT) == winner
-    found = costs.total_speedup("hotpath", "eager", 1)
+    found = speedup_of(costs, "hotpath", 1)
     assert found and found.ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
 
 
