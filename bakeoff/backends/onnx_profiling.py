@@ -16,8 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, Profiler, in_order, within_flat
-from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+from bakeoff.backends.profiling import (
+    NOBODY,
+    CompilerWork,
+    Kernel,
+    Kind,
+    Modules,
+    Owner,
+    Profiler,
+    TracedSpan,
+    in_order,
+    within_flat,
+)
 from bakeoff.records.text import counted
 
 if TYPE_CHECKING:

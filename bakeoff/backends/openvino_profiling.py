@@ -16,15 +16,18 @@ from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
 from bakeoff.backends.onnx_profiling import LAYOUT, modules_by_node, nodes_at
 from bakeoff.backends.profiling import (
     NOBODY,
+    ROUNDED_OFF,
     WARMING_CALLS,
+    CompilerWork,
+    Kind,
     Modules,
     Owner,
     Profiler,
+    TracedSpan,
     in_order,
     in_sequence,
     within_flat,
 )
-from bakeoff.records.profile import ROUNDED_OFF, CompilerWork, Kind, TracedSpan
 from bakeoff.records.text import counted
 
 EMPTY_CALLS = 200

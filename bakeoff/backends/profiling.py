@@ -10,9 +10,62 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from enum import StrEnum
 from typing import Self
 
-from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
+from pydantic import Field
+
+from bakeoff.records.frozen import Frozen
+from bakeoff.records.schema import MillisecondsOrZero
+
+ROUNDED_OFF = "lost in rounding (estimated)"
+"""The name of the parts that hold what a profiler has cut off the times of others."""
+
+
+class Kind(StrEnum):
+    """What a part of a call is spent on."""
+
+    COMPUTE = "compute"
+    COPY = "copies, casts and layout"
+    FRAMEWORK = "framework"
+    WAITING = "waiting for the host"
+
+
+class Part(Frozen):
+    """A kernel or an operator in one call: all of its runs for the same modules together."""
+
+    name: str  # in the library's words
+    modules: tuple[str, ...] = ()  # paths of the modules that own it; "" is the model itself; empty: no module does
+    kind: Kind = Kind.COMPUTE
+    ms: MillisecondsOrZero  # in one profiled call
+    runs: float  # in one call
+
+
+class TracedSpan(Frozen):
+    """One run of a kernel or an operator, in one call."""
+
+    name: str
+    modules: tuple[str, ...] = ()
+    kind: Kind = Kind.COMPUTE
+    begun_us: float  # since the call began
+    lasted_us: float
+
+
+class GraphBreak(Frozen):
+    """A place at which a compiler left the user's code to Python."""
+
+    reason: str
+    place: str = ""  # `mine.py, line 12, in forward`
+
+
+class CompilerWork(Frozen):
+    """What a compiler did with a model, beyond the times of its parts."""
+
+    breaks: list[GraphBreak] = Field(default_factory=list)
+    recompilations: list[str] = Field(default_factory=list)  # each guard that failed, once
+    fallbacks: list[str] = Field(default_factory=list)  # operators that were left to another engine, or why
+    facts: list[str] = Field(default_factory=list)  # in one sentence each
+
 
 Modules = tuple[str, ...]
 

@@ -16,16 +16,19 @@ import torch
 
 from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.backends.profiling import (
+    CompilerWork,
     Kernel,
+    Kind,
     Modules,
+    Part,
     Profiler,
+    TracedSpan,
     aligned,
     in_order,
     operator_name,
     owners_in_order,
     within_flat,
 )
-from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
 
 CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"

@@ -15,7 +15,6 @@ from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.headline import doubts_by_effect, headline_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.blame import why_no_modules
 from bakeoff.records.doubts import Accepted
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
@@ -174,7 +173,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         "where precision is lost": [
             f"bakeoff blame {shlex.quote(folder)} {shlex.quote(cell.label if is_alone else cell.cell.id)}"
             for cell in wrong
-            if has_kept_models and not why_no_modules(cell.cell)
+            if has_kept_models and not cell.cell.why_no_modules
         ],
         "to accept errors of this size after all": [accept_command(wrong, folder)] if wrong else [],
         AGAIN: as_before,

@@ -27,7 +27,10 @@ from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
     Kernel,
+    Kind,
     Owner,
+    Part,
+    TracedSpan,
     aligned,
     module_path,
     operator_name,
@@ -50,7 +53,6 @@ from bakeoff.backends.torch_profiling import (
 )
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
-from bakeoff.records.profile import Kind, Part, TracedSpan
 from bakeoff.records.schema import Cell
 from tests.backends.building import built
 

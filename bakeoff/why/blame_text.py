@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports.charts import svg_of_growth
-from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
+from bakeoff.why.explanation_text import THE_MODEL
+from bakeoff.why.growth_chart import growth_chart
+from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
@@ -193,7 +193,12 @@ def growth_table(blame: Blame) -> str:
 def figure(blame: Blame) -> str | None:
     """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
     finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
-    return svg_of_growth(blame, finding)
+    chart = growth_chart(blame, finding)
+    if chart is None:
+        return None
+    from bakeoff.reports.charts.paint import file_svg  # imports matplotlib
+
+    return file_svg([chart], "")
 
 
 def kept_to_markdown(kept: KeptSet) -> str:

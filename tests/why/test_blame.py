@@ -17,21 +17,16 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
-from bakeoff.explaining.blaming import check_blamed
 from bakeoff.measuring.worker import tolerance
-from bakeoff.measuring.worker.blaming import Builder, Search
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.part_sources import sources_of
-from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
-from bakeoff.reports.blame import (
+from bakeoff.why.blame_text import (
     conclusion,
     figure,
     further_sentences,
@@ -40,6 +35,11 @@ from bakeoff.reports.blame import (
     to_markdown,
     trials_table,
 )
+from bakeoff.why.controller import check_blamed
+from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
+from bakeoff.why.worker_blame import Builder, Search
+from bakeoff.why.worker_parts import Part, in_float64
+from bakeoff.why.worker_script import sources_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 
@@ -210,7 +210,7 @@ def test_parts_that_fail_in_the_same_words_are_counted(tmp_path: Path, monkeypat
 
 
 def test_further_parts_are_looked_for_in_so_many_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bakeoff.measuring.worker.blaming.MIN_FURTHER_BUILDS", 0)
+    monkeypatch.setattr("bakeoff.why.worker_blame.MIN_FURTHER_BUILDS", 0)
     blame = failing(*(Bessel() for _ in range(32)), folder=tmp_path, monkeypatch=monkeypatch)
     assert (
         blame.builds

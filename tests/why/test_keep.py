@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from bakeoff import backends
 from bakeoff.backends.base import Backend, BuildContext
-from bakeoff.measuring.worker import keeping
-from bakeoff.measuring.worker.blaming import Builder
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.keeping import InFloat32, Keeping
-from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import KeptSet
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
-from bakeoff.reports.blame import kept_conclusion, kept_to_markdown
-from tests.explaining.test_blame import phase
+from bakeoff.why import worker_keep as keeping
+from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
+from bakeoff.why.records import KeptSet
+from bakeoff.why.worker_blame import Builder
+from bakeoff.why.worker_keep import InFloat32, Keeping
+from bakeoff.why.worker_parts import Part, in_float64
+from tests.why.test_blame import phase
 
 
 class Residual(nn.Module):

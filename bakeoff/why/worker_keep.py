@@ -14,28 +14,30 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch.utils import _pytree as pytree
 
 from bakeoff.backends.base import Compiled
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.intervals import median_interval
-from bakeoff.measuring.messages import KeepModules
 from bakeoff.measuring.worker import evaluating, precision, sampling
-from bakeoff.measuring.worker import parts as of_model
-from bakeoff.measuring.worker.blaming import Builder, relative_error, searched_model
-from bakeoff.measuring.worker.parts import Part, floats
 from bakeoff.measuring.worker.simulation import emulate_quantisation
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import Kept, KeptSet, Variant
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Record
 from bakeoff.records.text import counted
+from bakeoff.why import worker_parts as of_model
+from bakeoff.why.records import Kept, KeptSet, Variant
+from bakeoff.why.worker_blame import Builder, relative_error, searched_model
+from bakeoff.why.worker_parts import Part, floats
 
 MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
 """The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
@@ -54,18 +56,34 @@ as few rounds as the interval of a median needs."""
 AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
 
 
-def find_kept(worker: WorkerContext, job: KeepModules) -> KeptSet:
-    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it."""
+def find_kept(
+    worker: WorkerContext, requirement: str, tolerance: float | None, record: dict[str, JsonValue]
+) -> KeptSet:
+    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it.
+
+    `requirement` is in words, or of the user's own metrics as `--require` takes it. `tolerance` is that of the error
+    relative to the output; without it the metrics decide. `record` is the cell's, with the metrics of the reference.
+    """
     with searched_model(worker) as (builder, whole, exact_sets):
-        return Keeping(builder, job, whole, exact_sets).result()
+        wanted = Wanted(requirement, tolerance, Record.model_validate(record))
+        return Keeping(builder, wanted, whole, exact_sets).result()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a set of modules must hold."""
+
+    requirement: str
+    tolerance: float | None
+    record: Record
 
 
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, job: KeepModules, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
+    def __init__(self, builder: Builder, wanted: Wanted, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
         """`exact_sets` are the input sets in float64."""
-        self._builder, self._job, self._whole = builder, job, whole
+        self._builder, self._wanted, self._whole = builder, wanted, whole
         self._worker, self._sets = builder.worker, builder.sets
         self._module, self._exact = whole.module, whole.exact
         self._float32_sets = tuple(inputs.map(to_float32) for inputs in exact_sets)
@@ -103,7 +121,7 @@ class Keeping:
             label=cell.label,
             cell_id=cell.id,
             precision=cell.precision,
-            requirement=self._job.requirement,
+            requirement=self._wanted.requirement,
             kept=kept,
             share_of_weights=self._share_of(kept),
             holds=holds,
@@ -223,23 +241,23 @@ class Keeping:
 
     def _holds_in_eager(self, kept: Sequence[str], error: float | None) -> bool:
         """Return True if eager holds the requirement with these modules in float32."""
-        if self._job.tolerance is not None:
-            return error is not None and error <= self._job.tolerance
+        if self._wanted.tolerance is not None:
+            return error is not None and error <= self._wanted.tolerance
         with self._kept_in_eager(kept):
             return self._meets(self._eager, self._sets)
 
     def _meets(self, call: Callable[[Inputs], list[torch.Tensor]], sets: tuple[Inputs, ...]) -> bool:
         """Return True if the user's own metrics meet what the run requires. Raises BakeoffError where they fail."""
-        job, worker = self._job, self._worker
-        assert job.evaluation is not None and job.record is not None
-        evaluation = job.evaluation
+        wanted, worker = self._wanted, self._worker
+        evaluation = worker.job.evaluation
+        assert evaluation is not None
         with contextlib.chdir(worker.started_in):
             metrics: Metrics = evaluating.evaluated(
                 worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, sets)
             )
         if metrics.failure:
             raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
-        return not Requirements.parse(job.requirement).unmet(job.record.model_copy(update={"metrics": metrics}))
+        return not Requirements.parse(wanted.requirement).unmet(wanted.record.model_copy(update={"metrics": metrics}))
 
     def _note(self, path: str, alone: float | None, left: float | None) -> None:
         note = "" if alone is not None else "the model fails with the others in fp32"
@@ -283,7 +301,7 @@ class Keeping:
             call(sets[0])  # some builds are final with the second call only
             pairs = zip(sets, self._answers, strict=True)
             error = worst(relative_error(call(inputs), exact) for inputs, exact in pairs)
-            tolerance = self._job.tolerance
+            tolerance = self._wanted.tolerance
             holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call, sets)
         except Exception as failed:
             return None, Variant(name=name, failure=explain(failed)[1].sentence)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bakeoff.measuring.worker.parts import TENSOR, Form, OneOperator, Part, exported, is_assertion
 from bakeoff.records.package import PACKAGE
+from bakeoff.why.worker_parts import TENSOR, Form, OneOperator, Part, exported, is_assertion
 
 
 class NotWritten(Exception):

@@ -1,17 +1,16 @@
-"""Profiles cells of a run that has ended. Each is built once more, in a worker of its own, in which nothing is timed
-for a record."""
+"""Asks a worker of its own why a cell of an ended run is slow, wrong or broken. It times nothing for a record."""
 
 import contextlib
-import functools
 import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 
-from bakeoff import backends
-from bakeoff.judging.explanation import ProfiledCell, named_apart
+from pydantic import BaseModel, JsonValue
+
+from bakeoff import backends, models
 from bakeoff.judging.headline import headline_of
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
@@ -19,22 +18,38 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.messages import Job, ProfileCell, Profiled
-from bakeoff.measuring.probes import Answer, ask
+from bakeoff.measuring.messages import Evaluation, Found, LookInto
+from bakeoff.measuring.probes import ask
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.measuring.session import sampling_of
+from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
+from bakeoff.why.explanation import ProfiledCell, named_apart
+from bakeoff.why.failing_script import with_script
+from bakeoff.why.records import Blame, CellProfile, KeptSet
 
 OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_")
 """Beginnings of the names of environment variables that set how many threads compute, and where."""
 
+SEARCH_LIMIT_S = 3600.0
+"""The worker of a search ends after so long, whatever it is doing."""
 
-def profile_run(path: Path, label: str | None, against: str | None, tell: Callable[[str], None]) -> list[ProfiledCell]:
+RELATIVE_ERROR = "relative_rmse"
+
+Tell = Callable[[str], None]
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+# --- explain
+
+
+def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) -> list[ProfiledCell]:
     """Profile a cell of the run at `path`, and then the cell to compare it with, if there is one.
 
     Without a label it is the best cell at what the run was asked, beside the baseline. Raises UsageError for
@@ -48,14 +63,14 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Callab
             check_profiled(each)
     if other:
         check_comparable(record.cell, other.cell)
-    store = Store(path if path.is_dir() else path.parent)
+    store = store_at(path)
 
     def profiled(each: Record) -> ProfiledCell:
         kept = store.root.resolve() / each.artifact
         is_used = each.artifact and kept.exists() and backends.create(each.cell.backend).profiles_artefact
-        job = functools.partial(ProfileCell, kept=kept if is_used else None)
-        answer = asked_of_worker(path, report, each, lambda facts: job(**facts), Profiled, tell)
-        return ProfiledCell(answer.profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
+        question: dict[str, JsonValue] = {"kept": str(kept) if is_used else ""}
+        profile = asked_of_worker(path, report, each, "worker_profile:profile", question, CellProfile, tell)
+        return ProfiledCell(profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
 
     return named_apart([profiled(each) for each in (record, other) if each])
 
@@ -128,6 +143,98 @@ def check_comparable(cell: Cell, other: Cell) -> None:
         raise UsageError(f"{cell.id} is compared with itself: name another cell with --against")
 
 
+# --- blame
+
+
+class Blamable(NamedTuple):
+    """What was found, with the record of the cell."""
+
+    blame: Blame
+    record: Record
+
+
+def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
+    """Find the smallest part of a cell's model that loses precision, or that fails.
+
+    What fails is written as a script, which is run. Raises UsageError for a cell that cannot be looked into, and
+    BakeoffError where looking fails.
+    """
+    report = report_at(path)
+    record = script_parts.find_record(report, label)
+    check_blamed(record)
+    question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
+    blame = asked_of_worker(
+        path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
+    )
+    return Blamable(with_script(blame, report, record, tell), record)
+
+
+def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:
+    """Find which modules of a cell in fewer bits must stay in float32 so that it holds a tolerance, and measure that.
+
+    Without a tolerance it is what the run required of the error, or of a metric of the user's own. Raises UsageError
+    for a cell or a run that this makes no sense for, and BakeoffError where the search fails.
+    """
+    report = report_at(path)
+    record = script_parts.find_record(report, label)
+    check_blamed(record)
+    check_kept(record)
+    request = Request(**report.request)
+    required = [each for each in request.require.each if each.is_of_metric]
+    if tolerance is None:
+        tolerance = next((each.limit for each in request.require.each if each.name == RELATIVE_ERROR), None)
+    if tolerance is None and not required:
+        raise UsageError("--keep-fp32 needs --tolerance NUMBER: the run required neither relative_rmse nor a metric")
+    evaluation = None
+    if tolerance is None:
+        function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
+        sample = store_at(path).sample(record.cell.reference_id).resolve()
+        evaluation = Evaluation(function=function, sample=sample)
+        asked = ", ".join(f"{each.name}{each.comparison}{each.limit_text}" for each in required)
+    else:
+        asked = f"a relative error of at most {tolerance:g}"
+    question: dict[str, JsonValue] = {
+        "requirement": asked,
+        "tolerance": tolerance,
+        "record": record.model_dump(mode="json"),
+    }
+    return asked_of_worker(
+        path, report, record, "worker_keep:find_kept", question, KeptSet, tell, evaluation, SEARCH_LIMIT_S
+    )
+
+
+def check_kept(record: Record) -> None:
+    """Raise UsageError, with the reason, for a cell of which no module can be kept in float32."""
+    cell = record.cell
+    reason = ""
+    if record.status not in (Status.OK, Status.INCORRECT):
+        reason = f"it is {record.status}"
+    elif cell.precision not in (Precision.FP16, Precision.BF16, Precision.INT8):
+        reason = f"modules are kept in cells of fp16, bf16 and int8, and this is {cell.precision}"
+    if reason:
+        raise UsageError(f"{cell.id}: no module can be kept in fp32: {reason}")
+
+
+def check_blamed(record: Record) -> None:
+    """Raise UsageError, with the reason, for a cell that cannot be looked into."""
+    cell = record.cell
+    reason = cell.why_no_modules
+    if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
+        reason = f"it is {record.status}, and only a wrong answer or an error has a place"
+    elif record.status is Status.UNSUPPORTED and (refused := refusal(cell)[1]):
+        reason = f"it was refused before it was built: {refused}"
+    if reason:
+        raise UsageError(f"{cell.id} cannot be blamed: {reason}")
+
+
+# --- the worker
+
+
+def store_at(path: Path) -> Store:
+    """Return the store of the run at `path`, a folder or its report."""
+    return Store(path if path.is_dir() else path.parent)
+
+
 def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
     """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run.
 
@@ -144,35 +251,41 @@ def asked_of_worker(
     path: Path,
     report: Report,
     record: Record,
-    job: Callable[[dict[str, Any]], Job],
+    function: str,
+    question: dict[str, JsonValue],
     answer: type[Answer],
-    tell: Callable[[str], None],
+    tell: Tell,
+    evaluation: Evaluation | None = None,
     limit_s: float | None = None,
 ) -> Answer:
-    """Start a worker on a cell of the run at `path`, and return its answer. `job` makes a job of what all jobs share.
+    """Start a worker on a cell of the run at `path`, and return what a function of this room says of the cell there.
 
     It may take `limit_s`, or else as long as a cell of the run.
 
     Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed.
     """
-    cell, store = record.cell, Store(path if path.is_dir() else path.parent)
+    cell, store = record.cell, store_at(path)
     require_same_model(store, cell.reference_id)
     request = Request(**report.request)
     with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
         launcher = launchers.of_environment(cell.environment).first
-        facts = {
-            "cell": cell,
-            "reference": store.reference(cell.reference_id).resolve(),
-            "sampling": sampling_of(request),
-            "shared_folder": launcher.temporary / "shared",
-            "surgical": request.surgical,
-            "weights": "" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
-        }
-        return ask(
+        job = LookInto(
+            cell=cell,
+            reference=store.reference(cell.reference_id).resolve(),
+            sampling=sampling_of(request),
+            shared_folder=launcher.temporary / "shared",
+            surgical=request.surgical,
+            weights="" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
+            evaluation=evaluation,
+            function=f"bakeoff.why.{function}",
+            question=question,
+        )
+        found = ask(
             launcher,
-            job(facts),
-            answer,
+            job,
+            Found,
             f"looking into {cell.id}",
             limit_s or request.time_limit_s,
             lambda phase: tell(f"{cell.label}: {phase}"),
         )
+    return answer.model_validate_json(found.answer)

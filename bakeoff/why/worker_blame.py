@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker import precision, tolerance
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.part_sources import sources_of
-from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, floats
-from bakeoff.measuring.worker.profiling import announcing
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.records.errors import BakeoffError
+from bakeoff.why import worker_parts as of_model
+from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
+from bakeoff.why.worker_parts import Beside, Form, Part, Watched, floats
+from bakeoff.why.worker_profile import announcing
+from bakeoff.why.worker_script import sources_of
 
 SEARCH_LIMIT_S = 900.0
 """After so long nothing smaller is looked for."""

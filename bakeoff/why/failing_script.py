@@ -1,0 +1,83 @@
+"""Writes the part of a model that fails as a script, and runs it without Bakeoff."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bakeoff.backends.reasons import failure_of
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import Failure
+from bakeoff.records.schema import Record, Report
+from bakeoff.shipping.reproduce import script_of_part
+from bakeoff.why.records import Blame, Script, Trial
+
+SCRIPT_LIMIT_S = 300.0
+
+
+def with_script(blame: Blame, report: Report, record: Record, tell: Callable[[str], None]) -> Blame:
+    """Return what was found with a script of the part that fails alone, if the backend has one, and with its ending.
+
+    It is the first script that fails as the part does, or else the first that there is.
+    """
+    python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
+    scripts: list[Script] = []
+    for made_from, source in blame.sources:
+        assert blame.place is not None
+        try:
+            text = script_of_part(report, record, source, blame.place.failure)
+        except UsageError:  # no script does what this backend does
+            break
+        tell(f"{blame.label}: script of {blame.place.name or 'the model'}, made from {made_from}, in a fresh process")
+        scripts.append(run_alone(text, made_from, blame.place, python))
+        if scripts[-1].fails_alike:
+            break
+    chosen = next((each for each in scripts if each.fails_alike), scripts[0] if scripts else None)
+    return blame.model_copy(update={"script": chosen, "sources": []})
+
+
+def run_alone(text: str, made_from: str, place: Trial, python: str) -> Script:
+    """Run a script in a fresh process that cannot import Bakeoff, and look how it ends."""
+    without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "failing.py")
+        path.write_text(text)
+        try:
+            command = [python, "-I", "-c", without, str(path)]
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=SCRIPT_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Script(text=text, made_from=made_from, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
+    if done.returncode <= 0:
+        ending = f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs"
+        return Script(text=text, made_from=made_from, ending=ending)
+    failure = failure_at_the_end_of(done.stderr)
+    return Script(text=text, made_from=made_from, fails_alike=are_alike(failure, place), ending=failure.text)
+
+
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w+)(?:: ?(.*))?$", re.DOTALL)
+
+
+def failure_at_the_end_of(printed: str) -> Failure:
+    """Return the failure of the last traceback in what a process has printed."""
+    lines = printed.rpartition("Traceback (most recent call last):")[2].splitlines()
+    begin = next((place for place, line in enumerate(lines) if line and not line.startswith((" ", "\t"))), 0)
+    message = "\n".join(lines[begin:])
+    match = _EXCEPTION.match(message)
+    return failure_of(match[1], match[2] or "") if match else failure_of("", message)
+
+
+def are_alike(failure: Failure, place: Trial) -> bool:
+    """Return True if a script ended as the part did: by the same operator, or with the same words but for numbers."""
+    if failure.operator and failure.operator in place.failure:
+        return True
+    ours, theirs = (re.sub(r"\W|\d", "", text)[:MIN_ALIKE] for text in (failure.text, place.failure))
+    return bool(ours) and (ours.startswith(theirs) or theirs.startswith(ours))
+
+
+MIN_ALIKE = 48
+"""So many letters of two messages are compared."""
