@@ -130,9 +130,9 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
         why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
         return f"{file} was not written: {why}." if file else ""
     if script is None:
-        why = "No script can be written of it without the model's own code, or none does what this backend does."
+        why = "No script can be written of it: torch.export does not take it, or no script does what this backend does."
         return f"{why} {file} was not written." if file else why
-    made = f"A script made from {script.made_from}, run without Bakeoff,"
+    made = "A script made from its traced graph, run without Bakeoff,"
     if script.fails_alike:
         return f"{made} fails in the same way. {f'It is in {file}.' if file else '--script FILE keeps it.'}"
     it_is = f" It is in {file}." if file else ""

@@ -1,5 +1,6 @@
 """Writes the part of a model that fails as a script, and runs it without Bakeoff."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -19,27 +20,18 @@ SCRIPT_LIMIT_S = 300.0
 
 
 def with_script(blame: Blame, report: Report, record: Record, tell: Callable[[str], None]) -> Blame:
-    """Return what was found with a script of the part that fails alone, if the backend has one, and with its ending.
-
-    It is the first script that fails as the part does, or else the first that there is.
-    """
-    python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
-    scripts: list[Script] = []
-    for made_from, source in blame.sources:
-        assert blame.place is not None
-        try:
-            text = script_of_part(report, record, source, blame.place.failure)
-        except UsageError:  # no script does what this backend does
-            break
-        tell(f"{blame.label}: script of {blame.place.name or 'the model'}, made from {made_from}, in a fresh process")
-        scripts.append(run_alone(text, made_from, blame.place, python))
-        if scripts[-1].fails_alike:
-            break
-    chosen = next((each for each in scripts if each.fails_alike), scripts[0] if scripts else None)
-    return blame.model_copy(update={"script": chosen, "sources": []})
+    """Return what was found with a script of the part that fails alone, if the backend has one, and with its ending."""
+    script = None
+    if blame.place is not None and blame.source:
+        with contextlib.suppress(UsageError):  # no script does what this backend does
+            text = script_of_part(report, record, blame.source, blame.place.failure)
+            tell(f"{blame.label}: script of {blame.place.name or 'the model'}, in a fresh process")
+            python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
+            script = run_alone(text, blame.place, python)
+    return blame.model_copy(update={"script": script, "source": ""})
 
 
-def run_alone(text: str, made_from: str, place: Trial, python: str) -> Script:
+def run_alone(text: str, place: Trial, python: str) -> Script:
     """Run a script in a fresh process that cannot import Bakeoff, and look how it ends."""
     without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
     with tempfile.TemporaryDirectory() as folder:
@@ -51,12 +43,14 @@ def run_alone(text: str, made_from: str, place: Trial, python: str) -> Script:
                 command, cwd=folder, capture_output=True, text=True, timeout=SCRIPT_LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            return Script(text=text, made_from=made_from, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
+            return Script(text=text, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
     if done.returncode <= 0:
-        ending = f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs"
-        return Script(text=text, made_from=made_from, ending=ending)
+        return Script(
+            text=text,
+            ending=f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs",
+        )
     failure = failure_at_the_end_of(done.stderr)
-    return Script(text=text, made_from=made_from, fails_alike=are_alike(failure, place), ending=failure.text)
+    return Script(text=text, fails_alike=are_alike(failure, place), ending=failure.text)
 
 
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w+)(?:: ?(.*))?$", re.DOTALL)

@@ -100,7 +100,6 @@ class Script(Frozen):
     """A script of the part that fails alone, and how it ended in a process of its own without Bakeoff."""
 
     text: str
-    made_from: str  # "the operator", "torch.nn", "its source" or "its traced graph"
     fails_alike: bool = False
     ending: str  # the last line of what it printed
 
@@ -123,7 +122,7 @@ class Blame(Frozen):
     figure: str = ""  # file with the growth as a figure
     builds: int = 0  # that the backend made
     seconds: float = 0.0
-    sources: list[tuple[str, str]] = Field(default_factory=list)  # of the part that fails alone, with what made each
+    source: str = ""  # of the part that fails alone
     script: Script | None = None
 
     @property

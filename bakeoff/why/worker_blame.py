@@ -28,7 +28,7 @@ from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.why.worker_parts import Beside, Form, Part, Watched, floats
 from bakeoff.why.worker_profile import announcing
-from bakeoff.why.worker_script import sources_of
+from bakeoff.why.worker_script import source_of
 
 SEARCH_LIMIT_S = 900.0
 """After so long nothing smaller is looked for."""
@@ -170,7 +170,7 @@ class Search:
             growth=growth,
             builds=self._builder.builds,
             seconds=time.monotonic() - self._begun_s,
-            sources=sources_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else [],
+            source=source_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else "",
         )
 
     def _search(self, part: Part, trial: Trial) -> None:

@@ -39,7 +39,7 @@ from bakeoff.why.controller import check_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.why.worker_blame import Builder, Search
 from bakeoff.why.worker_parts import Part, in_float64
-from bakeoff.why.worker_script import sources_of
+from bakeoff.why.worker_script import source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 
@@ -231,7 +231,7 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
         update={
             "found": Found.PLACE,
             "looks_for_failure": True,
-            "script": Script(text="", made_from="the operator", fails_alike=True, ending=""),
+            "script": Script(text="", fails_alike=True, ending=""),
         }
     )
     assert script_sentence(failed, None).endswith("--script FILE keeps it.")
@@ -329,25 +329,31 @@ def test_the_operator_that_fails_alone_is_named(tmp_path: Path) -> None:
     blame = searched(model, "onnx", tmp_path, looks_for_failure=True)
     assert blame.place is not None and blame.place.name == "2: aten.special_bessel_j0.default"
     assert "bessel_j0" in blame.place.failure
-    assert [made_from for made_from, _ in blame.sources] == ["the operator"]
-    row = r"| 2: aten.special\_bessel\_j0.default (test\_blame.py, line 70, in forward) | operator |"
+    assert "torch.ops.aten.special_bessel_j0.default(" in blame.source
+    row = r"| 2: aten.special\_bessel\_j0.default (test\_blame.py, line "
     assert row in to_markdown(blame, tmp_path)
 
 
-@pytest.mark.parametrize("made_from", ["its source", "its traced graph"])
-def test_the_users_own_module_is_written_with_torch_alone(made_from: str) -> None:
+def test_a_part_is_written_with_torch_alone() -> None:
     module, inputs = Scaling(3).eval(), Inputs((torch.randn(8, 32).double(),), {"offset": torch.ones(32).double()})
     part = Part("", "Scaling", module, copy.deepcopy(module).double(), inputs)
-    source = dict(sources_of(part, torch.float32))[made_from]
-    namespace: dict[str, Any] = {"torch": torch}
-    exec(source, namespace)
-    for name, weight in module.state_dict().items():
-        if made_from == "its source":
-            namespace["model"].inner.state_dict()[name].copy_(weight)
-    answer = namespace["model"](*namespace["inputs"])
-    assert answer.shape == (8, 32)
-    if made_from == "its source":
-        assert torch.equal(answer, module(namespace["inputs"][0], offset=namespace["inputs"][1]))
+    namespace: dict[str, Any] = {}
+    exec(source_of(part, torch.float32), namespace)
+    model, (x, offset) = namespace["model"], namespace["inputs"]
+    with torch.no_grad():
+        for weight in (*model.buffers(), *module.parameters()):
+            weight.fill_(0.01)
+        assert torch.equal(model(x, offset)[0], module(x, offset=offset))
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_what_torch_does_not_export_has_no_source() -> None:
+    part = Part("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
+    assert source_of(part, torch.float32) == ""
 
 
 HALF = 0.5
@@ -402,7 +408,7 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
     report_file.write_json(report.model_copy(update={"request": asked}), tmp_path / "run")
     status, out, _ = command_line("blame", tmp_path / "run", "onnx", "--script", tmp_path / "failing.py")
     assert status == 1 and "the smallest part that fails alone is 1: aten.special" in out
-    assert "A script made from the operator, run without Bakeoff, fails in the same way." in out
+    assert "A script made from its traced graph, run without Bakeoff, fails in the same way." in out
     without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
     command = [sys.executable, "-I", "-c", without, tmp_path / "failing.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
