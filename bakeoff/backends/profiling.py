@@ -7,7 +7,7 @@ what profiling costs.
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -90,6 +90,75 @@ class Owner:
 
 
 NOBODY = Owner(())
+MOVE = Owner((), Kind.COPY)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node of the graph that an engine was given."""
+
+    modules: Modules = ()  # whose forward pass it was traced in; empty: not known
+    inputs: tuple[str, ...] = ()  # names of the steps that it reads from
+    moves: bool = False  # it only views, casts or copies values
+
+
+@dataclass(frozen=True)
+class EngineNode:
+    """A node of the graph that an engine made of these steps."""
+
+    steps: tuple[str, ...] = ()  # that it names
+    inputs: tuple[str, ...] = ()  # names of the engine's nodes that it reads from
+    moves: bool = False  # it only casts, or changes how values lie in memory
+    begins: Set[str] = frozenset()  # it works for nothing before these steps
+
+
+def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, Step]) -> dict[str, list[str]]:
+    """Return the steps that each node of an engine works for, by its name.
+
+    A node works for the steps that it names, and for those before them that no node names. One that names none works
+    for what is so before the first named steps behind it. If there is nothing, or if these are named by nodes that
+    only move values, it works for these, too.
+    """
+    named = {step for node in nodes.values() for step in node.steps}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        for each in node.inputs:
+            readers[each].append(name)
+
+    def unnamed_readers(name: str) -> list[str]:
+        return [] if nodes[name].steps else readers[name]
+
+    works_for = {}
+    for name, node in nodes.items():
+
+        def before(step: str, node: EngineNode = node) -> list[str]:
+            return [] if step in node.begins else [each for each in graph[step].inputs if each not in named]
+
+        behind = [nodes[each] for each in reached(unnamed_readers(name), unnamed_readers)]
+        nearest = [node] if node.steps else [each for each in behind if each.steps]
+        ends = [step for each in nearest for step in each.steps]
+        unnamed = reached([each for step in ends for each in before(step)], before)
+        own = [step for each in nearest if each is node or each.moves or not unnamed for step in each.steps]
+        works_for[name] = list(dict.fromkeys([*reversed(unnamed), *own]))
+    return works_for
+
+
+def reached(starts: Iterable[str], beyond: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return all that can be reached from `starts`, and these, each once."""
+    waiting, seen = list(starts), dict[str, None]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen[name] = None
+            waiting += beyond(name)
+    return list(seen)
+
+
+def owner_of(steps: Sequence[str], graph: Mapping[str, Step]) -> Owner:
+    """Return the modules of these steps. Those that only move values count where there is nothing else."""
+    working = [step for step in steps if not graph[step].moves]
+    modules = in_order(path for step in working or steps for path in graph[step].modules)
+    return MOVE if steps and not working and not modules else Owner(modules)
 
 
 class Profiler(ABC):
