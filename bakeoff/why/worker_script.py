@@ -50,7 +50,7 @@ def source_of_graph(module: torch.fx.GraphModule) -> str:
                 raise TypeError(f"{node.target} is no tensor")
             node.target = weights.setdefault(str(node.target), f"weight_{len(weights)}")
             setattr(module, node.target, weight)
-    graph.set_codegen(torch.fx.CodeGen())
+    graph.set_codegen(torch.fx.graph.CodeGen())
     made = [(name, source_of_tensor(getattr(module, name))) for name in weights.values()]
     buffers = [f"        self.register_buffer({name!r}, {value})" for name, value in made]
     forward = [f"    {line}".rstrip() for line in graph.python_code("self").src.strip().splitlines()]

@@ -26,7 +26,7 @@ from bakeoff.why import worker_keep as keeping
 from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
 from bakeoff.why.records import KeptSet
 from bakeoff.why.worker_blame import Builder
-from bakeoff.why.worker_keep import InFloat32, Keeping
+from bakeoff.why.worker_keep import Keeping, in_float32
 from bakeoff.why.worker_parts import Part, in_float64
 from tests.why.test_blame import phase
 
@@ -144,7 +144,7 @@ def test_weights_of_a_variant_are_no_inference_tensors() -> None:
     """torch.export refuses those, and the build before is still alive in inference mode."""
     model = stack()
     exact, half = copy.deepcopy(model).double(), model.half()
-    with torch.inference_mode(), InFloat32(half, exact, ["2"], torch.float16):
+    with torch.inference_mode(), in_float32(half, exact, ["2"], torch.float16):
         assert half.get_submodule("2.up").weight.dtype is torch.float32
         assert not any(weight.is_inference() for weight in half.parameters())
 
@@ -209,7 +209,7 @@ def test_a_model_is_as_before_once_nothing_is_kept() -> None:
     before, x = dict(half.state_dict()), torch.randn(8, 32).half()
     with torch.inference_mode():
         plain = half(x)
-        with InFloat32(half, exact, ["2"], torch.float16):
+        with in_float32(half, exact, ["2"], torch.float16):
             inside: Any = half[2]
             assert inside.up.weight.dtype is torch.float32 and half(x).dtype is torch.float16
         assert torch.equal(half(x), plain)
