@@ -60,7 +60,7 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
         record = script_parts.find_record(report, label) if label else best_of(report)
         other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
         for each in filter(None, (record, other)):
-            check_profiled(each)
+            refuse_with(each, "cannot be explained", why_not_profiled(each))
     if other:
         check_comparable(record.cell, other.cell)
     store = store_at(path)
@@ -118,18 +118,19 @@ def baseline_beside(report: Report, record: Record) -> Record | None:
     )
 
 
-def check_profiled(record: Record) -> None:
-    """Raise UsageError, with the reason, for a cell that cannot be profiled."""
-    cell = record.cell
-    reason = ""
-    if record.status not in (Status.OK, Status.INCORRECT):
-        reason = f"it is {record.status}: {one_line(record.reason)}"
-    elif cell.task in (*TRAINED, DECODE):
-        reason = f"task {cell.task} is not profiled, only inference and prefill"
-    elif cell.dynamic:
-        reason = "a build for a range of sizes is not profiled: name one for a single size"
+def refuse_with(record: Record, said: str, reason: str) -> None:
+    """Raise UsageError for the record's cell if there is a reason."""
     if reason:
-        raise UsageError(f"{cell.id} cannot be explained: {reason}")
+        raise UsageError(f"{record.cell.id} {said}: {reason}")
+
+
+def why_not_profiled(record: Record) -> str:
+    """Return why a cell cannot be profiled, or nothing."""
+    if record.status not in (Status.OK, Status.INCORRECT):
+        return f"it is {record.status}: {one_line(record.reason)}"
+    if record.cell.task in (*TRAINED, DECODE):
+        return f"task {record.cell.task} is not profiled, only inference and prefill"
+    return "a build for a range of sizes is not profiled: name one for a single size" if record.cell.dynamic else ""
 
 
 def check_comparable(cell: Cell, other: Cell) -> None:
@@ -161,7 +162,7 @@ def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
     """
     report = report_at(path)
     record = script_parts.find_record(report, label)
-    check_blamed(record)
+    refuse_with(record, "cannot be blamed", why_not_blamed(record))
     question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
     blame = asked_of_worker(
         path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
@@ -177,8 +178,8 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
     """
     report = report_at(path)
     record = script_parts.find_record(report, label)
-    check_blamed(record)
-    check_kept(record)
+    refuse_with(record, "cannot be blamed", why_not_blamed(record))
+    refuse_with(record, "has no module to keep in fp32", why_none_kept(record))
     request = Request(**report.request)
     required = [each for each in request.require.each if each.is_of_metric]
     if tolerance is None:
@@ -203,28 +204,22 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
     )
 
 
-def check_kept(record: Record) -> None:
-    """Raise UsageError, with the reason, for a cell of which no module can be kept in float32."""
-    cell = record.cell
-    reason = ""
+def why_none_kept(record: Record) -> str:
+    """Return why no module of a cell can be kept in float32, or nothing."""
     if record.status not in (Status.OK, Status.INCORRECT):
-        reason = f"it is {record.status}"
-    elif cell.precision not in (Precision.FP16, Precision.BF16, Precision.INT8):
-        reason = f"modules are kept in cells of fp16, bf16 and int8, and this is {cell.precision}"
-    if reason:
-        raise UsageError(f"{cell.id}: no module can be kept in fp32: {reason}")
+        return f"it is {record.status}"
+    if record.cell.precision in (Precision.FP16, Precision.BF16, Precision.INT8):
+        return ""
+    return f"modules are kept in cells of fp16, bf16 and int8, and this is {record.cell.precision}"
 
 
-def check_blamed(record: Record) -> None:
-    """Raise UsageError, with the reason, for a cell that cannot be looked into."""
-    cell = record.cell
-    reason = cell.why_no_modules
+def why_not_blamed(record: Record) -> str:
+    """Return why a cell cannot be looked into, or nothing."""
     if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
-        reason = f"it is {record.status}, and only a wrong answer or an error has a place"
-    elif record.status is Status.UNSUPPORTED and (refused := refusal(cell)[1]):
-        reason = f"it was refused before it was built: {refused}"
-    if reason:
-        raise UsageError(f"{cell.id} cannot be blamed: {reason}")
+        return f"it is {record.status}, and only a wrong answer or an error has a place"
+    if record.status is Status.UNSUPPORTED and (refused := refusal(record.cell)[1]):
+        return f"it was refused before it was built: {refused}"
+    return record.cell.why_no_modules
 
 
 # --- the worker

@@ -359,8 +359,10 @@ def in_float32(
 
 def widen(child: torch.nn.Module, exact: torch.nn.Module, undo: contextlib.ExitStack) -> None:
     """Give a module its own weights in float32, until `undo` ends."""
-    pairs: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
-    pairs = (child._parameters, exact._parameters), (child._buffers, exact._buffers)
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (child._parameters, exact._parameters),
+        (child._buffers, exact._buffers),
+    ]
     for tensors, own in pairs:
         for key, tensor in list(tensors.items()):
             value = own.get(key)

@@ -23,7 +23,6 @@ from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
 from bakeoff.records.device import CPU
-from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.why.blame_text import (
@@ -35,7 +34,7 @@ from bakeoff.why.blame_text import (
     to_markdown,
     trials_table,
 )
-from bakeoff.why.controller import check_blamed
+from bakeoff.why.controller import why_not_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.why.worker_blame import Builder, Search
 from bakeoff.why.worker_parts import Part, in_float64
@@ -240,8 +239,8 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
 
 def test_a_cell_that_was_refused_before_it_was_built_is_not_searched() -> None:
     cell = Cell(model="mlp", backend="onnx", precision=Precision.FP16)
-    with pytest.raises(UsageError, match="refused before it was built: ONNX Runtime's CPU provider has no fp16"):
-        check_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
+    reason = why_not_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
+    assert reason.startswith("it was refused before it was built: ONNX Runtime's CPU provider has no fp16")
 
 
 class Overflowing(nn.Module):
