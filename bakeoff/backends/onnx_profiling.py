@@ -31,6 +31,7 @@ from bakeoff.backends.profiling import (
     in_order,
     owner_of,
     steps_of,
+    with_gaps,
     within_flat,
 )
 from bakeoff.records.text import counted
@@ -58,6 +59,7 @@ BLOCKED = "_nchwc"
 """Ending of the names of convolutions over blocks of channels. Before it stands the value that they make."""
 
 OPTIMISED = "optimised.onnx"
+EXECUTOR = "ONNX Runtime's executor"
 
 
 @dataclass(frozen=True)
@@ -183,28 +185,13 @@ def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -
     What it takes before a node counts for the node's modules.
     """
     runs = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])
-    nodes = sorted((event for event in events if is_node(event)), key=lambda event: event["ts"])
+    nodes = [event for event in events if is_node(event)]
     calls = []
     for run in runs:
         begun, ended = run["ts"], run["ts"] + run["dur"]
-        spans: list[TracedSpan] = []
-        reached_us = 0.0
-        for node in (node for node in nodes if begun <= node["ts"] < ended):
-            span = span_of(node, begun, owners)
-            if span.begun_us > reached_us:  # the executor's work for the node; before the first one, for the call
-                spans.append(executor_span(reached_us, span.begun_us, span.modules if spans else ()))
-            spans.append(span)
-            reached_us = max(reached_us, span.begun_us + span.lasted_us)
-        if run["dur"] > reached_us:
-            spans.append(executor_span(reached_us, run["dur"]))
-        calls.append(spans)
+        spans = [span_of(node, begun, owners) for node in nodes if begun <= node["ts"] < ended]
+        calls.append(with_gaps(spans, run["dur"], EXECUTOR, owners=lambda _, after: after.modules))
     return calls
-
-
-def executor_span(begun_us: float, ended_us: float, modules: Modules = ()) -> TracedSpan:
-    """Return the executor's own time between nodes."""
-    name = "ONNX Runtime's executor"
-    return TracedSpan(name=name, modules=modules, kind=Kind.FRAMEWORK, begun_us=begun_us, lasted_us=ended_us - begun_us)
 
 
 def is_node(event: Mapping[str, Any]) -> bool:

@@ -231,6 +231,31 @@ def in_sequence(times: Iterable[tuple[str, Owner, float]], begun_us: float = 0.0
     return spans
 
 
+def with_gaps(
+    spans: Iterable[TracedSpan],
+    call_us: float,
+    name: str,
+    kind: Kind = Kind.FRAMEWORK,
+    owners: Callable[[TracedSpan, TracedSpan], Modules] = lambda before, after: (),
+) -> list[TracedSpan]:
+    """Return the spans of a call in order, with spans of this name for the time that none of them has.
+
+    `owners` returns the modules of what lies between two spans.
+    """
+    whole: list[TracedSpan] = []
+    reached_us = 0.0
+    for span in [*sorted(spans, key=lambda span: span.begun_us), None]:
+        ends_us = call_us if span is None else span.begun_us
+        if ends_us > reached_us:
+            modules = owners(whole[-1], span) if whole and span else ()
+            lasted_us = ends_us - reached_us
+            whole.append(TracedSpan(name=name, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us))
+        if span is not None:
+            whole.append(span)
+            reached_us = max(reached_us, span.begun_us + span.lasted_us)
+    return whole
+
+
 def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:
     """Return for each of the names that ran the place of its kernel, where both run in the same order.
 

@@ -38,6 +38,7 @@ from bakeoff.backends.profiling import (
     operator_name,
     owners_in_order,
     parts_of,
+    with_gaps,
     within_flat,
 )
 from bakeoff.backends.torch_profiling import (
@@ -50,8 +51,8 @@ from bakeoff.backends.torch_profiling import (
     graph_kernels,
     nested,
     own_times,
+    owner_between,
     shares_in,
-    with_framework,
 )
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
@@ -379,7 +380,7 @@ def test_operators_of_a_scripted_model_are_told_within_its_call() -> None:
 
 def test_gaps_are_the_frameworks() -> None:
     spans = [TracedSpan(name="k", modules=("a",), begun_us=2, lasted_us=3)]
-    whole = with_framework(spans, 10)
+    whole = with_gaps(spans, 10, "host")
     assert [(span.kind, span.begun_us, span.lasted_us) for span in whole] == [
         (Kind.FRAMEWORK, 0, 2),
         (Kind.COMPUTE, 2, 3),
@@ -391,9 +392,9 @@ def test_gaps_are_the_frameworks() -> None:
 def test_a_gap_between_operators_of_one_module_is_the_modules() -> None:
     places = [(0, ("a",)), (3, ("a",)), (6, ("b",)), (9, ("b", "c")), (12, ("b", "c"))]
     spans = [TracedSpan(name="k", modules=modules, begun_us=begun_us, lasted_us=2) for begun_us, modules in places]
-    gaps = [span for span in with_framework(spans, 15) if span.kind is Kind.FRAMEWORK]
+    gaps = [span for span in with_gaps(spans, 15, "host", owners=owner_between) if span.kind is Kind.FRAMEWORK]
     assert [(gap.begun_us, gap.modules) for gap in gaps] == [(2, ("a",)), (5, ()), (8, ()), (11, ()), (14, ())]
-    idle = [span for span in with_framework(spans, 15, "GPU idle", Kind.WAITING) if span.kind is Kind.WAITING]
+    idle = [span for span in with_gaps(spans, 15, "GPU idle", Kind.WAITING) if span.kind is Kind.WAITING]
     assert len(idle) == 5 and not any(span.modules for span in idle)
 
 
