@@ -641,12 +641,11 @@ def explain_run(
 
     Exit status 1 if the rows do not sum to the call within 5 %.
     """
-    from bakeoff.commands.suggestions import try_suggestions
-    from bakeoff.explaining.profiles import profile_run
-    from bakeoff.judging.explanation import explain
-    from bakeoff.reports import command_answers
-    from bakeoff.reports import explanation as shown
-    from bakeoff.reports.page import explanation_to_page
+    from bakeoff.why import explanation_text as shown
+    from bakeoff.why.controller import profile_run
+    from bakeoff.why.explanation import ExplanationAnswer, explain
+    from bakeoff.why.explanation_page import explanation_to_page
+    from bakeoff.why.suggestions import try_suggestions
 
     with steps() as tell_step:
         cells = profile_run(run, label, against, tell_step)
@@ -657,7 +656,7 @@ def explain_run(
     write(trace, lambda: shown.to_chrome_trace(profiles))
     write(html, lambda: explanation_to_page(explanation, cells))
     if as_json:
-        print_json(command_answers.of_explanation(explanation, profiles), 0 if explanation.is_whole else 1)
+        print_json(ExplanationAnswer.of_profiles(explanation, profiles), 0 if explanation.is_whole else 1)
     else:
         print_markdown(text)
     if tries:
@@ -685,16 +684,16 @@ def blame_cell(
 
     Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
     """
-    from bakeoff.explaining import blaming
-    from bakeoff.records.blame import Found
-    from bakeoff.reports import blame as shown
     from bakeoff.shipping import reproduce
+    from bakeoff.why import blame_text as shown
+    from bakeoff.why import controller
+    from bakeoff.why.records import Found
 
     if keep_fp32:
         if script:
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
         with search_progress() as tell_progress:
-            kept = blaming.kept_modules(run, label, tolerance, tell_progress)
+            kept = controller.kept_modules(run, label, tolerance, tell_progress)
         write(out, lambda: shown.kept_to_markdown(kept))
         if as_json:
             return print_json(kept, 0 if kept.holds else 1)
@@ -703,7 +702,7 @@ def blame_cell(
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
     with search_progress() as tell_progress:
-        blame, record = blaming.blame_cell(run, label, tell_progress)
+        blame, record = controller.blame_cell(run, label, tell_progress)
     if script and blame.script:
         reproduce.write(blame.script.text, script)
     if drawn := shown.figure(blame):

@@ -37,12 +37,11 @@ from bakeoff.backends.inductor import (
     generated_and_called,
 )
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
-from bakeoff.backends.profiling import Kernel, Profiler, within_flat
+from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
-from bakeoff.records.profile import CompilerWork
 from bakeoff.records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bakeoff.backends.profiling import Kernel, Modules, in_order, module_path
-from bakeoff.records.profile import CompilerWork, GraphBreak
+from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kernel, Modules, in_order, module_path
 from bakeoff.records.text import counted
 
 TOLD_TO = "set_kernel_post_grad_provenance_tracing"

@@ -16,8 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, Profiler, in_order, within_flat
-from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+from bakeoff.backends.profiling import (
+    MOVE,
+    NOBODY,
+    CompilerWork,
+    EngineNode,
+    Kernel,
+    Kind,
+    Modules,
+    Owner,
+    Profiler,
+    Step,
+    TracedSpan,
+    in_order,
+    owner_of,
+    steps_of,
+    with_gaps,
+    within_flat,
+)
 from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
@@ -43,6 +59,7 @@ BLOCKED = "_nchwc"
 """Ending of the names of convolutions over blocks of channels. Before it stands the value that they make."""
 
 OPTIMISED = "optimised.onnx"
+EXECUTOR = "ONNX Runtime's executor"
 
 
 @dataclass(frozen=True)
@@ -118,81 +135,48 @@ def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
     return {node.name: node.modules or nobody for node in exported}
 
 
-def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
-    """Return the modules of each node of the optimised graph, by its name."""
+def graph_of(exported: Sequence[Node]) -> dict[str, Step]:
+    """Return the exported nodes as the steps that an engine was given."""
     modules = modules_by_node(exported)
-    made_by = {output: node for node in exported for output in node.outputs}
-    readers: dict[str, list[Node]] = {}
-    for node in optimised:
-        for name in node.inputs:
-            readers.setdefault(name, []).append(node)
-    ends = {node.name: _ends_of(node, readers, made_by) for node in optimised}
-    owners = {}
-    covered: dict[str, str] = {}
-    for node in optimised:
-        is_new = not any(name in made_by for name in node.outputs)
-        if node.operator in INSERTED or (is_new and node.operator in LAYOUT):
-            owners[node.name] = Owner((), Kind.COPY)
-            continue
-        stops = {name for other in optimised if other is not node for name in (*other.outputs, *ends[other.name])}
-        between = _between(ends[node.name], stops, made_by, "Conv" if node.name.endswith(BLOCKED) else "")
-        covered |= {each.name: node.name for each in between}
-        paths = in_order(path for each in between for path in modules[each.name])
-        is_copy = node.operator in LAYOUT and not paths
-        owners[node.name] = Owner(paths, Kind.COPY if is_copy else Kind.COMPUTE)
-    for each in exported:  # additions and activations that a blocked convolution has taken in
-        before = [
-            covered[made_by[name].name] for name in each.inputs if name in made_by and made_by[name].name in covered
-        ]
-        taken_by = next((name for name in reversed(before) if name.endswith(BLOCKED)), "")
-        if each.name not in covered and taken_by:
-            covered[each.name] = taken_by
-            owners[taken_by] = Owner(in_order((*owners[taken_by].modules, *modules[each.name])))
-    return owners
+    made_by = {output: node.name for node in exported for output in node.outputs}
+    return {
+        node.name: Step(
+            modules[node.name],
+            tuple(made_by[value] for value in node.inputs if value in made_by),
+            moves=node.operator in LAYOUT,
+        )
+        for node in exported
+    }
 
 
-def _ends_of(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
-    """Return the values of the exported graph that a node makes, or the first ones behind it."""
-    known = [name for name in node.outputs if name in made_by]
-    blocked = node.name.removesuffix(BLOCKED)
-    if not known and blocked in made_by:
-        return [blocked]
-    return known or _known_after(node, readers, made_by)
+def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
+    """Return the modules of each node of the optimised graph, by its name.
 
-
-def _known_after(node: Node, readers: Mapping[str, Sequence[Node]], made_by: Mapping[str, Node]) -> list[str]:
-    """Return the first values behind a node that the exported graph has, too."""
-    known: list[str] = []
-    waiting, seen = list(node.outputs), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in made_by:
-            known.append(name)
-        else:
-            waiting += [output for reader in readers.get(name, ()) for output in reader.outputs]
-    return known
-
-
-def _between(ends: Iterable[str], stops: set[str], made_by: Mapping[str, Node], first: str = "") -> list[Node]:
-    """Return the exported nodes that make these values from those at which to stop, in the graph's order.
-
-    It goes no further back than to operators of the type `first`.
+    A node names the steps that make its outputs. A convolution over blocks names the one before the end of its name.
     """
-    between: dict[str, Node] = {}
-    waiting = list(ends)
-    is_end = set(waiting)
-    while waiting:
-        name = waiting.pop()
-        node = made_by.get(name)
-        if node is None or node.name in between or (name in stops and name not in is_end):
-            continue
-        between[node.name] = node
-        if node.operator != first:
-            waiting += node.inputs
-    return list(reversed(between.values()))
+    graph = graph_of(exported)
+    made_by = {output: node.name for node in exported for output in node.outputs}
+    makers = {output: node.name for node in optimised for output in node.outputs}
+    convolutions = frozenset(node.name for node in exported if node.operator == "Conv")
+    nodes, inserted = dict[str, EngineNode](), set[str]()
+    for node in optimised:
+        steps = in_order(
+            made_by[value] for value in (*node.outputs, node.name.removesuffix(BLOCKED)) if value in made_by
+        )
+        inputs = tuple(makers[value] for value in node.inputs if value in makers)
+        begins = convolutions if node.name.endswith(BLOCKED) else frozenset()
+        nodes[node.name] = EngineNode(steps, inputs, node.operator in LAYOUT, begins)
+        if node.operator in INSERTED or (node.operator in LAYOUT and not steps):
+            inserted.add(node.name)
+    works_for = {name: steps for name, steps in steps_of(nodes, graph).items() if name not in inserted}
+    taken_by = {step: name for name, steps in works_for.items() for step in steps}
+    for name, step in graph.items():  # additions and activations that a blocked convolution has taken in
+        before = [taken_by[each] for each in step.inputs if each in taken_by]
+        taker = next((each for each in reversed(before) if each.endswith(BLOCKED)), "")
+        if name not in taken_by and taker:
+            taken_by[name] = taker
+            works_for[taker].append(name)
+    return dict.fromkeys(inserted, MOVE) | {name: owner_of(steps, graph) for name, steps in works_for.items()}
 
 
 def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
@@ -201,28 +185,13 @@ def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -
     What it takes before a node counts for the node's modules.
     """
     runs = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])
-    nodes = sorted((event for event in events if is_node(event)), key=lambda event: event["ts"])
+    nodes = [event for event in events if is_node(event)]
     calls = []
     for run in runs:
         begun, ended = run["ts"], run["ts"] + run["dur"]
-        spans: list[TracedSpan] = []
-        reached_us = 0.0
-        for node in (node for node in nodes if begun <= node["ts"] < ended):
-            span = span_of(node, begun, owners)
-            if span.begun_us > reached_us:  # the executor's work for the node; before the first one, for the call
-                spans.append(executor_span(reached_us, span.begun_us, span.modules if spans else ()))
-            spans.append(span)
-            reached_us = max(reached_us, span.begun_us + span.lasted_us)
-        if run["dur"] > reached_us:
-            spans.append(executor_span(reached_us, run["dur"]))
-        calls.append(spans)
+        spans = [span_of(node, begun, owners) for node in nodes if begun <= node["ts"] < ended]
+        calls.append(with_gaps(spans, run["dur"], EXECUTOR, owners=lambda _, after: after.modules))
     return calls
-
-
-def executor_span(begun_us: float, ended_us: float, modules: Modules = ()) -> TracedSpan:
-    """Return the executor's own time between nodes."""
-    name = "ONNX Runtime's executor"
-    return TracedSpan(name=name, modules=modules, kind=Kind.FRAMEWORK, begun_us=begun_us, lasted_us=ended_us - begun_us)
 
 
 def is_node(event: Mapping[str, Any]) -> bool:

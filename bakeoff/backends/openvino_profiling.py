@@ -7,24 +7,31 @@ OpenVINO names a node after the node of torch's graph that it was converted from
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
-from bakeoff.backends.onnx_profiling import LAYOUT, modules_by_node, nodes_at
+from bakeoff.backends.onnx_profiling import graph_of, nodes_at
 from bakeoff.backends.profiling import (
+    MOVE,
     NOBODY,
+    ROUNDED_OFF,
     WARMING_CALLS,
-    Modules,
+    CompilerWork,
+    EngineNode,
+    Kind,
     Owner,
     Profiler,
+    Step,
+    TracedSpan,
     in_order,
     in_sequence,
+    owner_of,
+    steps_of,
     within_flat,
 )
-from bakeoff.records.profile import ROUNDED_OFF, CompilerWork, Kind, TracedSpan
 from bakeoff.records.text import counted
 
 EMPTY_CALLS = 200
@@ -33,31 +40,19 @@ EMPTY_CALLS = 200
 MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 """Types of layers that cast, or change how values lie in memory."""
 
-MOVE = Owner((), Kind.COPY)
-
 
 @dataclass
 class Converted:
-    """The modules of the nodes of torch's or ONNX's graph, by the names that OpenVINO builds its own names from."""
+    """The nodes of torch's or ONNX's graph, by the names that OpenVINO builds its own names from."""
 
-    modules: dict[str, Modules] = field(default_factory=dict)  # none: the node casts for a quantiser
-    views: set[str] = field(default_factory=set)  # nodes that compute nothing
-    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the nodes that each one reads from
+    graph: dict[str, Step] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # further names of nodes
 
 
 def converted_from_onnx(path: Path) -> Converted:
-    """Return the modules of the nodes in an ONNX file. OpenVINO also calls a node by the name of what it makes."""
+    """Return the nodes in an ONNX file. OpenVINO also calls a node by the name of what it makes."""
     nodes = nodes_at(path)
-    modules = modules_by_node(nodes)
-    made_by = {name: node.name for node in nodes for name in node.outputs}
-    converted = Converted()
-    for node in nodes:
-        inputs = tuple(made_by[name] for name in node.inputs if name in made_by)
-        for name in (node.name, *node.outputs):
-            converted.inputs[name] = inputs
-            if modules[node.name] or node.operator in LAYOUT:
-                converted.modules[name] = modules[node.name]
-    return converted
+    return Converted(graph_of(nodes), {output: node.name for node in nodes for output in node.outputs})
 
 
 @contextlib.contextmanager
@@ -73,15 +68,14 @@ def noting_modules() -> Iterator[Converted]:
 
     def noting(*arguments: Any, **named: Any) -> Any:
         decoder = original(*arguments, **named)
+        varying = set()
         for node in decoder.pt_module.graph.nodes:
             # no kernel has taken in what depends on no input: OpenVINO computes that once, or in a node of its own
-            inputs = tuple(each.name for each in node.all_input_nodes if each.name in converted.inputs)
+            inputs = tuple(each.name for each in node.all_input_nodes if each.name in varying)
             if inputs or node.op == "placeholder":
-                converted.inputs[node.name] = inputs
-            if node.meta.get("nn_module_stack"):
-                converted.modules[node.name] = (within_flat(module_of_node(node)),)
-            if computes_nothing(node):
-                converted.views.add(node.name)
+                varying.add(node.name)
+            modules = (within_flat(module_of_node(node)),) if node.meta.get("nn_module_stack") else ()
+            converted.graph[node.name] = Step(modules, inputs, computes_nothing(node))
         return decoder
 
     TorchFXPythonDecoder.from_exported_program = staticmethod(noting)
@@ -117,43 +111,18 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, O
     """Return the modules of each node by its name.
 
     OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
-    alone. So a node also works for what is before it in torch's graph and has no node of its own. A node that OpenVINO
-    has renamed works for what is so before those that read from it. If there is nothing, its modules are not known.
+    alone. It also says that a product with rounded weights was fused from a node before it that runs apart.
     """
-    names = {node.name for node in nodes}
-    keys = {node.name: keys_of(node, names, converted) for node in nodes}
-    has_node = {key for each in keys.values() for key in each}
-    owners: dict[str, Owner] = {}
+    names, graph = {node.name for node in nodes}, converted.graph
+    engine = {}
     for node in nodes:
-        readers = [] if keys[node.name] else [each.name for each in nodes if node.name in each.inputs]
-        origins = keys[node.name] or [key for name in readers for key in keys[name]]
-        swallowed = [each for key in origins for each in swallowed_before(key, has_node, converted.inputs)]
-        known = [*swallowed, *keys[node.name]]
-        computing = [key for key in known if key not in converted.views] or known
-        paths = in_order(path for key in computing for path in converted.modules.get(key, ()))
-        is_move = node.kind in MOVES or (not paths and any(key in converted.modules for key in known))
-        owners[node.name] = MOVE if is_move else Owner(paths)
-    return owners
-
-
-def keys_of(node: RuntimeNode, names: Set[str], converted: Converted) -> list[str]:
-    """Return the nodes of torch's or ONNX's graph that a node stands for: it bears the name of one, or was fused from
-    them. OpenVINO also says that a product with rounded weights was fused from a node before it that runs apart."""
-    sources = (node.name, *(name for name in node.fused_from if name not in names))
-    keys = dict.fromkeys(name.partition("/")[0] for name in sources)
-    return [key for key in keys if key in converted.modules]
-
-
-def swallowed_before(key: str, has_node: Set[str], inputs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the nodes of the graph on the way to `key` that no node stands for, back to those that have one."""
-    swallowed: dict[str, None] = {}
-    waiting = list(inputs.get(key, ()))
-    while waiting:
-        name = waiting.pop()
-        if name not in has_node and name not in swallowed:
-            swallowed[name] = None
-            waiting += inputs.get(name, ())
-    return list(reversed(swallowed))
+        sources = (node.name, *(name for name in node.fused_from if name not in names))
+        keys = (name.partition("/")[0] for name in sources)
+        steps = in_order(converted.names.get(key, key) for key in keys)
+        known = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
+        engine[node.name] = EngineNode(known, node.inputs, node.kind in MOVES)
+    works_for = steps_of(engine, graph)
+    return {name: MOVE if engine[name].moves else owner_of(steps, graph) for name, steps in works_for.items()}
 
 
 Means = Mapping[str, tuple[str, float]]

@@ -7,12 +7,65 @@ what profiling costs.
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from enum import StrEnum
 from typing import Self
 
-from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
+from pydantic import Field
+
+from bakeoff.records.frozen import Frozen
+from bakeoff.records.schema import MillisecondsOrZero
+
+ROUNDED_OFF = "lost in rounding (estimated)"
+"""The name of the parts that hold what a profiler has cut off the times of others."""
+
+
+class Kind(StrEnum):
+    """What a part of a call is spent on."""
+
+    COMPUTE = "compute"
+    COPY = "copies, casts and layout"
+    FRAMEWORK = "framework"
+    WAITING = "waiting for the host"
+
+
+class Part(Frozen):
+    """A kernel or an operator in one call: all of its runs for the same modules together."""
+
+    name: str  # in the library's words
+    modules: tuple[str, ...] = ()  # paths of the modules that own it; "" is the model itself; empty: no module does
+    kind: Kind = Kind.COMPUTE
+    ms: MillisecondsOrZero  # in one profiled call
+    runs: float  # in one call
+
+
+class TracedSpan(Frozen):
+    """One run of a kernel or an operator, in one call."""
+
+    name: str
+    modules: tuple[str, ...] = ()
+    kind: Kind = Kind.COMPUTE
+    begun_us: float  # since the call began
+    lasted_us: float
+
+
+class GraphBreak(Frozen):
+    """A place at which a compiler left the user's code to Python."""
+
+    reason: str
+    place: str = ""  # `mine.py, line 12, in forward`
+
+
+class CompilerWork(Frozen):
+    """What a compiler did with a model, beyond the times of its parts."""
+
+    breaks: list[GraphBreak] = Field(default_factory=list)
+    recompilations: list[str] = Field(default_factory=list)  # each guard that failed, once
+    fallbacks: list[str] = Field(default_factory=list)  # operators that were left to another engine, or why
+    facts: list[str] = Field(default_factory=list)  # in one sentence each
+
 
 Modules = tuple[str, ...]
 
@@ -37,6 +90,75 @@ class Owner:
 
 
 NOBODY = Owner(())
+MOVE = Owner((), Kind.COPY)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node of the graph that an engine was given."""
+
+    modules: Modules = ()  # whose forward pass it was traced in; empty: not known
+    inputs: tuple[str, ...] = ()  # names of the steps that it reads from
+    moves: bool = False  # it only views, casts or copies values
+
+
+@dataclass(frozen=True)
+class EngineNode:
+    """A node of the graph that an engine made of these steps."""
+
+    steps: tuple[str, ...] = ()  # that it names
+    inputs: tuple[str, ...] = ()  # names of the engine's nodes that it reads from
+    moves: bool = False  # it only casts, or changes how values lie in memory
+    begins: Set[str] = frozenset()  # it works for nothing before these steps
+
+
+def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, Step]) -> dict[str, list[str]]:
+    """Return the steps that each node of an engine works for, by its name.
+
+    A node works for the steps that it names, and for those before them that no node names. One that names none works
+    for what is so before the first named steps behind it. If there is nothing, or if these are named by nodes that
+    only move values, it works for these, too.
+    """
+    named = {step for node in nodes.values() for step in node.steps}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        for each in node.inputs:
+            readers[each].append(name)
+
+    def unnamed_readers(name: str) -> list[str]:
+        return [] if nodes[name].steps else readers[name]
+
+    works_for = {}
+    for name, node in nodes.items():
+
+        def before(step: str, node: EngineNode = node) -> list[str]:
+            return [] if step in node.begins else [each for each in graph[step].inputs if each not in named]
+
+        behind = [nodes[each] for each in reached(unnamed_readers(name), unnamed_readers)]
+        nearest = [node] if node.steps else [each for each in behind if each.steps]
+        ends = [step for each in nearest for step in each.steps]
+        unnamed = reached([each for step in ends for each in before(step)], before)
+        own = [step for each in nearest if each is node or each.moves or not unnamed for step in each.steps]
+        works_for[name] = list(dict.fromkeys([*reversed(unnamed), *own]))
+    return works_for
+
+
+def reached(starts: Iterable[str], beyond: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return all that can be reached from `starts`, and these, each once."""
+    waiting, seen = list(starts), dict[str, None]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen[name] = None
+            waiting += beyond(name)
+    return list(seen)
+
+
+def owner_of(steps: Sequence[str], graph: Mapping[str, Step]) -> Owner:
+    """Return the modules of these steps. Those that only move values count where there is nothing else."""
+    working = [step for step in steps if not graph[step].moves]
+    modules = in_order(path for step in working or steps for path in graph[step].modules)
+    return MOVE if steps and not working and not modules else Owner(modules)
 
 
 class Profiler(ABC):
@@ -107,6 +229,31 @@ def in_sequence(times: Iterable[tuple[str, Owner, float]], begun_us: float = 0.0
             )
             begun_us += lasted_us
     return spans
+
+
+def with_gaps(
+    spans: Iterable[TracedSpan],
+    call_us: float,
+    name: str,
+    kind: Kind = Kind.FRAMEWORK,
+    owners: Callable[[TracedSpan, TracedSpan], Modules] = lambda before, after: (),
+) -> list[TracedSpan]:
+    """Return the spans of a call in order, with spans of this name for the time that none of them has.
+
+    `owners` returns the modules of what lies between two spans.
+    """
+    whole: list[TracedSpan] = []
+    reached_us = 0.0
+    for span in [*sorted(spans, key=lambda span: span.begun_us), None]:
+        ends_us = call_us if span is None else span.begun_us
+        if ends_us > reached_us:
+            modules = owners(whole[-1], span) if whole and span else ()
+            lasted_us = ends_us - reached_us
+            whole.append(TracedSpan(name=name, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us))
+        if span is not None:
+            whole.append(span)
+            reached_us = max(reached_us, span.begun_us + span.lasted_us)
+    return whole
 
 
 def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:

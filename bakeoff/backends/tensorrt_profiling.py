@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.onnx_profiling import modules_by_node, nodes_at
-from bakeoff.backends.profiling import NOBODY, Modules, Owner, Profiler, in_order, in_sequence
-from bakeoff.records.profile import CompilerWork, Kind, TracedSpan
+from bakeoff.backends.profiling import (
+    NOBODY,
+    CompilerWork,
+    Kind,
+    Modules,
+    Owner,
+    Profiler,
+    TracedSpan,
+    in_order,
+    in_sequence,
+)
 
 if TYPE_CHECKING:
     import tensorrt as trt

@@ -16,16 +16,20 @@ import torch
 
 from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.backends.profiling import (
+    CompilerWork,
     Kernel,
+    Kind,
     Modules,
+    Part,
     Profiler,
+    TracedSpan,
     aligned,
     in_order,
     operator_name,
     owners_in_order,
+    with_gaps,
     within_flat,
 )
-from bakeoff.records.profile import CompilerWork, Kind, Part, TracedSpan
 
 CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
@@ -355,7 +359,7 @@ class TorchProfiler(Profiler):
     def _on_host(self, call: Event) -> list[TracedSpan]:
         operators = [pair for run in self._runs_of(call) for pair in run.operators]
         spans = [span_of(event, call, modules) for event, modules in operators if event.lasted_us > 0 or modules]
-        return with_framework(spans, call.lasted_us)
+        return with_gaps(spans, call.lasted_us, NOT_SEEN, owners=owner_between)
 
     def _on_device(self, trace: Trace, call: Event) -> list[TracedSpan]:
         """Return what ran on the GPU in a call, and where the GPU waited."""
@@ -379,7 +383,7 @@ class TorchProfiler(Profiler):
             shown = Event(event.name, begun_ns, event.ended_ns, 0, [])
             spans.append(span_of(shown, call, named or modules))
             reached_ns = event.ended_ns
-        return with_framework(spans, call.lasted_us, WAITS, Kind.WAITING)
+        return with_gaps(spans, call.lasted_us, WAITS, Kind.WAITING)
 
     def _runs_of(self, call: Event) -> list[GraphRun]:
         """Return the outermost operators of a call with the modules that they compute for, graph by graph."""
@@ -532,25 +536,6 @@ def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
     )
 
 
-def with_framework(
-    spans: Sequence[TracedSpan], call_us: float, name: str = NOT_SEEN, kind: Kind = Kind.FRAMEWORK
-) -> list[TracedSpan]:
-    """Return the spans of a call in order, with spans of the framework's own between them.
-
-    What the host takes between two operators of one module is that module's: it is what starting so many costs.
-    """
-    whole: list[TracedSpan] = []
-    reached_us = 0.0
-
-    def fill(until_us: float, modules: Modules = ()) -> None:
-        if until_us > reached_us:
-            lasted_us = until_us - reached_us
-            whole.append(TracedSpan(name=name, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us))
-
-    for span in sorted(spans, key=lambda span: span.begun_us):
-        is_within_module = kind is Kind.FRAMEWORK and len(span.modules) == 1
-        fill(span.begun_us, span.modules if is_within_module and whole and whole[-1].modules == span.modules else ())
-        whole.append(span)
-        reached_us = max(reached_us, span.begun_us + span.lasted_us)
-    fill(call_us)
-    return whole
+def owner_between(before: TracedSpan, after: TracedSpan) -> Modules:
+    """Return whose time the host takes between two operators of one module: it is what starting so many costs."""
+    return after.modules if len(after.modules) == 1 and after.modules == before.modules else ()

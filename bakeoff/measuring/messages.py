@@ -13,13 +13,11 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.blame import Blame, KeptSet
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.profile import CellProfile
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     Accuracy,
@@ -35,7 +33,6 @@ from bakeoff.records.schema import (
     Memory,
     Phase,
     Placement,
-    Record,
     Stage,
     Status,
     Throughput,
@@ -92,24 +89,11 @@ class MeasurePackagedCell(CellJob):
     """Load what `PackageCell` has left, and go on as with `MeasureCell`."""
 
 
-class ProfileCell(CellJob):
-    """Build one cell and profile calls of it. It waits for no command, and is answered by `Profiled`."""
+class LookInto(CellJob):
+    """Load one cell's model, and have a function of another room look into it. It is answered by `Found`."""
 
-    kept: Path | None = None  # folder with what the run has kept of the cell, from which the profile starts
-
-
-class BlameCell(CellJob):
-    """Find the smallest part of one cell's model that loses precision, or fails. It is answered by `Blamed`."""
-
-    looks_for_failure: bool
-
-
-class KeepModules(CellJob):
-    """Find which modules must stay in float32 so that one cell holds a tolerance. It is answered by `KeptModules`."""
-
-    requirement: str  # in words, or of the user's own metrics as `--require` takes it
-    tolerance: float | None  # of the error relative to the output; None: what the metrics require
-    record: Record | None = None  # of the cell, with the metrics of the reference
+    function: str  # such as `bakeoff.why.worker_blame:find_blame`; it gets the worker and the question
+    question: dict[str, JsonValue] = Field(default_factory=dict)  # arguments by name
 
 
 class ComputeReference(Message):
@@ -188,9 +172,7 @@ Job = Annotated[
     MeasureCell
     | PackageCell
     | MeasurePackagedCell
-    | ProfileCell
-    | BlameCell
-    | KeepModules
+    | LookInto
     | ComputeReference
     | EvaluateReference
     | FindOpenAxes
@@ -380,22 +362,10 @@ class EagerCall(Frozen):
     host_ms: float  # until the host has handed its work over
 
 
-class Profiled(Message):
-    """What calls of a cell consist of."""
+class Found(Message):
+    """What the function of `LookInto` has returned."""
 
-    profile: CellProfile
-
-
-class Blamed(Message):
-    """What a cell's error or failure comes from."""
-
-    blame: Blame
-
-
-class KeptModules(Message):
-    """Which modules must stay in float32."""
-
-    kept: KeptSet
+    answer: str  # JSON of a model that the asking room knows
 
 
 class ReferenceComputed(Message):
@@ -460,9 +430,7 @@ Event = Annotated[
     | Finished
     | Evaluated
     | KernelsTraced
-    | Profiled
-    | Blamed
-    | KeptModules
+    | Found
     | ReferenceComputed
     | AxesFound
     | CeilingsMeasured

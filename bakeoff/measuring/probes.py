@@ -10,14 +10,12 @@ from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import (
-    Blamed,
     CeilingsMeasured,
     Failed,
+    Found,
     Job,
-    KeptModules,
     Packaged,
     ProbeTorch,
-    Profiled,
     TorchFacts,
     Tried,
 )
@@ -25,7 +23,7 @@ from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
 PROBE_LIMIT_S = 300.0
-Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured, Profiled, Blamed, KeptModules)
+Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured, Found)
 
 
 @contextlib.contextmanager

@@ -164,6 +164,15 @@ class Cell(Frozen):
         return self.model.startswith("onnx:")
 
     @property
+    def why_no_modules(self) -> str:
+        """Return why modules of its model cannot be built apart from the rest, or nothing."""
+        if self.task != INFERENCE:
+            return f"only {INFERENCE} is looked into, and this is {self.task}"
+        if self.is_onnx_file:
+            return "torch has no modules of an ONNX file"
+        return "a build for a range of sizes is not looked into: name one for a single size" if self.dynamic else ""
+
+    @property
     def is_trained(self) -> bool:
         """Return True if a call computes gradients."""
         return self.task in TRAINED

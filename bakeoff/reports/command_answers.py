@@ -1,18 +1,16 @@
 """What the commands beside a run print with `--json`, for programs. docs/json.md lists every key."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
 from bakeoff.judging.bisection import Bisection, Step
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import Comparison
-from bakeoff.judging.explanation import Explanation
 from bakeoff.judging.history import History
 from bakeoff.judging.machines import Machines, Offer
-from bakeoff.records.profile import CellProfile
 from bakeoff.records.schema import Frozen, Interval
 from bakeoff.reports import bisection, comparison, machines, sentences
 
@@ -170,13 +168,6 @@ class PublishAnswer(Frozen):
     removed: list[str]  # pages of an earlier site here whose runs are not published any more
 
 
-class ExplanationAnswer(Frozen):
-    """What `bakeoff explain --json` prints. Profiles have every kernel of both cells."""
-
-    explanation: Explanation
-    profiles: list[dict[str, JsonValue]]
-
-
 class ErrorAnswer(Frozen):
     """What every command prints with `--json` in place of its answer if it cannot give one."""
 
@@ -278,12 +269,6 @@ def of_machines(judged: Machines) -> MachinesAnswer:
             for question in judged.questions
         ],
         asked_once=list(judged.asked_once),
-    )
-
-
-def of_explanation(explanation: Explanation, profiles: Sequence[CellProfile]) -> ExplanationAnswer:
-    return ExplanationAnswer(
-        explanation=explanation, profiles=[profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles]
     )
 
 

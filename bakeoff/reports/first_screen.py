@@ -13,7 +13,6 @@ from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts_of_winner import CANNOT_RUN, MachineBusy
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.blame import why_no_modules
 from bakeoff.records.doubts import Accepted, Effect
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
@@ -167,7 +166,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
         "where precision is lost": [
             f"bakeoff blame {shlex.quote(folder)} {shlex.quote(cell.label if is_alone else cell.cell.id)}"
             for cell in wrong
-            if has_kept_models and not why_no_modules(cell.cell)
+            if has_kept_models and not cell.cell.why_no_modules
         ],
         "to accept errors of this size after all": [accept_command(wrong, folder)] if wrong else [],
         AGAIN: as_before,

@@ -8,20 +8,18 @@ script but this one, which it knows by its hash.
 import base64
 import functools
 import hashlib
-import itertools
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic
 
 import jinja2
 from markupsafe import Markup
 from pydantic import JsonValue
 
 from bakeoff.judging.compare import CellChange, Comparison
-from bakeoff.judging.explanation import Branch, Explanation, ProfiledCell, tree_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
@@ -35,7 +33,6 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     dynamic,
-    explanation,
     headline,
     machine,
     mix,
@@ -68,7 +65,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
         Section(contest, name, palette, number, report)
         for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
     ]
-    return _page(
+    return whole_page(
         "report.html.jinja",
         palette,
         title=sentences.title(judgement),
@@ -140,7 +137,7 @@ def comparison_to_page(compared: Comparison) -> str:
     """Return two runs as a page: what became faster, slower or broken."""
     contests = by_contest(compared.cells)
     palette = Palette(record for cell in compared.cells if (record := cell.new or cell.base))
-    return _page(
+    return whole_page(
         "comparison.html.jinja",
         palette,
         title=f"{compared.base.run_id} → {compared.new.run_id}",
@@ -152,56 +149,6 @@ def comparison_to_page(compared: Comparison) -> str:
         name_column=comparison.CELL,
         status_column=comparison.OUTCOME,
     )
-
-
-def explanation_to_page(found: Explanation, cells: Sequence[ProfiledCell]) -> str:
-    """Return where the time of a call goes as a page: a figure of nested modules for each cell, which zoom together."""
-    profiles, records = [cell.profile for cell in cells], [cell.record for cell in cells]
-    root = tree_of(profiles)
-    labels = [profile.label for profile in profiles]
-    return _page(
-        "explanation.html.jinja",
-        Palette(records),
-        title=f"{' and '.join(labels)}: {records[0].cell.title}",
-        headline=explanation.headline(found),
-        notes=[*explanation.warnings(found), *explanation.notes(found, cells)],
-        labels=labels,
-        root=root,
-        longest_ms=max(root.ms),
-        boxes=boxes_of(root, max(root.ms)),
-        work=[(profile.label, explanation.work_lines(profile)) for profile in profiles],
-    )
-
-
-class Box(NamedTuple):
-    """A branch of a tree of modules in a figure of nested boxes. Places and widths are shares of the longest call."""
-
-    number: int
-    above: int  # number of the box that holds it; the model has its own
-    depth: int
-    left: float
-    width: float
-    branch: Branch
-
-
-def boxes_of(root: Branch, longest_ms: float) -> list[list[Box]]:
-    """Return the boxes of a tree in each cell. A branch has the same number in all of them."""
-    sides: list[list[Box]] = [[] for _ in root.ms]
-    numbers = itertools.count()
-
-    def place(branch: Branch, above: int | None, depth: int, lefts: Sequence[float]) -> None:
-        number = next(numbers)
-        widths = [ms / longest_ms for ms in branch.ms]
-        for side, left, width in zip(sides, lefts, widths, strict=True):
-            if width > 0:
-                side.append(Box(number, number if above is None else above, depth, left, width, branch))
-        inner = list(lefts)
-        for each in branch.branches:
-            place(each, number, depth + 1, inner)
-            inner = [left + ms / longest_ms for left, ms in zip(inner, each.ms, strict=True)]
-
-    place(root, None, 0, [0.0] * len(root.ms))
-    return sides
 
 
 @dataclass(frozen=True)
@@ -220,7 +167,7 @@ def site_to_page(
     """Return the index of a site: the answers of all runs, links to their reports, and latencies from run to run."""
     records = [record for run in history.runs for record in run.records.values()] if history else []
     palette = Palette(record for record in records if record.latency)
-    return _page(
+    return whole_page(
         "site.html.jinja",
         palette,
         title=counted(len(runs), "run"),
@@ -400,7 +347,7 @@ class Changes:
         self.picture = Picture(chart, palette) if chart else None
 
 
-def _page(template: str, palette: Palette, **values: Any) -> str:
+def whole_page(template: str, palette: Palette, **values: Any) -> str:
     script = _asset("page.js")
     return (
         _templates()

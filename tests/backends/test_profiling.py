@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -27,12 +28,17 @@ from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
     Kernel,
+    Kind,
     Owner,
+    Part,
+    Step,
+    TracedSpan,
     aligned,
     module_path,
     operator_name,
     owners_in_order,
     parts_of,
+    with_gaps,
     within_flat,
 )
 from bakeoff.backends.torch_profiling import (
@@ -45,12 +51,11 @@ from bakeoff.backends.torch_profiling import (
     graph_kernels,
     nested,
     own_times,
+    owner_between,
     shares_in,
-    with_framework,
 )
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
-from bakeoff.records.profile import Kind, Part, TracedSpan
 from bakeoff.records.schema import Cell
 from tests.backends.building import built
 
@@ -375,7 +380,7 @@ def test_operators_of_a_scripted_model_are_told_within_its_call() -> None:
 
 def test_gaps_are_the_frameworks() -> None:
     spans = [TracedSpan(name="k", modules=("a",), begun_us=2, lasted_us=3)]
-    whole = with_framework(spans, 10)
+    whole = with_gaps(spans, 10, "host")
     assert [(span.kind, span.begun_us, span.lasted_us) for span in whole] == [
         (Kind.FRAMEWORK, 0, 2),
         (Kind.COMPUTE, 2, 3),
@@ -387,9 +392,9 @@ def test_gaps_are_the_frameworks() -> None:
 def test_a_gap_between_operators_of_one_module_is_the_modules() -> None:
     places = [(0, ("a",)), (3, ("a",)), (6, ("b",)), (9, ("b", "c")), (12, ("b", "c"))]
     spans = [TracedSpan(name="k", modules=modules, begun_us=begun_us, lasted_us=2) for begun_us, modules in places]
-    gaps = [span for span in with_framework(spans, 15) if span.kind is Kind.FRAMEWORK]
+    gaps = [span for span in with_gaps(spans, 15, "host", owners=owner_between) if span.kind is Kind.FRAMEWORK]
     assert [(gap.begun_us, gap.modules) for gap in gaps] == [(2, ("a",)), (5, ()), (8, ()), (11, ()), (14, ())]
-    idle = [span for span in with_framework(spans, 15, "GPU idle", Kind.WAITING) if span.kind is Kind.WAITING]
+    idle = [span for span in with_gaps(spans, 15, "GPU idle", Kind.WAITING) if span.kind is Kind.WAITING]
     assert len(idle) == 5 and not any(span.modules for span in idle)
 
 
@@ -434,7 +439,8 @@ def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path
     quantised = onnx_quantising.static_onnx(export_onnx(layers, inputs, tmp_path), [inputs], tmp_path)
     assert modules_of(quantised.path) == [("0",), ("1",), ("2",)]
     converted = openvino_profiling.converted_from_onnx(quantised.path)
-    assert converted.modules["node_linear_1"] == ("1",) and converted.modules["linear_QuantizeLinear"] == ()
+    assert converted.graph["node_linear_1"].modules == ("1",)
+    assert converted.graph["linear_QuantizeLinear"] == Step((), ANY, moves=True)
 
 
 def test_what_a_quantiser_inserts_is_a_cast_and_no_module_of_its_neighbours() -> None:
@@ -471,7 +477,8 @@ def test_blocked_convolutions_are_found_by_their_names() -> None:
         Node("mean", "ReduceMean", ("c",), ("d",)),
     ]
     owners = onnx_profiling.owners_of(exported, optimised)
-    assert [owner.modules for owner in owners.values()] == [("conv1",), ("conv2", "block"), (), ("pool",)]
+    modules = {name: owner.modules for name, owner in owners.items()}
+    assert modules == {"a_nchwc": ("conv1",), "b_nchwc": ("conv2", "block"), "out": (), "mean": ("pool",)}
 
 
 def test_a_norm_that_the_exporter_merges_into_a_convolution_names_both(tmp_path: Path) -> None:
@@ -514,10 +521,13 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
         RuntimeNode("sin/x/Sin", "Subgraph", ("sin/x/Sin",), ("Multiply_12",)),
         RuntimeNode("Power_7", "Subgraph", ("Power_7",), ("sin/x/Sin",)),
     ]
-    converted = Converted(
-        {"linear": ("up",), "gelu": ("act",), "mul": ("scale",), "sin": ("wave",)},
-        inputs={"sin": ("mul",), "mul": ("gelu",), "gelu": ("linear",)},
-    )
+    graph = {
+        "linear": Step(("up",)),
+        "gelu": Step(("act",), ("linear",)),
+        "mul": Step(("scale",), ("gelu",)),
+        "sin": Step(("wave",), ("mul",)),
+    }
+    converted = Converted(graph)
     assert list(openvino_profiling.owners_of(nodes, converted).values()) == [
         Owner(("up", "act")),
         Owner(("scale",)),  # renamed: what is before its reader and has no node
@@ -533,8 +543,9 @@ def test_a_product_with_rounded_weights_is_not_the_node_that_openvino_says_it_wa
         RuntimeNode(name, "FullyConnected", fused, ())
         for name, fused in zip(names, ((), (names[0], "gelu/x/Gelu"), (names[1],)), strict=True)
     ]
-    modules = {"linear": ("0",), "linear_1": ("1",), "gelu": ("act",), "linear_2": ("2",)}
-    owners = openvino_profiling.owners_of(nodes, Converted(modules))
+    modules = {"linear": "0", "linear_1": "1", "gelu": "act", "linear_2": "2"}
+    converted = Converted({name: Step((path,)) for name, path in modules.items()})
+    owners = openvino_profiling.owners_of(nodes, converted)
     assert [owner.modules for owner in owners.values()] == [("0",), ("1", "act"), ("2",)]
 
 
@@ -543,9 +554,13 @@ def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() 
         RuntimeNode("relu/x/Relu", "Eltwise", (), ()),
         RuntimeNode("mul/x/Multiply", "FullyConnected", ("mul/x/Multiply",), ("relu/x/Relu",)),
     ]
-    modules = {"relu": ("act",), "linear": ("down",), "view": ("other",), "mul": ("",)}
-    converted = Converted(modules, {"view"}, {"mul": ("view",), "view": ("linear",), "linear": ("relu", "weight")})
-    owners = openvino_profiling.owners_of(nodes, converted)
+    graph = {
+        "relu": Step(("act",)),
+        "linear": Step(("down",), ("relu",)),
+        "view": Step(("other",), ("linear",), moves=True),
+        "mul": Step(("",), ("view",)),
+    }
+    owners = openvino_profiling.owners_of(nodes, Converted(graph))
     assert owners["mul/x/Multiply"].modules == ("down", "")
 
 

@@ -27,12 +27,11 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel
 from bakeoff.backends.loaded import tensorrt as loaded
 from bakeoff.backends.loaded.tensorrt import ALIGNMENT, ENGINE, Complaints, Engine, Execution, Manifest, logger_for
-from bakeoff.backends.profiling import Owner
+from bakeoff.backends.profiling import Kind, Owner
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported
-from bakeoff.records.profile import Kind
 from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import RecordingPhases
 from tests.fakes.tensorrt import TensorRT, Tensors

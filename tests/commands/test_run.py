@@ -17,8 +17,6 @@ from scripted_backends import Null
 
 from bakeoff import backends
 from bakeoff.commands import run as runs
-from bakeoff.explaining.blaming import blame_cell
-from bakeoff.explaining.profiles import profile_run
 from bakeoff.judging.doubts_of_cells import PartlyElsewhere
 from bakeoff.judging.doubts_of_winner import NotRanked, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
@@ -34,6 +32,7 @@ from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import export
 from bakeoff.shipping.starts import measure_run
+from bakeoff.why.controller import blame_cell, profile_run
 from tests.conftest import CommandLine
 from tests.support import measuring
 from tests.support.measuring import Silent, by_label

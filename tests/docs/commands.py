@@ -34,7 +34,7 @@ NOT_RUN = {
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pipx? ": "changes what is installed",
-    r" (explain|blame) ": "builds cells of a run again; tests/explaining does it with small models",
+    r" (explain|blame) ": "builds cells of a run again; tests/why does it with small models",
     r" start results/": "starts processes for a minute; tests/shipping/test_starts.py starts a small folder",
     r" publish results/": "needs two runs; tests/reports/test_site.py publishes two",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",

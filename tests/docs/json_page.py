@@ -14,10 +14,11 @@ from bakeoff.commands.preview import Preview
 from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.models.pipeline_parts import Parts
-from bakeoff.records.blame import Blame, KeptSet
 from bakeoff.reports import command_answers as answers
 from bakeoff.reports.json_answer import Answer
 from bakeoff.reports.starts import StartsAnswer
+from bakeoff.why.explanation import ExplanationAnswer
+from bakeoff.why.records import Blame, KeptSet
 from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "json.md"
@@ -32,7 +33,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "export": answers.ExportAnswer,
     "start": StartsAnswer,
     "publish": answers.PublishAnswer,
-    "explain": answers.ExplanationAnswer,
+    "explain": ExplanationAnswer,
     "blame": Blame,
     "blame --keep-fp32": KeptSet,
     "reproduce": answers.ScriptAnswer,

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.explanation import explain
 from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Status
-from bakeoff.reports.page import comparison_to_page, explanation_to_page, to_page
+from bakeoff.reports.page import comparison_to_page, to_page
 from bakeoff.reports.site import PublishedRun, to_index
-from tests.judging.test_explanation import EAGER, FUSED, beside
+from bakeoff.why.explanation import explain
+from bakeoff.why.explanation_page import explanation_to_page
 from tests.judging.test_precisions import records as precision_records
 from tests.reports.samples import cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
 from tests.reports.test_load import records as load_records
+from tests.why.test_explanation import EAGER, FUSED, beside
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import importlib
 import os
+import pkgutil
 import platform
 import random
 import sys
@@ -22,7 +23,7 @@ from bakeoff.backends.calling import FlatModule, as_called
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, profiling, reference
+from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.global_settings import few_threads, threads_for_untimed_work
@@ -95,19 +96,11 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
             messages.send(connection, messages.Packaged(seconds=worker.building_s))
         case messages.MeasurePackagedCell():
             measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
-        case messages.ProfileCell():
-            worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, messages.Profiled(profile=profiling.profile(worker, job.kept)))
-        case messages.BlameCell():
-            from bakeoff.measuring.worker.blaming import find_blame
-
-            worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, messages.Blamed(blame=find_blame(worker, job.looks_for_failure)))
-        case messages.KeepModules():
-            from bakeoff.measuring.worker.keeping import find_kept
-
-            worker = WorkerContext.begin(connection, job, assignment.workspace)
-            messages.send(connection, messages.KeptModules(kept=find_kept(worker, job)))
+        case messages.LookInto():
+            found = pkgutil.resolve_name(job.function)(
+                WorkerContext.begin(connection, job, assignment.workspace), **job.question
+            )
+            messages.send(connection, messages.Found(answer=found.model_dump_json()))
         case messages.ComputeReference():
             with threads_for_untimed_work(job):
                 computed = reference.compute(

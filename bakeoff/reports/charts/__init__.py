@@ -14,7 +14,6 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.starts import StartsJudgement
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
-from bakeoff.records.blame import Blame
 from bakeoff.records.schema import Report
 from bakeoff.records.starts import Starts
 from bakeoff.reports import findings, machine
@@ -22,7 +21,6 @@ from bakeoff.reports.charts import building, calls, speed, starts
 from bakeoff.reports.charts.change import of_change
 from bakeoff.reports.charts.chart import Chart, Stop
 from bakeoff.reports.charts.costs import costs
-from bakeoff.reports.charts.growth import growth_chart
 from bakeoff.reports.charts.load import load_chart
 from bakeoff.reports.charts.palette import Look, Palette
 from bakeoff.reports.charts.precisions import speed_over_error
@@ -32,8 +30,7 @@ from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_m
 from bakeoff.reports.starts import headline
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "draw_starts", "latencies_svg",
-           "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg", "svg_of_growth",
-           "swatch"]  # fmt: skip
+           "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""
@@ -155,14 +152,6 @@ def latencies_svg(judgement: Judgement) -> str | None:
         if (chart := speed.latency(contest, palette))
     ]
     return file_svg(drawn[:CHARTS_PER_FILE], "") if drawn else None
-
-
-def svg_of_growth(blame: Blame, finding: str) -> str | None:
-    """Return how the error of a cell grows along its model as the text of an SVG file, or None if it is not known."""
-    from bakeoff.reports.charts.paint import file_svg
-
-    chart = growth_chart(blame, finding)
-    return file_svg([chart], "") if chart else None
 
 
 def _of_report(chart: Chart, report: Report) -> Chart:

@@ -1,4 +1,4 @@
-"""Where a cell loses precision, or what of its model fails: the smallest part that does so alone."""
+"""What was found in a cell: where the time of a call goes, and where it loses precision or fails."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,47 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from bakeoff.backends.profiling import CompilerWork, Part, TracedSpan
 from bakeoff.records.frozen import Frozen
-from bakeoff.records.schema import INFERENCE, Cell
+from bakeoff.records.schema import Milliseconds, Work
 
 
-def why_no_modules(cell: Cell) -> str:
-    """Return why modules of a cell's model cannot be looked into, or nothing."""
-    if cell.task != INFERENCE:
-        return f"only {INFERENCE} is looked into, and this is {cell.task}"
-    if cell.is_onnx_file:
-        return "torch has no modules of an ONNX file"
-    return "a build for a range of sizes is not looked into: name one for a single size" if cell.dynamic else ""
+class ThreadUse(Frozen):
+    """How long the threads of a cell's process were on a core while it made calls without the profiler.
+
+    A thread that waits in a loop for the others counts as busy.
+    """
+
+    allowed: int  # that the cell may use
+    busy: list[float]  # share of the time of each thread that ran at all, the busiest first
+
+    @property
+    def balance(self) -> float:
+        """Return the mean of the allowed threads over the busiest one: 1 if all are busy for equally long."""
+        working = self.busy[: self.allowed]
+        return sum(working) / self.allowed / working[0] if working else 0.0
+
+
+class CellProfile(Frozen):
+    """The profile of one cell."""
+
+    label: str
+    cell_id: str
+    source: str  # the library's profiler that the times come from
+    call_ms: Milliseconds  # of calls without the profiler, in the profile's own process; the fastest quarter's mean
+    median_ms: Milliseconds  # of all calls without the profiler
+    profiled_ms: Milliseconds  # mean of the fastest quarter of the profiled calls
+    calls: int  # that the parts are of: these, or all of them where the library tells their mean only
+    parts: list[Part]
+    spans: list[TracedSpan]  # of one profiled call
+    classes: dict[str, str]  # class of each module of the model, by its path and in the model's order
+    work: CompilerWork = CompilerWork()
+    threads: ThreadUse | None = None
+    needs: dict[str, Work] = Field(default_factory=dict)  # of each module in a call with all inside it, by its path
+    unaligned: list[str] = Field(default_factory=list)  # linear layers whose number of outputs no library likes
+    attention: str = ""  # implementation that the configuration of a model of transformers names
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries that bear on the call
+    is_of_artefact: bool = False  # the build starts from what the run kept
 
 
 class Found(StrEnum):
@@ -70,7 +100,6 @@ class Script(Frozen):
     """A script of the part that fails alone, and how it ended in a process of its own without Bakeoff."""
 
     text: str
-    made_from: str  # "the operator", "torch.nn", "its source" or "its traced graph"
     fails_alike: bool = False
     ending: str  # the last line of what it printed
 
@@ -93,7 +122,7 @@ class Blame(Frozen):
     figure: str = ""  # file with the growth as a figure
     builds: int = 0  # that the backend made
     seconds: float = 0.0
-    sources: list[tuple[str, str]] = Field(default_factory=list)  # of the part that fails alone, with what made each
+    source: str = ""  # of the part that fails alone
     script: Script | None = None
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from bakeoff.records.blame import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports.charts import svg_of_growth
-from bakeoff.reports.explanation import THE_MODEL
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
+from bakeoff.why.explanation_text import THE_MODEL
+from bakeoff.why.growth_chart import growth_chart
+from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
@@ -130,9 +130,9 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
         why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
         return f"{file} was not written: {why}." if file else ""
     if script is None:
-        why = "No script can be written of it without the model's own code, or none does what this backend does."
+        why = "No script can be written of it: torch.export does not take it, or no script does what this backend does."
         return f"{why} {file} was not written." if file else why
-    made = f"A script made from {script.made_from}, run without Bakeoff,"
+    made = "A script made from its traced graph, run without Bakeoff,"
     if script.fails_alike:
         return f"{made} fails in the same way. {f'It is in {file}.' if file else '--script FILE keeps it.'}"
     it_is = f" It is in {file}." if file else ""
@@ -193,7 +193,12 @@ def growth_table(blame: Blame) -> str:
 def figure(blame: Blame) -> str | None:
     """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
     finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
-    return svg_of_growth(blame, finding)
+    chart = growth_chart(blame, finding)
+    if chart is None:
+        return None
+    from bakeoff.reports.charts.paint import file_svg  # imports matplotlib
+
+    return file_svg([chart], "")
 
 
 def kept_to_markdown(kept: KeptSet) -> str:

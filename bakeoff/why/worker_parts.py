@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.measuring.worker.float64 import KeepFloat64
 from bakeoff.measuring.worker.loading import is_cast
 from bakeoff.measuring.worker.understanding import copied
@@ -290,8 +291,7 @@ def is_own(node: torch.fx.Node) -> bool:
     leaves = pytree.tree_leaves(node.meta.get("val"))
     if not any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in leaves):
         return False
-    stack = node.meta.get("nn_module_stack") or {}
-    return not stack or not list(stack.values())[-1][0]
+    return not module_of_node(node)
 
 
 class Recorder(torch.fx.Interpreter):

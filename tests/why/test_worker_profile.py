@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bakeoff.backends.profiling import TracedSpan
 from bakeoff.measuring.worker.counting import count, count_modules
-from bakeoff.measuring.worker.profiling import cpu_seconds_of_threads, first_paths_of, under_first_paths
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
-from bakeoff.records.profile import TracedSpan
+from bakeoff.why.worker_profile import cpu_seconds_of_threads, first_paths_of, under_first_paths
 
 
 def test_a_shared_module_has_one_name() -> None:

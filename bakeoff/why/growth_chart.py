@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from bakeoff.records.blame import Blame, GrowthPoint
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Chart, Dots, Line, Mark, Text, axis_around
+from bakeoff.why.records import Blame, GrowthPoint
 
 ACCUMULATED, LOCAL = "#0072b2", "#d55e00"
 

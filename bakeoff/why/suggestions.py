@@ -1,16 +1,31 @@
 """What a profile suggests to try. Nothing is advised that was not measured: the suggestions become a contest."""
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
 
 from bakeoff import backends
 from bakeoff.backends.base import Mode
 from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
+from bakeoff.backends.profiling import Kind, Part
+from bakeoff.commands import run as runs
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.decision import relation
+from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.stored_report import report_at
 from bakeoff.planning.request import Request
-from bakeoff.records.profile import CellProfile, Kind, Part
-from bakeoff.records.schema import Cell
-from bakeoff.records.text import percent
+from bakeoff.records.schema import Cell, Record, Status
+from bakeoff.records.text import counted, percent
+from bakeoff.reports.console import say, tell, written_to_the_end
+from bakeoff.reports.markdown import text_table
+from bakeoff.reports.number_format import NONE, milliseconds, ratio
+from bakeoff.reports.sentences import ratio as times
+from bakeoff.why.controller import environment_of
+from bakeoff.why.records import CellProfile
 
 NOTEWORTHY_SHARE = 0.1
 """A share of the call that is worth a trial."""
@@ -105,4 +120,65 @@ def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], pr
             "dynamic": {},
             "load": None,
         }
+    )
+
+
+def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: int | None, console: Console) -> None:
+    """Measure what a profile suggests in one contest, and say what each suggestion brought.
+
+    All cells of a contest have the same threads. So fewer threads are a contest of their own.
+    """
+    suggested = suggestions(profile, record.cell)
+    threads = fewer_threads(profile)
+    if not suggested and not threads:
+        say(f"The profile of {profile.label} suggests nothing to try.", console)
+        return
+    report = report_at(run)
+    in_run = Request(**report.request)
+    asked = request_to_try(in_run, record.cell, suggested, processes or in_run.processes)
+    command = shlex.join(["bakeoff", "explain", str(run), record.cell.id, "--try"])
+
+    def contest(threads: int | None = None) -> ContestJudgement:
+        with environment_of(report, threads), runs.progress_of(asked, quiet=True, as_json=True) as progress:
+            tried, store = runs.run(asked, None, command, progress)
+        with written_to_the_end():
+            tell(tried, store.root, quiet=True, console=console)
+        return contests_of(tried)[0]
+
+    usual = contest()
+    say(brought(usual, record.cell.label, {each.configuration: each.why for each in suggested}), console)
+    if threads:
+        say(with_fewer_threads(usual, contest(threads), threads), console)
+
+
+def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> str:
+    """Return a row for each configuration that was tried: why, its latency, and what it brought over the cell."""
+    rows = []
+    is_measured = any(cell.latency and cell.label == label for cell in contest.cells)
+    for cell in contest.cells:
+        if cell.label not in reasons:
+            continue
+        if cell.latency is None or not is_measured:
+            texts = [cell.label, reasons[cell.label], NONE, NONE, cell.record.reason or cell.record.status]
+        else:
+            over = contest.fit.ratio(cell.label, label)
+            called = relation(over) if cell.record.status is Status.OK else cell.record.status
+            texts = [cell.label, reasons[cell.label], milliseconds(cell.latency.median_ms), times(over), str(called)]
+        rows.append(texts)
+    return text_table(["tried", "because", "median (ms)", f"times as fast as {label}", ""], rows, "llrrl")
+
+
+def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> str:
+    """Say what each cell takes with fewer threads, in a contest after the one with the run's threads."""
+    before = {cell.label: cell.latency for cell in usual.cells}
+    rows = [
+        [cell.label, milliseconds(then.median_ms), milliseconds(now.median_ms), ratio(then.median_ms / now.median_ms)]
+        for cell in fewer.cells
+        if (now := cell.latency) and (then := before.get(cell.label))
+    ]
+    headings = ["backend", "median (ms)", f"with {counted(threads, 'thread')}", "times as fast"]
+    return (
+        f"Threads worked unevenly, so that the cells were tried with {counted(threads, 'thread')}. It is a contest of "
+        "its own, after the other one: a ratio holds what has changed on the machine meanwhile.\n\n"
+        + text_table(headings, rows, "lrrr")
     )

@@ -17,21 +17,15 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
-from bakeoff.explaining.blaming import check_blamed
 from bakeoff.measuring.worker import tolerance
-from bakeoff.measuring.worker.blaming import Builder, Search
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.part_sources import sources_of
-from bakeoff.measuring.worker.parts import Part, in_float64
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.records.device import CPU
-from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
-from bakeoff.reports.blame import (
+from bakeoff.why.blame_text import (
     conclusion,
     figure,
     further_sentences,
@@ -40,6 +34,11 @@ from bakeoff.reports.blame import (
     to_markdown,
     trials_table,
 )
+from bakeoff.why.controller import why_not_blamed
+from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
+from bakeoff.why.worker_blame import Builder, Search
+from bakeoff.why.worker_parts import Part, in_float64
+from bakeoff.why.worker_script import source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 
@@ -75,15 +74,10 @@ def phase(name: str) -> Any:
     yield
 
 
-def searched(
-    model: nn.Module,
-    backend: str,
-    folder: Path,
-    looks_for_failure: bool = False,
-    inputs: Inputs | None = None,
-    precision: Precision = Precision.FP32,
-) -> Blame:
-    """Search in this process, in the surroundings that a worker gives."""
+def surroundings(
+    model: nn.Module, backend: str, folder: Path, precision: Precision, *inputs: Inputs
+) -> tuple[Builder, Part, tuple[Inputs, ...]]:
+    """Return what a worker gives a search, in this process: what builds, the whole model, its inputs in float64."""
     cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)
     worker: Any = SimpleNamespace(
         cell=cell,
@@ -94,12 +88,25 @@ def searched(
         clock=Clock(CPU),
         phases=SimpleNamespace(announced=phase),
     )
-    torch.manual_seed(0)
-    exact_inputs = (inputs or Inputs((torch.randn(8, 32),))).map(in_float64)
     rounded = copy.deepcopy(model.eval()).to(dtype)
-    whole = Part("", type(model).__name__, rounded, model.double(), exact_inputs)
+    exact = tuple(each.map(in_float64) for each in inputs)
+    sets = tuple(each.map(lambda tensor: tensor.to(dtype)) for each in inputs)
+    return Builder(worker, sets), Part("", type(model).__name__, rounded, model.double(), exact[0]), exact
+
+
+def searched(
+    model: nn.Module, backend: str, folder: Path, looks_for_failure: bool = False, precision: Precision = Precision.FP32
+) -> Blame:
+    torch.manual_seed(0)
+    builder, whole, _ = surroundings(model, backend, folder, precision, Inputs((torch.randn(8, 32),)))
     with torch.no_grad():
-        return Search(Builder(worker, (whole.given(dtype),)), whole, looks_for_failure).result()
+        return Search(builder, whole, looks_for_failure).result()
+
+
+def blamed(**known: Any) -> Blame:
+    """Return what was found in a cell of eager: a place, if nothing else is said."""
+    usual = {"label": "eager", "cell_id": "", "precision": "fp32", "looks_for_failure": False, "found": Found.PLACE}
+    return Blame(**{**usual, **known})
 
 
 @pytest.mark.parametrize("backend", ["eager", "torchscript", pytest.param("openvino", marks=pytest.mark.slow)])
@@ -126,28 +133,26 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     assert "layers.7" in (figure(blame) or "")
 
 
+def grown(*errors: tuple[str, float | None, float | None]) -> Blame:
+    return blamed(growth=[GrowthPoint(name=name, kind="Linear", local=a, accumulated=b) for name, a, b in errors])
+
+
 def test_an_error_that_leaves_the_finite_numbers_does_not_grow_evenly() -> None:
     """The module whose own code overflows may have no local error, and the small ones of the others are even."""
-    points = [GrowthPoint(name=name, kind="Linear", local=1e-4, accumulated=1e-4) for name in "abcd"]
-    blame = Blame(label="eager", cell_id="", precision="fp16", looks_for_failure=False, found=Found.PLACE)
-    assert growth_sentence(blame.model_copy(update={"growth": points})).startswith("The error grows evenly: ")
-    after = [GrowthPoint(name="e", kind="Linear", local=None, accumulated=float("nan"))]
-    assert growth_sentence(blame.model_copy(update={"growth": [*points, *after]})) == (
+    even = [(name, 1e-4, 1e-4) for name in "abcd"]
+    assert growth_sentence(grown(*even)).startswith("The error grows evenly: ")
+    assert growth_sentence(grown(*even, ("e", None, float("nan")))) == (
         "The error does not grow evenly: 1.0e-04 after a, nan after e. It is not finite from e on."
     )
 
 
 def test_nothing_is_said_of_the_growth_along_a_few_modules() -> None:
-    points = [GrowthPoint(name=f"{error}", kind="Linear", local=error, accumulated=error) for error in (1.0, 9.0)]
-    blame = Blame(
-        label="eager", cell_id="", precision="fp32", looks_for_failure=False, found=Found.PLACE, growth=points
-    )
-    assert growth_sentence(blame) == ""
-    unknown = [GrowthPoint(name=name, kind="Linear", local=1e-4) for name in "abcd"]
-    assert growth_sentence(blame.model_copy(update={"growth": unknown})) == (
+    few, unknown = grown(("a", 1.0, 1.0), ("b", 9.0, 9.0)), grown(*((name, 1e-4, None) for name in "abcd"))
+    assert growth_sentence(few) == ""
+    assert "Errors of modules along the model" in (figure(few) or "")
+    assert growth_sentence(unknown) == (
         "Of the squared errors of 4 modules, each called alone, a has 25 %, the largest share."
     )
-    assert "Errors of modules along the model" in (figure(blame) or "")
 
 
 class Twice(nn.Module):
@@ -210,38 +215,27 @@ def test_parts_that_fail_in_the_same_words_are_counted(tmp_path: Path, monkeypat
 
 
 def test_further_parts_are_looked_for_in_so_many_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bakeoff.measuring.worker.blaming.MIN_FURTHER_BUILDS", 0)
+    monkeypatch.setattr("bakeoff.why.worker_blame.MIN_FURTHER_BUILDS", 0)
     blame = failing(*(Bessel() for _ in range(32)), folder=tmp_path, monkeypatch=monkeypatch)
-    assert (
-        blame.builds
-        <= 2
-        * next(
-            number for number, trial in enumerate(blame.trials, 1) if trial.name == "0: aten.special_bessel_j0.default"
-        )
-        + 16
-    )
+    first = [trial.name for trial in blame.trials].index("0: aten.special_bessel_j0.default")
+    assert blame.builds <= 2 * (first + 1) + 16
     assert not blame.is_complete and "there may be more" in further_sentences(blame)
 
 
 def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
-    answer = Blame(label="eager", cell_id="", precision="fp32", looks_for_failure=False, found=Found.NOTHING)
-    assert script_sentence(answer, None) == ""
-    assert script_sentence(answer, tmp_path / "s.py") == f"{tmp_path / 's.py'} was not written: nothing fails."
-    failed = answer.model_copy(
-        update={
-            "found": Found.PLACE,
-            "looks_for_failure": True,
-            "script": Script(text="", made_from="the operator", fails_alike=True, ending=""),
-        }
-    )
+    file = tmp_path / "s.py"
+    clean = blamed(found=Found.NOTHING)
+    assert script_sentence(clean, None) == ""
+    assert script_sentence(clean, file) == f"{file} was not written: nothing fails."
+    failed = blamed(looks_for_failure=True, script=Script(text="", fails_alike=True, ending=""))
     assert script_sentence(failed, None).endswith("--script FILE keeps it.")
-    assert script_sentence(failed, tmp_path / "s.py").endswith(f"It is in {tmp_path / 's.py'}.")
+    assert script_sentence(failed, file).endswith(f"It is in {file}.")
 
 
 def test_a_cell_that_was_refused_before_it_was_built_is_not_searched() -> None:
     cell = Cell(model="mlp", backend="onnx", precision=Precision.FP16)
-    with pytest.raises(UsageError, match="refused before it was built: ONNX Runtime's CPU provider has no fp16"):
-        check_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
+    reason = why_not_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
+    assert reason.startswith("it was refused before it was built: ONNX Runtime's CPU provider has no fp16")
 
 
 class Overflowing(nn.Module):
@@ -329,25 +323,31 @@ def test_the_operator_that_fails_alone_is_named(tmp_path: Path) -> None:
     blame = searched(model, "onnx", tmp_path, looks_for_failure=True)
     assert blame.place is not None and blame.place.name == "2: aten.special_bessel_j0.default"
     assert "bessel_j0" in blame.place.failure
-    assert [made_from for made_from, _ in blame.sources] == ["the operator"]
-    row = r"| 2: aten.special\_bessel\_j0.default (test\_blame.py, line 70, in forward) | operator |"
+    assert "torch.ops.aten.special_bessel_j0.default(" in blame.source
+    row = r"| 2: aten.special\_bessel\_j0.default (test\_blame.py, line "
     assert row in to_markdown(blame, tmp_path)
 
 
-@pytest.mark.parametrize("made_from", ["its source", "its traced graph"])
-def test_the_users_own_module_is_written_with_torch_alone(made_from: str) -> None:
+def test_a_part_is_written_with_torch_alone() -> None:
     module, inputs = Scaling(3).eval(), Inputs((torch.randn(8, 32).double(),), {"offset": torch.ones(32).double()})
     part = Part("", "Scaling", module, copy.deepcopy(module).double(), inputs)
-    source = dict(sources_of(part, torch.float32))[made_from]
-    namespace: dict[str, Any] = {"torch": torch}
-    exec(source, namespace)
-    for name, weight in module.state_dict().items():
-        if made_from == "its source":
-            namespace["model"].inner.state_dict()[name].copy_(weight)
-    answer = namespace["model"](*namespace["inputs"])
-    assert answer.shape == (8, 32)
-    if made_from == "its source":
-        assert torch.equal(answer, module(namespace["inputs"][0], offset=namespace["inputs"][1]))
+    namespace: dict[str, Any] = {}
+    exec(source_of(part, torch.float32), namespace)
+    model, (x, offset) = namespace["model"], namespace["inputs"]
+    with torch.no_grad():
+        for weight in (*model.buffers(), *module.parameters()):
+            weight.fill_(0.01)
+        assert torch.equal(model(x, offset)[0], module(x, offset=offset))
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_what_torch_does_not_export_has_no_source() -> None:
+    part = Part("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
+    assert source_of(part, torch.float32) == ""
 
 
 HALF = 0.5
@@ -402,7 +402,7 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
     report_file.write_json(report.model_copy(update={"request": asked}), tmp_path / "run")
     status, out, _ = command_line("blame", tmp_path / "run", "onnx", "--script", tmp_path / "failing.py")
     assert status == 1 and "the smallest part that fails alone is 1: aten.special" in out
-    assert "A script made from the operator, run without Bakeoff, fails in the same way." in out
+    assert "A script made from its traced graph, run without Bakeoff, fails in the same way." in out
     without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
     command = [sys.executable, "-I", "-c", without, tmp_path / "failing.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -410,14 +410,8 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
 
 
 def test_operators_of_one_name_have_their_line_in_the_table() -> None:
-    trials = [Trial(name="", kind="Net", error=0.1, eager_error=0.0, limit=0.01)]
-    for line in (9, 12):
-        where = f"mine.py, line {line}, in forward"
-        trials.append(
-            Trial(name="norm: aten.to.dtype", kind="operator", error=0.1, eager_error=0.0, limit=0.01, line=where)
-        )
-    blame = Blame(
-        label="onnx", cell_id="net", precision="fp32", looks_for_failure=False, found=Found.PLACE, trials=trials
-    )
-    table = trials_table(blame)
-    assert all(f"norm: aten.to.dtype (mine.py, line {line}, in forward)" in table for line in (9, 12))
+    errors = {"error": 0.1, "eager_error": 0.0, "limit": 0.01}
+    lines = [f"mine.py, line {line}, in forward" for line in (9, 12)]
+    casts = [Trial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
+    table = trials_table(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]))
+    assert all(f"norm: aten.to.dtype ({line})" in table for line in lines)

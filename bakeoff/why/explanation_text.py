@@ -1,11 +1,13 @@
 """Shows where the time of a call goes: as a table in Markdown, as JSON, and as a trace for Chrome and Perfetto."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.decision import relation
-from bakeoff.judging.explanation import (
+from bakeoff.backends.profiling import Kind
+from bakeoff.records.text import counted, one_line, spell_ms
+from bakeoff.reports.markdown import escape, items, text_table
+from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
+from bakeoff.why.explanation import (
     LATENCY,
     NOT_OWNED,
     UNSEEN,
@@ -18,12 +20,7 @@ from bakeoff.judging.explanation import (
     longest_joined,
     moved,
 )
-from bakeoff.records.profile import CellProfile, Kind, ThreadUse
-from bakeoff.records.schema import Status
-from bakeoff.records.text import counted, one_line, spell_ms
-from bakeoff.reports.markdown import escape, items, text_table
-from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
-from bakeoff.reports.sentences import ratio as times
+from bakeoff.why.records import CellProfile, ThreadUse
 
 THE_MODEL = "(the model itself)"
 
@@ -213,39 +210,6 @@ def threads_line(threads: ThreadUse) -> str:
         line += f": the mean is {percent(threads.balance)} % of the busiest"
     others = len(threads.busy) - threads.allowed
     return f"{line}, beside {others} more." if others > 0 else f"{line}."
-
-
-def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> str:
-    """Return a row for each configuration that was tried: why, its latency, and what it brought over the cell."""
-    rows = []
-    is_measured = any(cell.latency and cell.label == label for cell in contest.cells)
-    for cell in contest.cells:
-        if cell.label not in reasons:
-            continue
-        if cell.latency is None or not is_measured:
-            texts = [cell.label, reasons[cell.label], NONE, NONE, cell.record.reason or cell.record.status]
-        else:
-            over = contest.fit.ratio(cell.label, label)
-            called = relation(over) if cell.record.status is Status.OK else cell.record.status
-            texts = [cell.label, reasons[cell.label], milliseconds(cell.latency.median_ms), times(over), str(called)]
-        rows.append(texts)
-    return text_table(["tried", "because", "median (ms)", f"times as fast as {label}", ""], rows, "llrrl")
-
-
-def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> str:
-    """Say what each cell takes with fewer threads, in a contest after the one with the run's threads."""
-    before = {cell.label: cell.latency for cell in usual.cells}
-    rows = [
-        [cell.label, milliseconds(then.median_ms), milliseconds(now.median_ms), ratio(then.median_ms / now.median_ms)]
-        for cell in fewer.cells
-        if (now := cell.latency) and (then := before.get(cell.label))
-    ]
-    headings = ["backend", "median (ms)", f"with {counted(threads, 'thread')}", "times as fast"]
-    return (
-        f"Threads worked unevenly, so that the cells were tried with {counted(threads, 'thread')}. It is a contest of "
-        "its own, after the other one: a ratio holds what has changed on the machine meanwhile.\n\n"
-        + text_table(headings, rows, "lrrr")
-    )
 
 
 def to_chrome_trace(profiles: Sequence[CellProfile]) -> str:

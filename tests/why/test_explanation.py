@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.explanation import (
+from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kind, Part, TracedSpan
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Record, Status, Work
+from bakeoff.reports.command_answers import document
+from bakeoff.why import explanation_text as shown
+from bakeoff.why.explanation import (
     Explanation,
+    ExplanationAnswer,
     ProfiledCell,
     differences,
     explain,
@@ -16,12 +22,8 @@ from bakeoff.judging.explanation import (
     named_apart,
     tree_of,
 )
-from bakeoff.records.precision import Precision
-from bakeoff.records.profile import CellProfile, CompilerWork, GraphBreak, Kind, Part, ThreadUse, TracedSpan
-from bakeoff.records.schema import Ceilings, Record, Status, Work
-from bakeoff.reports import explanation as shown
-from bakeoff.reports.command_answers import document, of_explanation
-from bakeoff.reports.page import explanation_to_page
+from bakeoff.why.explanation_page import explanation_to_page
+from bakeoff.why.records import CellProfile, ThreadUse
 from tests.reports import samples
 
 CLASSES = {"": "Net", "layers": "Sequential", "layers.0": "Layer", "layers.0.norm": "LayerNorm", "layers.1": "Layer"}
@@ -122,7 +124,7 @@ def test_the_table_compares_and_tells_what_compilers_did() -> None:
 
 def test_json_and_trace_hold_every_kernel() -> None:
     explanation = explain(beside(FUSED, EAGER))
-    answer = json.loads(document(of_explanation(explanation, [FUSED, EAGER]), 0))
+    answer = json.loads(document(ExplanationAnswer.of_profiles(explanation, [FUSED, EAGER]), 0))
     assert [len(each["parts"]) for each in answer["profiles"]] == [3, 3]
     events = json.loads(shown.to_chrome_trace([FUSED, EAGER]))["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}

@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from bakeoff.backends.profiling import ROUNDED_OFF, Kind, Part
 from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
-from bakeoff.records.profile import ROUNDED_OFF, CellProfile, Kind, Part
 from bakeoff.records.schema import Ceilings, Cell, Record, Status
+from bakeoff.why.records import CellProfile
 
 Modules = tuple[str, ...]
 
@@ -120,6 +121,18 @@ class Explanation(Frozen):
         """Return True if the rows of both cells sum to their calls within 5 %."""
         pairs = [(self.residual_ms, self.call_ms), (self.against_residual_ms, self.against_call_ms)]
         return all(abs(residual) <= WELL_EXPLAINED * call for residual, call in pairs if residual is not None and call)
+
+
+class ExplanationAnswer(Frozen):
+    """What `bakeoff explain --json` prints. Profiles have every kernel of both cells."""
+
+    explanation: Explanation
+    profiles: list[dict[str, JsonValue]]
+
+    @classmethod
+    def of_profiles(cls, explanation: Explanation, profiles: Sequence[CellProfile]) -> ExplanationAnswer:
+        dumped = [profile.model_dump(mode="json", exclude={"spans"}) for profile in profiles]
+        return cls(explanation=explanation, profiles=dumped)
 
 
 Key = tuple[Modules, Kind | None]

@@ -1,9 +1,10 @@
 """Finds which modules must stay in float32, so that a cell in a narrower precision holds a tolerance.
 
-The search calls eager, in which a trial costs one call of the model. Modules are ordered by the error that each causes
-if it alone is in the cell's precision, as in HAWQ (Dong et al., 2019) and in sensitivity analyses of quantisation. They
-are taken in that order until the tolerance holds. Then each is left out again if it holds without, and replaced by the
-modules inside of it as far as these are enough. The cell's backend builds what was found, and tells whether it holds.
+The search calls eager, in which a trial costs one call of the model. It begins with the whole model, and replaces each
+module by those inside of it as far as these are enough. They are ordered by the error that each causes if it alone is
+in the cell's precision, as in HAWQ (Dong et al., 2019) and in sensitivity analyses of quantisation, and are tried in
+that order until the tolerance holds. Then each is left out again if it holds without. The cell's backend builds the
+result, and decides whether it holds.
 """
 
 from __future__ import annotations
@@ -14,31 +15,30 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch.utils import _pytree as pytree
 
 from bakeoff.backends.base import Compiled
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.intervals import median_interval
-from bakeoff.measuring.messages import KeepModules
 from bakeoff.measuring.worker import evaluating, precision, sampling
-from bakeoff.measuring.worker import parts as of_model
-from bakeoff.measuring.worker.blaming import Builder, relative_error, searched_model
-from bakeoff.measuring.worker.parts import Part, floats
 from bakeoff.measuring.worker.simulation import emulate_quantisation
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import Kept, KeptSet, Variant
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Record
 from bakeoff.records.text import counted
-
-MIN_CANDIDATES, MAX_CANDIDATES = 2, 64
-"""The search begins with so many modules, as large as can be, and looks inside of those that it keeps."""
+from bakeoff.why import worker_parts as of_model
+from bakeoff.why.records import Kept, KeptSet, Variant
+from bakeoff.why.worker_blame import Builder, relative_error, searched_model
+from bakeoff.why.worker_parts import Part, floats
 
 STEPWISE_S = 180.0
 """After so long modules are added to what the backend builds by twos, fours and so on."""
@@ -54,18 +54,34 @@ as few rounds as the interval of a median needs."""
 AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
 
 
-def find_kept(worker: WorkerContext, job: KeepModules) -> KeptSet:
-    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it."""
+def find_kept(
+    worker: WorkerContext, requirement: str, tolerance: float | None, record: dict[str, JsonValue]
+) -> KeptSet:
+    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it.
+
+    `requirement` is in words, or of the user's own metrics as `--require` takes it. `tolerance` is that of the error
+    relative to the output; without it the metrics decide. `record` is the cell's, with the metrics of the reference.
+    """
     with searched_model(worker) as (builder, whole, exact_sets):
-        return Keeping(builder, job, whole, exact_sets).result()
+        wanted = Wanted(requirement, tolerance, Record.model_validate(record))
+        return Keeping(builder, wanted, whole, exact_sets).result()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a set of modules must hold."""
+
+    requirement: str
+    tolerance: float | None
+    record: Record
 
 
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, job: KeepModules, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
+    def __init__(self, builder: Builder, wanted: Wanted, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
         """`exact_sets` are the input sets in float64."""
-        self._builder, self._job, self._whole = builder, job, whole
+        self._builder, self._wanted, self._whole = builder, wanted, whole
         self._worker, self._sets = builder.worker, builder.sets
         self._module, self._exact = whole.module, whole.exact
         self._float32_sets = tuple(inputs.map(to_float32) for inputs in exact_sets)
@@ -73,7 +89,7 @@ class Keeping:
         self._quantised = self._worker.cell.precision.is_quantised
         self._dtype = precision.dtype_of(self._worker.cell.precision)
         self._tried: dict[str, Kept] = {}
-        self._alone: dict[str, float | None] = {}  # errors of what the search begins with, the worst module first
+        self._alone: dict[str, float | None] = {}  # error with this module alone in the cell's precision
         self._begun_s = time.monotonic()
 
     def result(self) -> KeptSet:
@@ -103,7 +119,7 @@ class Keeping:
             label=cell.label,
             cell_id=cell.id,
             precision=cell.precision,
-            requirement=self._job.requirement,
+            requirement=self._wanted.requirement,
             kept=kept,
             share_of_weights=self._share_of(kept),
             holds=holds,
@@ -117,61 +133,45 @@ class Keeping:
     # --- the search, in eager
 
     def _search(self) -> list[str]:
-        """Return paths of modules with which eager holds the tolerance: none can be left out, and none is larger than
-        what was tried inside of it."""
-        calls = of_model.along_depth(self._whole, MIN_CANDIDATES, MAX_CANDIDATES)
-        candidates = list(dict.fromkeys(call.path for call in calls)) or [""]
-        alone = {path: self._error([other for other in candidates if other != path]) for path in candidates}
-        self._alone = dict(sorted(alone.items(), key=lambda each: -sortable(each[1])))
-        kept: list[str] = []
-        for path in self._alone:
-            kept.append(path)
-            left = self._error(kept)
-            self._note(path, alone[path], left)
-            if self._holds_in_eager(kept, left):
-                break
-        else:
-            return self._with_own_code(kept)
-        kept = self._without_needless(kept)
-        place = 0
+        """Return paths of modules with which eager holds the tolerance: none can be left out, and the modules inside
+        of one are not enough in its place. A module's own code is kept with it: in the end that of the whole model."""
+        kept, place = [""], 0
         while place < len(kept):
-            smaller = self._inside(kept[place], kept[:place] + kept[place + 1 :])
-            if smaller:
-                self._remark(kept[place], "its parts are enough")
+            path = kept[place]
+            if smaller := self._enough(self._children(path), kept[:place] + kept[place + 1 :]):
+                if path:
+                    self._note(path, note="its parts are enough")
                 kept[place : place + 1] = smaller
             else:
                 place += 1
         return kept
 
-    def _with_own_code(self, kept: list[str]) -> list[str]:
-        """Return larger modules, whose own code is kept, too: in the end the whole model."""
-        parents = list(dict.fromkeys(path.rpartition(".")[0] for path in kept))
-        while parents != [""]:
-            if self._holds_in_eager(parents, self._error(parents)):
-                return self._without_needless(parents)
-            parents = list(dict.fromkeys(path.rpartition(".")[0] for path in parents))
-        return [""]
+    def _enough(self, among: list[str], others: list[str]) -> list[str]:
+        """Return which of these modules are enough beside the others, or nothing if all of them are not.
 
-    def _without_needless(self, kept: list[str]) -> list[str]:
-        """Leave out again what the tolerance holds without, beginning with what was taken last."""
-        for path in list(reversed(kept)):
-            fewer = [each for each in kept if each != path]
-            if fewer and self._holds_in_eager(fewer, self._error(fewer)):
-                kept = fewer
-                self._remark(path, "left out again: it holds without")
-        return kept
-
-    def _inside(self, path: str, others: list[str]) -> list[str]:
-        """Return modules inside of a kept one that are enough in its place, or nothing."""
-        inside = self._children(path)
-        if not inside or not self._holds_in_eager([*others, *inside], self._error([*others, *inside])):
+        They are taken in the order of the error that each causes alone, and each is left out again that is not needed.
+        """
+        if not among or not self._holds_in_eager([*others, *among]):
             return []
-        alone = {each: self._error([*others, *(other for other in inside if other != each)]) for each in inside}
-        inside.sort(key=lambda each: -sortable(alone[each]))
-        for each in inside:
-            self._note(each, alone[each], None)
-        whole = self._without_needless([*others, *inside])
-        return [each for each in whole if each in inside]
+        alone = {path: self._error([*others, *(each for each in among if each != path)]) for path in among}
+        self._alone |= alone
+        chosen: list[str] = []
+        for path in sorted(among, key=lambda path: -sortable(alone[path])):
+            chosen.append(path)
+            left = self._error([*others, *chosen])
+            self._note(
+                path, left=left, note="" if alone[path] is not None else "the model fails with the others in fp32"
+            )
+            with self._worker.phases.announced(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager"):
+                pass
+            if self._holds_in_eager([*others, *chosen], left):
+                break
+        for path in list(reversed(chosen)):
+            fewer = [each for each in chosen if each != path]
+            if fewer and self._holds_in_eager([*others, *fewer]):
+                chosen = fewer
+                self._note(path, note="left out again: it holds without")
+        return chosen
 
     def _children(self, path: str) -> list[str]:
         """Return the paths of the modules that calls of a module call."""
@@ -184,9 +184,10 @@ class Keeping:
         not hold what eager does. Nothing more is the same list again."""
         inside = tuple(f"{path}." for path in kept)
         rest = [path for path in self._alone if path not in kept and not path.startswith(inside)]
-        for path in rest[:count]:
-            self._remark(path, "added: the build does not hold without")
-        larger = [*kept, *rest[:count]]
+        rest = sorted(rest, key=lambda path: -sortable(self._alone[path]))[:count]
+        for path in rest:
+            self._note(path, note="added: the build does not hold without")
+        larger = [*kept, *rest]
         return [path for path in larger if not any(path.startswith(f"{other}.") for other in larger)]
 
     def _error(self, kept: Sequence[str]) -> float | None:
@@ -208,7 +209,7 @@ class Keeping:
     @contextlib.contextmanager
     def _kept_in_eager(self, kept: Sequence[str]) -> Iterator[None]:
         if not self._quantised:
-            with InFloat32(self._module, self._exact, kept, self._dtype):
+            with in_float32(self._module, self._exact, kept, self._dtype):
                 yield
             return
         weights = {
@@ -221,40 +222,32 @@ class Keeping:
         ):
             yield
 
-    def _holds_in_eager(self, kept: Sequence[str], error: float | None) -> bool:
-        """Return True if eager holds the requirement with these modules in float32."""
-        if self._job.tolerance is not None:
-            return error is not None and error <= self._job.tolerance
+    def _holds_in_eager(self, kept: Sequence[str], error: float | None = None) -> bool:
+        """Return True if eager holds the requirement with these modules in float32. `error` is that of it, if known."""
+        if self._wanted.tolerance is not None:
+            error = self._error(kept) if error is None else error
+            return error is not None and error <= self._wanted.tolerance
         with self._kept_in_eager(kept):
             return self._meets(self._eager, self._sets)
 
     def _meets(self, call: Callable[[Inputs], list[torch.Tensor]], sets: tuple[Inputs, ...]) -> bool:
         """Return True if the user's own metrics meet what the run requires. Raises BakeoffError where they fail."""
-        job, worker = self._job, self._worker
-        assert job.evaluation is not None and job.record is not None
-        evaluation = job.evaluation
+        wanted, worker = self._wanted, self._worker
+        evaluation = worker.job.evaluation
+        assert evaluation is not None
         with contextlib.chdir(worker.started_in):
             metrics: Metrics = evaluating.evaluated(
                 worker.cell, evaluation.function, lambda: evaluating.Predict(evaluation.sample, call, sets)
             )
         if metrics.failure:
             raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
-        return not Requirements.parse(job.requirement).unmet(job.record.model_copy(update={"metrics": metrics}))
+        return not Requirements.parse(wanted.requirement).unmet(wanted.record.model_copy(update={"metrics": metrics}))
 
-    def _note(self, path: str, alone: float | None, left: float | None) -> None:
-        note = "" if alone is not None else "the model fails with the others in fp32"
-        self._tried[path] = self._kept(path).model_copy(update={"alone": alone, "left": left, "note": note})
-        with self._worker.phases.announced(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager"):
-            pass
-
-    def _remark(self, path: str, note: str) -> None:
-        """Say something else of a module, whether it was tried in eager or not."""
-        known = self._tried.get(path) or self._kept(path)
-        self._tried[path] = known.model_copy(update={"note": note})
-
-    def _kept(self, path: str) -> Kept:
+    def _note(self, path: str, **noted: object) -> None:
+        """Note something of a module, whether it was tried in eager or not."""
         kind = type(self._module.get_submodule(path)).__name__
-        return Kept(name=path, kind=kind, alone=self._alone.get(path))
+        known = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
+        self._tried[path] = known.model_copy(update=noted)
 
     def _share_of(self, kept: Sequence[str]) -> float:
         """Return the share of the model's weights that is in these modules."""
@@ -283,7 +276,7 @@ class Keeping:
             call(sets[0])  # some builds are final with the second call only
             pairs = zip(sets, self._answers, strict=True)
             error = worst(relative_error(call(inputs), exact) for inputs, exact in pairs)
-            tolerance = self._job.tolerance
+            tolerance = self._wanted.tolerance
             holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call, sets)
         except Exception as failed:
             return None, Variant(name=name, failure=explain(failed)[1].sentence)
@@ -303,7 +296,7 @@ class Keeping:
         if kept and not self._quantised:
             with outside_inference_mode():  # the model as it is, which may run as it stands, is measured beside it
                 model = copy.deepcopy(self._module)
-            around.enter_context(InFloat32(model, self._exact, kept, self._dtype))
+            around.enter_context(in_float32(model, self._exact, kept, self._dtype))
         changes = {"kept_in_float32": tuple(kept)}
         with around, self._builder.built(model, self._sets[0], calibration, **changes) as compiled:
             yield compiled
@@ -335,66 +328,53 @@ def outside_inference_mode() -> Iterator[None]:
         yield
 
 
-class InFloat32(contextlib.AbstractContextManager["InFloat32"]):
-    """Inside this block some modules of a model in 16 bits compute in float32, with their own weights.
+@contextlib.contextmanager
+def in_float32(
+    module: torch.nn.Module, exact: torch.nn.Module, paths: Sequence[str], dtype: torch.dtype
+) -> Iterator[None]:
+    """Have some modules of a model in 16 bits compute in float32 in the block, with their own weights.
 
-    Their inputs are cast before each call, and their outputs after it. The module tree stays as it is.
+    `exact` is the same model with its own weights, and `dtype` the type of what is not kept. Inputs of these modules
+    are cast before each call, and their outputs after it. The module tree stays as it is.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, exact: torch.nn.Module, paths: Sequence[str], dtype: torch.dtype
-    ) -> None:
-        """`exact` is the same model with its own weights, and `dtype` the type of what is not kept."""
-        self._module, self._exact, self._paths, self._dtype = module, exact, paths, dtype
-        self._undo = contextlib.ExitStack()
+    def cast_inputs(_: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, to_float32, (args, kwargs))
 
-    def __enter__(self) -> InFloat32:
-        for path in self._paths:
-            kept = self._module.get_submodule(path)
-            with outside_inference_mode():
-                for name, child in kept.named_modules():
-                    self._widen(child, self._exact.get_submodule(f"{path}.{name}".strip(".")))
-            before = kept.register_forward_pre_hook(cast_inputs, with_kwargs=True)
-            after = kept.register_forward_hook(self._cast_back)
-            self._undo.callback(before.remove)
-            self._undo.callback(after.remove)
-        return self
-
-    def _cast_back(self, module: torch.nn.Module, args: Any, outputs: Any) -> Any:
-        """Cast what a module in float32 returns to the type of its surroundings."""
+    def cast_back(_: torch.nn.Module, args: Any, outputs: Any) -> Any:
         return pytree.tree_map_only(
-            torch.Tensor, lambda tensor: tensor.to(self._dtype) if tensor.dtype is torch.float32 else tensor, outputs
+            torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.dtype is torch.float32 else tensor, outputs
         )
 
-    def _widen(self, child: torch.nn.Module, exact: torch.nn.Module) -> None:
-        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (child._parameters, exact._parameters),
-            (child._buffers, exact._buffers),
-        ]
-        for tensors, own in pairs:
-            for key, tensor in list(tensors.items()):
-                value = own.get(key)
-                if tensor is not None and value is not None and tensor.is_floating_point():
-                    wide = to_float32(value.detach())
-                    is_weight = isinstance(tensor, torch.nn.Parameter)
-                    self._undo.callback(tensors.__setitem__, key, tensor)
-                    tensors[key] = torch.nn.Parameter(wide, requires_grad=False) if is_weight else wide
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
+    with contextlib.ExitStack() as undo:
+        for path in paths:
+            kept, own = module.get_submodule(path), exact.get_submodule(path)
+            with outside_inference_mode():
+                for name, child in kept.named_modules():
+                    widen(child, own.get_submodule(name), undo)
+            undo.callback(kept.register_forward_pre_hook(cast_inputs, with_kwargs=True).remove)
+            undo.callback(kept.register_forward_hook(cast_back).remove)
+        yield
 
 
-def cast_inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-    """Cast what a module in float32 gets."""
-    return pytree.tree_map_only(torch.Tensor, to_float32, (args, kwargs))
-
-
-def is_narrow(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+def widen(child: torch.nn.Module, exact: torch.nn.Module, undo: contextlib.ExitStack) -> None:
+    """Give a module its own weights in float32, until `undo` ends."""
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (child._parameters, exact._parameters),
+        (child._buffers, exact._buffers),
+    ]
+    for tensors, own in pairs:
+        for key, tensor in list(tensors.items()):
+            value = own.get(key)
+            if tensor is not None and value is not None and tensor.is_floating_point():
+                wide = to_float32(value.detach())
+                undo.callback(tensors.__setitem__, key, tensor)
+                is_weight = isinstance(tensor, torch.nn.Parameter)
+                tensors[key] = torch.nn.Parameter(wide, requires_grad=False) if is_weight else wide
 
 
 def to_float32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if is_narrow(tensor) or tensor.dtype is torch.float64 else tensor
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16, torch.float64) else tensor
 
 
 def sortable(error: float | None) -> float:

@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.measuring.worker import parts as of_model
 from bakeoff.measuring.worker import precision, tolerance
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.part_sources import sources_of
-from bakeoff.measuring.worker.parts import Beside, Form, Part, Watched, floats
-from bakeoff.measuring.worker.profiling import announcing
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded
-from bakeoff.records.blame import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.records.errors import BakeoffError
+from bakeoff.why import worker_parts as of_model
+from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
+from bakeoff.why.worker_parts import Beside, Form, Part, Watched, floats
+from bakeoff.why.worker_profile import announcing
+from bakeoff.why.worker_script import source_of
 
 SEARCH_LIMIT_S = 900.0
 """After so long nothing smaller is looked for."""
@@ -170,7 +170,7 @@ class Search:
             growth=growth,
             builds=self._builder.builds,
             seconds=time.monotonic() - self._begun_s,
-            sources=sources_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else [],
+            source=source_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else "",
         )
 
     def _search(self, part: Part, trial: Trial) -> None:
@@ -350,28 +350,33 @@ def errors_of(
     """Return the errors of the output that is furthest beyond its limit, relative to its size."""
     found: list[dict[str, float]] = []
     for mine, theirs, right in zip(outputs, eager, exact, strict=False):
-        usual = right.isfinite() & (right.abs() < of_model.MASK)
-        size = root_mean_square(right[usual])
-        if not size or mine.shape != right.shape:
-            continue
-        error, eager_error = (rms_of_error(each, right, usual) for each in (mine, theirs))
-        limit = tolerance.blame_limit(worker.cell.precision, eager_error, size)
-        found.append({"error": error / size, "eager_error": eager_error / size, "limit": limit / size})
+        size, (error, eager_error) = relative_errors(right, mine, theirs)
+        if error is not None and eager_error is not None:
+            limit = tolerance.blame_limit(worker.cell.precision, eager_error * size, size) / size
+            found.append({"error": error, "eager_error": eager_error, "limit": limit})
     return max(found, key=lambda each: excess(each["error"], each["limit"]), default={})
 
 
 def relative_error(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float | None:
     """Return the largest error of outputs, relative to the root mean square of each."""
-    errors = []
-    for mine, right in zip(outputs, exact, strict=True):
-        usual = right.isfinite() & (right.abs() < of_model.MASK)
-        if (size := root_mean_square(right[usual])) and mine.shape == right.shape:
-            errors.append(rms_of_error(mine, right, usual) / size)
+    pairs = zip(outputs, exact, strict=True)
+    errors = [error for mine, right in pairs if (error := relative_errors(right, mine)[1][0]) is not None]
     return max(errors, key=lambda error: (error != error, error), default=None)
 
 
-def rms_of_error(mine: torch.Tensor, right: torch.Tensor, usual: torch.Tensor) -> float:
-    return root_mean_square((mine.to(right.device, torch.float64) - right)[usual])
+def relative_errors(right: torch.Tensor, *outputs: torch.Tensor) -> tuple[float, list[float | None]]:
+    """Return the root mean square of a tensor, and of the error of each output relative to it.
+
+    An error is None for another shape, and where the tensor holds nothing to compare with.
+    """
+    usual = right.isfinite() & (right.abs() < of_model.MASK)
+    size = root_mean_square(right[usual])
+    return size, [
+        root_mean_square((each.to(right.device, torch.float64) - right)[usual]) / size
+        if size and each.shape == right.shape
+        else None
+        for each in outputs
+    ]
 
 
 def root_mean_square(tensor: torch.Tensor) -> float:

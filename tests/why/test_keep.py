@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,21 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff import backends
-from bakeoff.backends.base import Backend, BuildContext
-from bakeoff.measuring.worker import keeping
-from bakeoff.measuring.worker.blaming import Builder
-from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.keeping import InFloat32, Keeping
-from bakeoff.measuring.worker.parts import Part, in_float64
-from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
-from bakeoff.records.blame import KeptSet
-from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
-from bakeoff.reports.blame import kept_conclusion, kept_to_markdown
-from tests.explaining.test_blame import phase
+from bakeoff.why import worker_keep as keeping
+from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
+from bakeoff.why.records import KeptSet
+from bakeoff.why.worker_keep import Keeping, in_float32
+from tests.why.test_blame import surroundings
 
 
 class Residual(nn.Module):
@@ -48,47 +39,22 @@ def stack(steep: int = -1) -> nn.Module:
     return nn.Sequential(*(Residual(1e6 if place == steep else 1.0) for place in range(4)), nn.Linear(32, 8))
 
 
-@dataclass
-class Worker:
-    """The surroundings that a worker gives, in this process."""
-
-    cell: Cell
-    backend: Backend
-    workspace: Path
-    running: Any = torch.inference_mode
-    clock: Any = None
-    phases: Any = None
-
-    def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
-        return BuildContext(self.cell, phase, self.workspace, 1, sets)
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_ROUNDS", 2), ("WARM_UP_S", 0.0), ("BURST_S", 0.0)):
+        monkeypatch.setattr(keeping, name, value)
 
 
-def kept_of(
-    model: nn.Module,
-    backend: str,
-    precision: Precision,
-    tolerance: float,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> KeptSet:
-    monkeypatch.setattr(keeping, "MAX_ROUNDS", 2)
-    monkeypatch.setattr(keeping, "WARM_UP_S", 0.0)
-    monkeypatch.setattr(keeping, "BURST_S", 0.0)
-    cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)
-    worker: Any = Worker(cell, backends.create(backend), folder)
-    worker.clock, worker.phases = Clock(CPU), SimpleNamespace(announced=phase)
+def kept_of(model: nn.Module, backend: str, precision: Precision, tolerance: float, folder: Path) -> KeptSet:
     inputs = [Inputs((torch.randn(8, 32),)) for _ in range(2)]
-    job: Any = SimpleNamespace(tolerance=tolerance, requirement="a tolerance", evaluation=None, record=None)
-    exact_sets = tuple(one.map(in_float64) for one in inputs)
-    sets = tuple(one.map(lambda tensor: tensor.to(dtype)) for one in inputs)
-    module = copy.deepcopy(model.eval()).to(dtype)
+    wanted: Any = SimpleNamespace(tolerance=tolerance, requirement="a tolerance")
     with torch.no_grad():
-        whole = Part("", type(module).__name__, module, model.double(), exact_sets[0])
-        return Keeping(Builder(worker, sets), job, whole, exact_sets).result()
+        builder, whole, exact_sets = surroundings(model, backend, folder, precision, *inputs)
+        return Keeping(builder, wanted, whole, exact_sets).result()
 
 
-def test_the_module_that_overflows_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path, monkeypatch)
+def test_the_module_that_overflows_stays_in_float32(tmp_path: Path) -> None:
+    kept = kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path)
     assert kept.holds and kept.kept == ["2"]
     plain, chosen, everything = kept.variants
     assert plain.error != plain.error and not plain.holds
@@ -101,9 +67,9 @@ def test_the_module_that_overflows_stays_in_float32(tmp_path: Path, monkeypatch:
     assert "| with the set in fp32 |" in kept_to_markdown(kept)
 
 
-def test_smaller_modules_take_the_place_of_a_larger_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_modules_take_the_place_of_a_larger_one(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), Residual(1e6), nn.Linear(32, 32)))
-    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path, monkeypatch)
+    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path)
     assert kept.kept == ["1.1"] and kept.holds
 
 
@@ -118,7 +84,7 @@ def test_a_module_is_added_where_the_build_does_not_hold_what_eager_does(
 
     monkeypatch.setattr(Keeping, "_variant", refused)
     model = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), Residual(1e6), nn.Linear(32, 32)))
-    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path, monkeypatch)
+    kept = kept_of(model, "torchscript", Precision.FP16, 5e-3, tmp_path)
     added = next(each for each in kept.tried if each.is_kept)
     assert kept.holds and kept.kept == [added.name] == ["1"]
     assert added.note == "added: the build does not hold without" and added.alone is not None
@@ -136,7 +102,7 @@ def test_variants_are_measured_beside_each_other(tmp_path: Path, monkeypatch: py
         return {}
 
     monkeypatch.setattr(Keeping, "_contest", called)
-    kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path, monkeypatch)
+    kept_of(stack(steep=2), "eager", Precision.FP16, 2e-3, tmp_path)
     assert are_finite == {keeping.AS_IT_IS: False, keeping.WITH_SET: True, keeping.ALL: True}
 
 
@@ -144,7 +110,7 @@ def test_weights_of_a_variant_are_no_inference_tensors() -> None:
     """torch.export refuses those, and the build before is still alive in inference mode."""
     model = stack()
     exact, half = copy.deepcopy(model).double(), model.half()
-    with torch.inference_mode(), InFloat32(half, exact, ["2"], torch.float16):
+    with torch.inference_mode(), in_float32(half, exact, ["2"], torch.float16):
         assert half.get_submodule("2.up").weight.dtype is torch.float32
         assert not any(weight.is_inference() for weight in half.parameters())
 
@@ -162,43 +128,39 @@ class Offset(nn.Module):
 
 
 @pytest.mark.slow
-def test_openvino_computes_what_is_kept_in_float32_beside_16_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_computes_what_is_kept_in_float32_beside_16_bits(tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("OpenVINO does not compute in bf16 on this CPU")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), Offset(), nn.Linear(32, 8))
-    kept = kept_of(model, "openvino", Precision.BF16, 5e-2, tmp_path, monkeypatch)
+    kept = kept_of(model, "openvino", Precision.BF16, 5e-2, tmp_path)
     plain, chosen, everything = (variant.error for variant in kept.variants)
     assert kept.holds and kept.kept == ["2"]
     assert (plain or 0) > 0.5 > 5e-2 > (chosen or 1) > (everything or 1)
 
 
-def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path, monkeypatch)
+def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path) -> None:
+    kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path)
     assert kept.holds and not kept.kept and not kept.tried
     assert kept_conclusion(kept).endswith("as it is: no module need stay in fp32.")
 
 
-def test_a_tolerance_that_float32_misses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = kept_of(stack(), "eager", Precision.BF16, 1e-12, tmp_path, monkeypatch)
+def test_a_tolerance_that_float32_misses_is_told(tmp_path: Path) -> None:
+    kept = kept_of(stack(), "eager", Precision.BF16, 1e-12, tmp_path)
     assert not kept.holds and not kept.kept
     assert "not with all of it in fp32 either" in kept_conclusion(kept)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "needed"), [("eager", "2.down"), ("onnx", "2")])
-def test_a_layer_is_left_out_of_quantising(
-    backend: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_is_left_out_of_quantising(backend: str, needed: str, tmp_path: Path) -> None:
     """ONNX Runtime also rounds what layers return, so that it needs the layer before, too."""
     model = stack()
     with torch.no_grad():  # one value of the middle layer sets the range of all others
         middle: Any = model[2]
         middle.up.bias[0], middle.down.weight[:, 0] = 300.0, middle.down.weight[:, 0] * 0.01
-    kept = kept_of(model, backend, Precision.INT8, 4e-2, tmp_path, monkeypatch)
+    kept = kept_of(model, backend, Precision.INT8, 4e-2, tmp_path)
     assert kept.holds and kept.kept == [needed]
     assert (kept.variants[0].error or 0) > 0.08 > 0.04 > (kept.variants[1].error or 1)
 
@@ -209,7 +171,7 @@ def test_a_model_is_as_before_once_nothing_is_kept() -> None:
     before, x = dict(half.state_dict()), torch.randn(8, 32).half()
     with torch.inference_mode():
         plain = half(x)
-        with InFloat32(half, exact, ["2"], torch.float16):
+        with in_float32(half, exact, ["2"], torch.float16):
             inside: Any = half[2]
             assert inside.up.weight.dtype is torch.float32 and half(x).dtype is torch.float16
         assert torch.equal(half(x), plain)

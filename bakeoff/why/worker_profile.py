@@ -5,14 +5,13 @@ import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.backends.model_changes import attention_of, unaligned_layers
-from bakeoff.backends.profiling import WARMING_CALLS, Profiler, in_order
+from bakeoff.backends.profiling import WARMING_CALLS, CompilerWork, Profiler, TracedSpan, in_order
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.versions import COMMON, versions_of
 from bakeoff.measuring.worker import sampling
@@ -22,8 +21,8 @@ from bakeoff.measuring.worker.counting import count_modules
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.profile import CellProfile, CompilerWork, ThreadUse, TracedSpan
 from bakeoff.records.schema import Work
+from bakeoff.why.records import CellProfile, ThreadUse
 
 CALLS_S = 0.6
 """Seconds of calls without the profiler, and about as many with it."""
@@ -35,7 +34,7 @@ MIN_CHOSEN = 2
 """Calls that the mean is of."""
 
 
-def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
+def profile(worker: WorkerContext, kept: str = "") -> CellProfile:
     """Build the worker's cell, profile calls of it, and return what they consist of.
 
     With a folder that a run has `kept`, the build starts from what is there.
@@ -91,7 +90,7 @@ def profile(worker: WorkerContext, kept: Path | None = None) -> CellProfile:
                 needs=needs,
                 unaligned=unaligned,
                 attention=attention,
-                is_of_artefact=kept is not None,
+                is_of_artefact=bool(kept),
                 versions=versions_of((*COMMON, *worker.backend.libraries)),
             )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bakeoff.explaining.suggestions import Suggestion, fewer_threads, request_to_try, suggestions
+from bakeoff.backends.profiling import Kind, Part
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import contests_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.records.profile import CellProfile, Kind, Part, ThreadUse
 from bakeoff.records.schema import Status
-from bakeoff.reports.explanation import brought, with_fewer_threads
+from bakeoff.why.records import CellProfile, ThreadUse
+from bakeoff.why.suggestions import Suggestion, brought, fewer_threads, request_to_try, suggestions, with_fewer_threads
 from tests.reports import samples
 
 

@@ -1,0 +1,285 @@
+"""Asks a worker of its own why a cell of an ended run is slow, wrong or broken. It times nothing for a record."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from bakeoff import backends, models
+from bakeoff.judging.judgement import contests_of
+from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring import malloc
+from bakeoff.measuring.controller.cell_record import products_of
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.messages import Evaluation, Found, LookInto
+from bakeoff.measuring.probes import ask
+from bakeoff.measuring.same_model import require_same_model
+from bakeoff.measuring.session import sampling_of
+from bakeoff.planning.plan import refusal
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
+from bakeoff.records.store import Store
+from bakeoff.records.text import one_line
+from bakeoff.shipping import script_parts
+from bakeoff.why.explanation import ProfiledCell, named_apart
+from bakeoff.why.failing_script import with_script
+from bakeoff.why.records import Blame, CellProfile, KeptSet
+
+OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_")
+"""Beginnings of the names of environment variables that set how many threads compute, and where."""
+
+SEARCH_LIMIT_S = 3600.0
+"""The worker of a search ends after so long, whatever it is doing."""
+
+RELATIVE_ERROR = "relative_rmse"
+
+Tell = Callable[[str], None]
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+# --- explain
+
+
+def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) -> list[ProfiledCell]:
+    """Profile a cell of the run at `path`, and then the cell to compare it with, if there is one.
+
+    Without a label it is the best cell at what the run was asked, beside the baseline. Raises UsageError for
+    what is not in the run or cannot be profiled, and BakeoffError for a cell that fails now.
+    """
+    report = report_at(path)
+    with rest_named(report, path):
+        record = script_parts.find_record(report, label) if label else best_of(report)
+        other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
+        for each in filter(None, (record, other)):
+            refuse_with(each, "cannot be explained", why_not_profiled(each))
+    if other:
+        check_comparable(record.cell, other.cell)
+    store = store_at(path)
+
+    def profiled(each: Record) -> ProfiledCell:
+        kept = store.root.resolve() / each.artifact
+        is_used = each.artifact and kept.exists() and backends.create(each.cell.backend).profiles_artefact
+        question: dict[str, JsonValue] = {"kept": str(kept) if is_used else ""}
+        profile = asked_of_worker(path, report, each, "worker_profile:profile", question, CellProfile, tell)
+        return ProfiledCell(profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
+
+    return named_apart([profiled(each) for each in (record, other) if each])
+
+
+@contextlib.contextmanager
+def rest_named(report: Report, path: Path) -> Iterator[None]:
+    """Have a UsageError of the block name `resume` where the run was interrupted, or its budget was over."""
+    try:
+        yield
+    except UsageError as error:
+        if report.complete and not any(each.is_left_to_resume for each in report.records):
+            raise
+        folder = path if path.is_dir() else path.parent
+        raise UsageError(f"{error}; the rest of the run: bakeoff resume {shlex.quote(str(folder))}") from None
+
+
+def best_of(report: Report) -> Record:
+    """Return the record of the best cell of the only contest at what was asked."""
+    contests = contests_of(report)
+    if len(contests) != 1:
+        firsts = [contest.cells[0].cell.id for contest in contests]  # ranked cells come first
+        raise UsageError(
+            f"{report.run_id} holds {len(contests)} contests: name a cell by its id. The first of each "
+            f"{'is' if len(firsts) == 1 else 'are'} {script_parts.some(firsts)}"
+        )
+    best = next(iter(contests[0].answer.candidates), None)
+    if best is None:
+        raise UsageError(f"{report.run_id} has no cell with a latency: bakeoff blame says what fails")
+    return next(cell.record for cell in contests[0].cells if cell.label == best)
+
+
+def baseline_beside(report: Report, record: Record) -> Record | None:
+    """Return the record of eager in the same contest, or None if there is none or the record is eager's own."""
+    return next(
+        (
+            each
+            for each in report.records
+            if each.cell.contest_id == record.cell.contest_id
+            and each.cell.precision is record.cell.precision
+            and each.cell.configuration == BASELINE
+            and each.latency
+            and each.cell.id != record.cell.id
+        ),
+        None,
+    )
+
+
+def refuse_with(record: Record, said: str, reason: str) -> None:
+    """Raise UsageError for the record's cell if there is a reason."""
+    if reason:
+        raise UsageError(f"{record.cell.id} {said}: {reason}")
+
+
+def why_not_profiled(record: Record) -> str:
+    """Return why a cell cannot be profiled, or nothing."""
+    if record.status not in (Status.OK, Status.INCORRECT):
+        return f"it is {record.status}: {one_line(record.reason)}"
+    if record.cell.task in (*TRAINED, DECODE):
+        return f"task {record.cell.task} is not profiled, only inference and prefill"
+    return "a build for a range of sizes is not profiled: name one for a single size" if record.cell.dynamic else ""
+
+
+def check_comparable(cell: Cell, other: Cell) -> None:
+    """Raise UsageError for two cells whose modules are not the same, or for the same cell twice."""
+    if cell.model != other.model:
+        raise UsageError(
+            f"{cell.id} is of {cell.model}, and {other.id} is of {other.model}: only cells of one model have the same "
+            "modules"
+        )
+    if cell.id == other.id:
+        raise UsageError(f"{cell.id} is compared with itself: name another cell with --against")
+
+
+# --- blame
+
+
+class Blamable(NamedTuple):
+    """What was found, with the record of the cell."""
+
+    blame: Blame
+    record: Record
+
+
+def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
+    """Find the smallest part of a cell's model that loses precision, or that fails.
+
+    What fails is written as a script, which is run. Raises UsageError for a cell that cannot be looked into, and
+    BakeoffError where looking fails.
+    """
+    report = report_at(path)
+    record = script_parts.find_record(report, label)
+    refuse_with(record, "cannot be blamed", why_not_blamed(record))
+    question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
+    blame = asked_of_worker(
+        path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
+    )
+    return Blamable(with_script(blame, report, record, tell), record)
+
+
+def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:
+    """Find which modules of a cell in fewer bits must stay in float32 so that it holds a tolerance, and measure that.
+
+    Without a tolerance it is what the run required of the error, or of a metric of the user's own. Raises UsageError
+    for a cell or a run that this makes no sense for, and BakeoffError where the search fails.
+    """
+    report = report_at(path)
+    record = script_parts.find_record(report, label)
+    refuse_with(record, "cannot be blamed", why_not_blamed(record))
+    refuse_with(record, "has no module to keep in fp32", why_none_kept(record))
+    request = Request(**report.request)
+    required = [each for each in request.require.each if each.is_of_metric]
+    if tolerance is None:
+        tolerance = next((each.limit for each in request.require.each if each.name == RELATIVE_ERROR), None)
+    if tolerance is None and not required:
+        raise UsageError("--keep-fp32 needs --tolerance NUMBER: the run required neither relative_rmse nor a metric")
+    evaluation = None
+    if tolerance is None:
+        function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
+        sample = store_at(path).sample(record.cell.reference_id).resolve()
+        evaluation = Evaluation(function=function, sample=sample)
+        asked = ", ".join(f"{each.name}{each.comparison}{each.limit_text}" for each in required)
+    else:
+        asked = f"a relative error of at most {tolerance:g}"
+    question: dict[str, JsonValue] = {
+        "requirement": asked,
+        "tolerance": tolerance,
+        "record": record.model_dump(mode="json"),
+    }
+    return asked_of_worker(
+        path, report, record, "worker_keep:find_kept", question, KeptSet, tell, evaluation, SEARCH_LIMIT_S
+    )
+
+
+def why_none_kept(record: Record) -> str:
+    """Return why no module of a cell can be kept in float32, or nothing."""
+    if record.status not in (Status.OK, Status.INCORRECT):
+        return f"it is {record.status}"
+    if record.cell.precision in (Precision.FP16, Precision.BF16, Precision.INT8):
+        return ""
+    return f"modules are kept in cells of fp16, bf16 and int8, and this is {record.cell.precision}"
+
+
+def why_not_blamed(record: Record) -> str:
+    """Return why a cell cannot be looked into, or nothing."""
+    if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
+        return f"it is {record.status}, and only a wrong answer or an error has a place"
+    if record.status is Status.UNSUPPORTED and (refused := refusal(record.cell)[1]):
+        return f"it was refused before it was built: {refused}"
+    return record.cell.why_no_modules
+
+
+# --- the worker
+
+
+def store_at(path: Path) -> Store:
+    """Return the store of the run at `path`, a folder or its report."""
+    return Store(path if path.is_dir() else path.parent)
+
+
+def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
+    """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run.
+
+    With `threads`, torch and the engines get so many.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
+    in_run = {name: value for name, value in report.environment.variables.items() if name.startswith(OF_THREADS)}
+    if threads:
+        in_run |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return malloc.variables_in_place_of(before, in_run)
+
+
+def asked_of_worker(
+    path: Path,
+    report: Report,
+    record: Record,
+    function: str,
+    question: dict[str, JsonValue],
+    answer: type[Answer],
+    tell: Tell,
+    evaluation: Evaluation | None = None,
+    limit_s: float | None = None,
+) -> Answer:
+    """Start a worker on a cell of the run at `path`, and return what a function of this room says of the cell there.
+
+    It may take `limit_s`, or else as long as a cell of the run.
+
+    Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed.
+    """
+    cell, store = record.cell, store_at(path)
+    require_same_model(store, cell.reference_id)
+    request = Request(**report.request)
+    with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
+        launcher = launchers.of_environment(cell.environment).first
+        job = LookInto(
+            cell=cell,
+            reference=store.reference(cell.reference_id).resolve(),
+            sampling=sampling_of(request),
+            shared_folder=launcher.temporary / "shared",
+            surgical=request.surgical,
+            weights="" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
+            evaluation=evaluation,
+            function=f"bakeoff.why.{function}",
+            question=question,
+        )
+        found = ask(
+            launcher,
+            job,
+            Found,
+            f"looking into {cell.id}",
+            limit_s or request.time_limit_s,
+            lambda phase: tell(f"{cell.label}: {phase}"),
+        )
+    return answer.model_validate_json(found.answer)
