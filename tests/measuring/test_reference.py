@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -29,7 +28,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, python
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
 
@@ -340,7 +339,7 @@ def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) 
         "assert found.work is not None and found.work.flops == 768, found\n"
         "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT)
+    python(script, tmp_path)
 
 
 @pytest.mark.gpu

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +18,8 @@ from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.models.unwrapping import form_by_mode
 from bakeoff.models.user import MAX_CALLS, UserModel
 from bakeoff.records.errors import UsageError
+from tests.support.checkout import python
 
-ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
 
 
@@ -51,13 +50,13 @@ def test_planning_runs_neither_torch_nor_the_file(tmp_path: Path) -> None:
         "def factory(batch: int = 8, seq=128, *, activation='gelu', seed): 'A net.\\n\\nMore.'\n"
     )
     code = (
-        "import sys, models\n"
+        "import sys; from bakeoff import models\n"
         f"family = models.find({str(path)!r} + ':factory')\n"
         "assert family.resolve({'seq': '64'}) == {'batch': 8, 'seq': 64, 'activation': 'gelu'}\n"
         "assert family.description == 'A net.'\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code)
 
 
 def test_what_a_file_imports_by_its_name_counts_as_its_own(write: Write, tmp_path: Path) -> None:
@@ -319,8 +318,7 @@ def test_a_file_that_registers_something_is_run_once_in_a_process(write: Write) 
     assert torch.equal(first.module.weight, second.module.weight)
     assert torch.equal(first.inputs[0].args[0], second.inputs[0].args[0])
     fresh = f"from bakeoff import models; print(models.find({name!r}).load({{'batch': 2}}, 0).module.weight.tolist())"
-    answer = subprocess.run([sys.executable, "-c", fresh], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert answer.stdout.strip() == str(second.module.weight.tolist())
+    assert python(fresh).strip() == str(second.module.weight.tolist())
 
 
 def test_what_calls_leave_in_a_files_variables_is_gone_in_the_next_load(write: Write) -> None:
@@ -444,7 +442,7 @@ def test_a_file_takes_no_place_of_a_module_that_is_imported_later(tmp_path: Path
         "import sched; assert hasattr(sched, 'scheduler'), sched\n"
         "import sibling_of_sparse; assert sibling_of_sparse.sparse.Net is type(module)\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    python(code)
 
 
 PACKAGE = {

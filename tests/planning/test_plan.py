@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,6 @@ from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
 from tests.support.distributions import distribute
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def request(**fields: object) -> Request:
@@ -351,24 +347,6 @@ def test_targets_are_those_of_surgical_cells_and_stand_in_their_command(monkeypa
 def test_the_seed_tells_contests_apart() -> None:
     (one,), (other,) = plan(request(seed=0)), plan(request(seed=1))
     assert one.id != other.id
-
-
-def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import torch\ndef factory(batch: int = 1): ...\n")
-    code = f"""
-import sys
-from bakeoff.planning.plan import plan
-from bakeoff.planning.request import Request
-from bakeoff import cli
-import bakeoff.measuring.controller.contest_run
-import bakeoff.commands.selfcheck
-contests = plan(Request(models=("mlp", "conv", "transformer", {str(tmp_path / "mine.py:factory")!r}),
-                        backends=("all/all",), devices=("cpu", "cuda")))
-assert len(contests) == 8
-print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt", "triton") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
