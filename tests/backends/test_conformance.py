@@ -80,8 +80,8 @@ def cell_of(backend: str, mode: str, device: Device, model: str = "mlp", task: s
     return Cell(model=name, dimensions=dimensions, device=device, backend=backend, mode=mode, task=task)
 
 
-LONG_BUILDS = {"aotinductor": "mlp"}
-"""The only model that is built on the CPU in a backend's default mode, where that compiles C++ for a long time."""
+LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}
+"""Backends that compile C++ for the CPU, and the model that they build in every run. The others are slow tests."""
 
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
@@ -91,9 +91,7 @@ def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
     others = [model for model in MODELS if model != IMAGES]
     if device.is_cuda:
         return others
-    if mode != "default":
-        return ["keywords"]
-    return [LONG_BUILDS[name]] if name in LONG_BUILDS else others
+    return others if mode == "default" else ["keywords"]
 
 
 def cells() -> Iterator[Any]:
@@ -101,7 +99,8 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                is_slow = not device.is_cuda and backend in LONG_BUILDS and mode != "default"
+                usual = LONG_BUILDS.get(backend, model)
+                is_slow = not device.is_cuda and (model != usual or (backend in LONG_BUILDS and mode != "default"))
                 marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
                 yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks)
 

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 CASES = f"{ROOT}/tests/cases"
 LAYOUTS = "input_layouts.py:factory"
-ENGINES = ["eager", "torchscript", "inductor", "aotinductor", "onnx", "openvino", "executorch", "litert", "iree"]
+ENGINES = ["eager", "torchscript", "onnx", "openvino", "executorch", "litert", "iree"]
+ENGINES_THAT_COMPILE = [pytest.param(name, marks=pytest.mark.slow) for name in ("inductor", "aotinductor")]
 
 
 def cell_of(case: str, backend: str, precision: str = "fp32") -> Cell:
@@ -38,7 +39,7 @@ def strides(inputs: Inputs) -> list[tuple[int, ...]]:
     return [tensor.stride() for tensor in inputs.tensors()]
 
 
-@pytest.mark.parametrize("backend", ENGINES)
+@pytest.mark.parametrize("backend", [*ENGINES, *ENGINES_THAT_COMPILE])
 def test_a_build_is_right_for_inputs_in_every_layout(tmp_path: Path, backend: str) -> None:
     cell = cell_of(LAYOUTS, backend)
     with built(cell, tmp_path) as one:
@@ -53,7 +54,7 @@ def test_a_build_is_right_for_inputs_in_every_layout(tmp_path: Path, backend: st
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("backend", ["torchscript", "aotinductor"])
+@pytest.mark.parametrize("backend", ["torchscript", *ENGINES_THAT_COMPILE])
 def test_every_other_column_is_exported_as_such(tmp_path: Path, backend: str) -> None:
     cell = cell_of("strided_inputs.py:factory", backend)
     with built(cell, tmp_path) as one:
@@ -62,6 +63,7 @@ def test_every_other_column_is_exported_as_such(tmp_path: Path, backend: str) ->
     assert found.passed, found.rule
 
 
+@pytest.mark.slow
 def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path: Path) -> None:
     """A user's own tensors are contiguous, such as those that `load.py` reads from a file."""
     cell = cell_of("strided_inputs.py:factory", "aotinductor")

@@ -302,6 +302,7 @@ with built(Cell(model="tests/cases/sizes_by_values.py:factory", backend="onnx"),
 """
 
 
+@pytest.mark.slow
 def test_an_output_without_a_size_gets_memory_in_each_call(tmp_path: Path) -> None:
     """It has a process of its own, as each build has in a run: torch exports no such model after another one."""
     done = subprocess.run(
