@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends.base import Availability
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device, training_of
@@ -28,6 +28,7 @@ from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
+from tests.support import cells as support
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,9 +76,8 @@ def configurations() -> Iterator[tuple[str, str, Device]]:
 
 
 def cell_of(backend: str, mode: str, device: Device, model: str = "mlp", task: str = INFERENCE) -> Cell:
-    name, given = MODELS[model]
-    dimensions = models.find(name).resolve(given)
-    return Cell(model=name, dimensions=dimensions, device=device, backend=backend, mode=mode, task=task)
+    name, sizes = MODELS[model]
+    return support.cell_of(name, backend, sizes, device=device, mode=mode, task=task)
 
 
 LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}

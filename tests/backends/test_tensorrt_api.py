@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff import models
-from bakeoff.records.device import Device
-from bakeoff.records.schema import Cell
 from bakeoff.shipping import reproduce
 from tests.fakes import real_api
 from tests.reports import samples
+from tests.support.cells import cell_of
 
 ROOT = Path(__file__).parents[2]
 PINNED = "11.0.0.114"
@@ -88,8 +86,7 @@ def test_the_pinned_version_is_the_one_of_constraints_txt() -> None:
 
 @pytest.mark.slow
 def test_the_backend_and_a_script_that_builds_an_engine_are_clean_under_mypy(api: Path, tmp_path: Path) -> None:
-    cell = Cell(model="mlp", dimensions=models.find("mlp").resolve({}), backend="tensorrt", device=Device("cuda"))
-    record = samples.ok(cell, samples.over_processes(1.0))
+    record = samples.ok(cell_of("mlp", "tensorrt", device="cuda"), samples.over_processes(1.0))
     lax = '# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="var-annotated"'
     (tmp_path / "script.py").write_text(f"{lax}\n{reproduce.script_for(samples.report([record]), record)}")
     assert mypy(tmp_path, api / "stubs", *FILES, str(tmp_path / "script.py")) == []

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import models
 from bakeoff.backends.base import Compiled
 from bakeoff.judging.dynamic import dynamic_ranges_of
 from bakeoff.judging.judgement import judge
@@ -25,6 +24,7 @@ from bakeoff.records.doubts import Recompiled
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record, Status, Work
+from tests.support.cells import cell_of
 from tests.support.measuring import by_label, measure
 
 LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("stream",)}
@@ -59,8 +59,7 @@ def net(tmp_path: Path) -> Callable[..., Cell]:
     (tmp_path / "net.py").write_text(FACTORY)
 
     def of(factory: str, **dimensions: int | str) -> Cell:
-        name = f"{tmp_path}/net.py:{factory}"
-        return Cell(model=name, dimensions=models.find(name).resolve(dimensions), backend="eager")
+        return cell_of(f"{tmp_path}/net.py:{factory}", sizes=dimensions)
 
     return of
 
