@@ -17,6 +17,8 @@ from tests.support.measuring import measure
 
 CASES = ROOT / "tests" / "cases"
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("streaming_state", "mc_dropout", "early_exit", "global_flags")
 
 THREADS = 3
