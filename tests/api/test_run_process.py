@@ -114,6 +114,7 @@ def test_an_error_keeps_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(failed, RunFailed) and type(failed.error) is UsageError
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_child_is_left")
 def test_a_program_that_is_gone_ends_the_run_and_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Here the program leaves while the process of a real run has just begun to ask the machine."""

@@ -55,7 +55,9 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "batch"), [("eager", 3), ("torchscript", 3), ("openvino", 3), ("onnx", 1)], ids=lambda value: str(value)
+    ("label", "batch"),
+    [("eager", 3), ("torchscript", 3), pytest.param("openvino", 3, marks=pytest.mark.slow), ("onnx", 1)],
+    ids=lambda value: str(value),
 )
 def test_instances_and_batches_answer_rightly(label: str, batch: int, tmp_path: Path) -> None:
     if label in ("onnx", "openvino"):
