@@ -1,7 +1,5 @@
 """`bakeoff.compare` takes what the command line takes, measures elsewhere, and gives what the command line prints."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A module that lives in this process comes to a worker as it is, and leaves nothing changed here."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading

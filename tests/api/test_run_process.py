@@ -1,7 +1,5 @@
 """The process of a run, seen from the program: how it is shown, interrupted and ended."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Buckets: what is padded, what is cut off again, and which models they are for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

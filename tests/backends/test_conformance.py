@@ -5,8 +5,6 @@ A new backend is covered by its row in `backends.TABLE`, and a third party's by 
     python -m pytest tests/backends/test_conformance.py -k NAME
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

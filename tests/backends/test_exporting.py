@@ -1,7 +1,5 @@
 """The export to ONNX in bfloat16: one floating type, and an opset that allows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

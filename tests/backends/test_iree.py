@@ -1,7 +1,5 @@
 """IREE on NVIDIA GPUs: what it compiles for, what is said where it cannot run, and its real compiler without a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A backend of two modes is one file and one entry point. Everything else works for it without another edit."""
 
-from __future__ import annotations
-
 import csv
 import io
 import subprocess

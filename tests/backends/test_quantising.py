@@ -1,7 +1,5 @@
 """Post-training quantisation: which layers are quantised, the effect of calibration, and the error."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

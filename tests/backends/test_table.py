@@ -1,7 +1,5 @@
 """Finding a backend by its name, by an alias, or in another distribution."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

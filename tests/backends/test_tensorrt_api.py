@@ -4,8 +4,6 @@ What happens at run time is tested with an engine, in tests/gpu/test_tensorrt.py
 own API (backends/tensorrt_8.py) the later versions do not have.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

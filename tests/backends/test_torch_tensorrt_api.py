@@ -4,8 +4,6 @@ Types are of no use here: `torch_tensorrt` imports TensorRT's libraries, and its
 So names are looked up where they are defined.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

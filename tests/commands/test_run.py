@@ -1,7 +1,5 @@
 """Whole runs over the null backend: every way a cell can end costs one row, and the rest is measured as if alone."""
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil

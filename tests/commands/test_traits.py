@@ -1,7 +1,5 @@
 """Whole runs of models with traits: they are told, and no build that lost what the model does wins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What GitHub and contributors read: workflows, templates, citation, pre-commit hooks and the Makefile."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

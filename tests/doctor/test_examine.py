@@ -1,7 +1,5 @@
 """The doctor tries backends with scripted behaviour, and explains what it saw."""
 
-from __future__ import annotations
-
 import pytest
 
 from bakeoff import backends

@@ -1,7 +1,5 @@
 """Each trap is found in the facts of a machine that is in it, and not in those of one that is not."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -6,8 +6,6 @@ readelf. Of Torch-TensorRT only the wheel's Python sources are kept. Both are ca
 ignores.
 """
 
-from __future__ import annotations
-
 import ctypes
 import keyword
 import os

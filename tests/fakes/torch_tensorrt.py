@@ -4,8 +4,6 @@ Its signatures have no `**kwargs`, so a keyword that the real library would igno
 stands above the first function.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Iterator, Sequence

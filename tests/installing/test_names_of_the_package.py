@@ -1,7 +1,5 @@
 """What `from bakeoff import ...` gives to plug-ins, and what `import bakeoff` costs."""
 
-from __future__ import annotations
-
 import ast
 import statistics
 import sys

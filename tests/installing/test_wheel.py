@@ -3,8 +3,6 @@
 So it does with a distribution of somebody else's that is installed beside it.
 """
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

@@ -1,7 +1,5 @@
 """Builds of models with traits are judged as eager is: state, random numbers, and choices that a trace froze."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Contests of workers that follow a script: epochs, groups, memory and endings."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Workers: what they see, what they leave behind, and how their end is known. Most tests run forked and spawned."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

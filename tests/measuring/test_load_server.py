@@ -1,7 +1,5 @@
 """Real builds that serve requests: instances and batches answer rightly, or say why they cannot."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from multiprocessing import Pipe

@@ -1,7 +1,5 @@
 """A run across precisions is one contest: the same rounds, a reference for each precision, and one answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that looks up answers to inputs that it has seen is found by the operators of its calls."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The reference of a contest, also where there is no memory for float64."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The roofline: work counted by hand, and ceilings measured under a made-up clock."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

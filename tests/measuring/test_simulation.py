@@ -1,7 +1,5 @@
 """The simulated error of int8 and fp8: eager, with the operands of its layers rounded."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

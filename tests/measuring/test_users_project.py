@@ -4,8 +4,6 @@ It imports siblings at the top of its file, in its factory and in its calls, and
 the folder that the user stands in, and that an environment variable of the user's own names.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

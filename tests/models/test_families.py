@@ -1,7 +1,5 @@
 """The built-in families: the promises of `bakeoff.models.base` for each of them, and what some add."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

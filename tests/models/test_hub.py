@@ -1,7 +1,5 @@
 """Models of a Hugging Face hub, which is a small server on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Local Hugging Face folders: tiny models with random weights, as save_pretrained writes them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Models with float8 of their own, and models that are drawn on the cell's device."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The parts of a pipeline: what is called, how often, with which sizes, and for how long."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

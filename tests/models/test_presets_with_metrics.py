@@ -1,7 +1,5 @@
 """The presets that evaluate, scaled down: from the file of the preset to the answer."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's model: what is read from its file without running it, and what its factory may return."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Presets: files of several runs that anybody can copy, and what is typed beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--dynamic`: which ranges are taken, what is planned for them, and what a worker finds of the inputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inputs of several lengths in turn: one build for all of them, and one call that is all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
