@@ -25,10 +25,10 @@ TRITON := triton==3.7.1
 # Each of the many processes would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help bench test fast lint types pytest schema docs clean
+.PHONY: help bench test test-all fast lint types pytest schema docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: ARGS="..." for bench and pytest, PYTHON=python3.12, VENV=.venv, EXTRA=cpu or cuda'
 
@@ -36,6 +36,9 @@ bench: $(VENV)/.ready-$(EXTRA) ## compare the template models, or what ARGS asks
 	$(BIN)/python runner.py run $(ARGS)
 
 test: lint types pytest ## all that CI checks
+
+test-all: ## what CI checks, and the slow tests, such as every mode of every compiler: before a release
+	$(MAKE) test ARGS='-m "not container" $(ARGS)'
 
 fast: lint types ## within a minute: lint, types, and the tests of what changed since main
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile $$($(BIN)/python -m tests.support.changed $(SINCE))

@@ -377,31 +377,6 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
     )
 
 
-def test_list_is_quick_since_it_imports_no_library_of_a_backend() -> None:
-    listed = (
-        "import sys; from bakeoff import cli; cli.main(['list']); "
-        "print({'torch', 'scipy', 'onnx'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "max-autotune-no-cudagraphs" in done.stdout and done.stdout.endswith("\nset()\n")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["run", "--help"], ["run", "--nonsense"], ["--model", "cnv"], ["--backends", "onx"]],
-    ids=" ".join,
-)
-def test_help_and_usage_errors_import_nothing_that_only_a_run_or_a_report_needs(arguments: list[str]) -> None:
-    """They take half a second, most of which is for pydantic and the types of a request."""
-    typed = (
-        f"import sys; from bakeoff import cli; cli.main({arguments}); "
-        "print({'numpy', 'jinja2', 'psutil', 'bakeoff.reports.writer', 'bakeoff.judging.fit'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", typed], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.endswith("set()\n"), done.stdout + done.stderr
-
-
 def test_list_asks_the_backends_about_a_device_that_is_named(
     command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

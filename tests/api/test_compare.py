@@ -1,14 +1,11 @@
 """`bakeoff.compare` takes what the command line takes, measures elsewhere, and gives what the command line prints."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -33,7 +30,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.reports.json_answer import answer_of
 from tests.conftest import CommandLine
-from tests.support.checkout import ROOT
+from tests.support.checkout import python
 
 
 def test_keywords_are_the_options_of_a_run() -> None:
@@ -99,7 +96,7 @@ def test_what_is_wrong_is_told_before_weights_are_written(
 
 def test_importing_it_draws_no_random_number_of_the_program() -> None:
     code = "import random; s = random.getstate(); import bakeoff.api.progress; assert random.getstate() == s"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code)
 
 
 WEIGHT = torch.arange(64.0).view(4, 16) / 64

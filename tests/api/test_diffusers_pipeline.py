@@ -1,7 +1,5 @@
 """A real pipeline of diffusers with random weights, on the CPU: its parts by ONNX Runtime, and the whole with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The notebooks in examples/ run, and what they show holds."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,10 +1,6 @@
 """A module that lives in this process comes to a worker as it is, and leaves nothing changed here."""
 
-from __future__ import annotations
-
 import importlib.util
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +17,7 @@ from bakeoff.models import live_model
 from bakeoff.models.base import LIVE_MODEL, LoadedModel, Pipeline
 from bakeoff.models.live_model import About
 from bakeoff.records.errors import UsageError
-from tests.support.checkout import ROOT
+from tests.support.checkout import python
 
 
 class Tied(nn.Module):
@@ -147,9 +143,7 @@ def test_class_of_a_module_that_no_worker_can_import_travels_by_value(taken: Tak
     hidden = module.Hidden(4, 4)
     name = live_model.save(hidden, torch.randn(1, 4), tmp_path)
     code = f"from bakeoff import models; print(models.find({name!r}).load({{}}, 0).module.extra())"
-    environment = {**os.environ, LIVE_MODEL: str(tmp_path), "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert said.stdout == "5\n", said.stderr
+    assert python(code, **{LIVE_MODEL: str(tmp_path)}) == "5\n"
 
 
 class Encoder(nn.Module):

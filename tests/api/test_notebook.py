@@ -1,7 +1,5 @@
 """A notebook whose model stands in a cell, run by a kernel."""
 
-from __future__ import annotations
-
 import os
 
 import nbformat

@@ -1,7 +1,5 @@
 """`compare(pipeline, call, parts=[...])`: contests of the parts, and then of the whole pipeline."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -1,7 +1,5 @@
 """The process of a run, seen from the program: how it is shown, interrupted and ended."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +112,7 @@ def test_an_error_keeps_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(failed, RunFailed) and type(failed.error) is UsageError
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_child_is_left")
 def test_a_program_that_is_gone_ends_the_run_and_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Here the program leaves while the process of a real run has just begun to ask the machine."""

@@ -1,7 +1,5 @@
 """Builds a cell in the tests' own process, in the surroundings that a worker gives it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator

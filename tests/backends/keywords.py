@@ -1,8 +1,6 @@
 """A user's model with keywords in another order than the signature's, a mask, a constant, and nested outputs, one of
 them whole numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """AOTInductor: how its package is linked, and what is known about its placement."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import zipfile

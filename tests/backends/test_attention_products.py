@@ -1,7 +1,5 @@
 """Attention as products and sums is what PyTorch computes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

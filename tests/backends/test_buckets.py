@@ -1,7 +1,5 @@
 """Buckets: what is padded, what is cut off again, and which models they are for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -66,6 +64,7 @@ def test_what_buckets_are_not_for_says_why(module: nn.Module, lengths: tuple[int
         Buckets(module, [Inputs((torch.ones(2, length, 3),)) for length in lengths])
 
 
+@pytest.mark.slow
 def test_any_model_with_a_stream_of_sizes_is_built_for_its_buckets(tmp_path: Path) -> None:
     sets = tuple(of_length(length) for length in (5, 3, 11, 7, 6))
     with built(Cell(model="own", backend="inductor", mode="buckets"), tmp_path, LoadedModel(Masked(), sets)) as one:

@@ -5,8 +5,6 @@ A new backend is covered by its row in `backends.TABLE`, and a third party's by 
     python -m pytest tests/backends/test_conformance.py -k NAME
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends.base import Availability
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device, training_of
@@ -28,6 +26,7 @@ from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
+from tests.support import cells as support
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,13 +74,12 @@ def configurations() -> Iterator[tuple[str, str, Device]]:
 
 
 def cell_of(backend: str, mode: str, device: Device, model: str = "mlp", task: str = INFERENCE) -> Cell:
-    name, given = MODELS[model]
-    dimensions = models.find(name).resolve(given)
-    return Cell(model=name, dimensions=dimensions, device=device, backend=backend, mode=mode, task=task)
+    name, sizes = MODELS[model]
+    return support.cell_of(name, backend, sizes, device=device, mode=mode, task=task)
 
 
-LONG_BUILDS = {"aotinductor": "mlp"}
-"""The only model that is built on the CPU in a backend's default mode, where that compiles C++ for a long time."""
+LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}
+"""Backends that compile C++ for the CPU, and the model that they build in every run. The others are slow tests."""
 
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
@@ -91,9 +89,7 @@ def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
     others = [model for model in MODELS if model != IMAGES]
     if device.is_cuda:
         return others
-    if mode != "default":
-        return ["keywords"]
-    return [LONG_BUILDS[name]] if name in LONG_BUILDS else others
+    return others if mode == "default" else ["keywords"]
 
 
 def cells() -> Iterator[Any]:
@@ -101,7 +97,8 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                is_slow = not device.is_cuda and backend in LONG_BUILDS and mode != "default"
+                usual = LONG_BUILDS.get(backend, model)
+                is_slow = not device.is_cuda and (model != usual or (backend in LONG_BUILDS and mode != "default"))
                 marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
                 yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks)
 

@@ -1,7 +1,5 @@
 """A mixture of experts of transformers is built by engines that lack its own operator."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The export to ONNX in bfloat16: one floating type, and an opset that allows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff import models
 from bakeoff.backends.exporting import BFLOAT16_OPSET, export_onnx
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from tests.support.cells import cell_of
 
 onnx: Any = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -56,8 +53,7 @@ def no_fast_path() -> None:
 
 def exported(model: str, precision: Precision, folder: Path, opset: int | None = None) -> Any:
     """Return the graph of one of our models in a precision."""
-    dimensions = models.find(model).resolve(SIZES[model])
-    cell = Cell(model=model, dimensions=dimensions, backend="onnx", precision=precision)
+    cell = cell_of(model, "onnx", SIZES[model], precision=precision)
     module, sets = move_to_device(load(cell), cell)
     return onnx.load(export_onnx(module, sets[0], folder, opset).path)
 

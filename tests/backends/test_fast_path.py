@@ -1,7 +1,5 @@
 """PyTorch's fused operator for transformer layers: eager and a trace call it, compilers get what is in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """IREE, ExecuTorch and LiteRT: what is said where they are missing, and what they tell of themselves where they are."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

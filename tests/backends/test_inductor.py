@@ -1,7 +1,5 @@
 """Inductor's placement where a graph breaks or an operator stays PyTorch's, and its modes that a CPU lacks."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bakeoff import models
 from bakeoff.backends.aotinductor import PACKAGE
 from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
@@ -16,31 +15,23 @@ from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.understanding import changed_inputs, copied
 from bakeoff.models.base import Inputs
-from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
 from tests.backends.building import built, reference_of
-from tests.support.checkout import ROOT
+from tests.support.cells import case
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-CASES = f"{ROOT}/tests/cases"
 LAYOUTS = "input_layouts.py:factory"
-ENGINES = ["eager", "torchscript", "inductor", "aotinductor", "onnx", "openvino", "executorch", "litert", "iree"]
-
-
-def cell_of(case: str, backend: str, precision: str = "fp32") -> Cell:
-    model = f"{CASES}/{case}"
-    dimensions = models.find(model).resolve({})
-    return Cell(model=model, dimensions=dimensions, precision=Precision(precision), backend=backend)
+ENGINES = ["eager", "torchscript", "onnx", "openvino", "executorch", "litert", "iree"]
+ENGINES_THAT_COMPILE = [pytest.param(name, marks=pytest.mark.slow) for name in ("inductor", "aotinductor")]
 
 
 def strides(inputs: Inputs) -> list[tuple[int, ...]]:
     return [tensor.stride() for tensor in inputs.tensors()]
 
 
-@pytest.mark.parametrize("backend", ENGINES)
+@pytest.mark.parametrize("backend", [*ENGINES, *ENGINES_THAT_COMPILE])
 def test_a_build_is_right_for_inputs_in_every_layout(tmp_path: Path, backend: str) -> None:
-    cell = cell_of(LAYOUTS, backend)
+    cell = case(LAYOUTS, backend)
     with built(cell, tmp_path) as one:
         outputs = [one.call(inputs) for inputs in one.sets]
         *others, first, second = one.sets[1].args
@@ -53,18 +44,19 @@ def test_a_build_is_right_for_inputs_in_every_layout(tmp_path: Path, backend: st
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("backend", ["torchscript", "aotinductor"])
+@pytest.mark.parametrize("backend", ["torchscript", *ENGINES_THAT_COMPILE])
 def test_every_other_column_is_exported_as_such(tmp_path: Path, backend: str) -> None:
-    cell = cell_of("strided_inputs.py:factory", backend)
+    cell = case("strided_inputs.py:factory", backend)
     with built(cell, tmp_path) as one:
         outputs = [one.call(inputs) for inputs in one.sets]
     found = accuracy.check(outputs, reference_of(cell), cell.precision)
     assert found.passed, found.rule
 
 
+@pytest.mark.slow
 def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path: Path) -> None:
     """A user's own tensors are contiguous, such as those that `load.py` reads from a file."""
-    cell = cell_of("strided_inputs.py:factory", "aotinductor")
+    cell = case("strided_inputs.py:factory", "aotinductor")
     with built(cell, tmp_path) as one:
         facts = one.backend.script(cell, one.compiled.settings()).facts
         expected = one.call(one.sets[0])
@@ -89,7 +81,7 @@ def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_layouts_stay_in_every_precision_and_in_copies_and_in_changed_inputs(precision: str) -> None:
-    cell = cell_of(LAYOUTS, "eager", precision)
+    cell = case(LAYOUTS, "eager", precision=precision)
     model = load(cell)
     expected = strides(model.inputs[0])
     assert expected[:3] == [(16, 2), (2, 16), (0, 1)]
@@ -101,7 +93,7 @@ def test_layouts_stay_in_every_precision_and_in_copies_and_in_changed_inputs(pre
 
 def test_what_a_graph_reads_is_bound_in_every_layout() -> None:
     """Without a GPU, the graph is a call of the module."""
-    cell = cell_of(LAYOUTS, "eager")
+    cell = case(LAYOUTS, "eager")
     model = load(cell)
     static = copied(model.inputs[0])
     called = Callables(model.module)

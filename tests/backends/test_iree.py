@@ -1,7 +1,5 @@
 """IREE on NVIDIA GPUs: what it compiles for, what is said where it cannot run, and its real compiler without a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends import iree as ours
 from bakeoff.backends.base import AVAILABLE, BuildContext
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
+from tests.support.cells import cell_of
 
 CUDA = Device("cuda:1")
 SIZES: dict[str, dict[str, str | int]] = {
@@ -102,8 +101,7 @@ def test_it_takes_the_same_precisions_on_a_gpu(precision: str, does: bool) -> No
 
 def compiled(folder: Path, model: str, precision: str, options: dict[str, Any]) -> bytes:
     """Compile a model for a GPU that this machine need not have. Return the program."""
-    sizes = models.find(model).resolve(SIZES[model])
-    cell = Cell(model=model, dimensions=sizes, backend="iree", precision=precision)
+    cell = cell_of(model, "iree", SIZES[model], precision=precision)
     module, sets = move_to_device(load(cell), cell)
     context = BuildContext(cell.model_copy(update={"device": CUDA}), RecordingPhases(), folder, threads=1)
     ours._compile(module, sets[0], context, {**options, **ours.OPTIMISED}, folder / ours.ARTIFACT)

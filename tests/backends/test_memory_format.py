@@ -1,7 +1,5 @@
 """Modes with images and weights in channels_last memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

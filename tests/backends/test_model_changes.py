@@ -1,7 +1,5 @@
 """Modes of eager that change the model compute the same."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A backend of two modes is one file and one entry point. Everything else works for it without another edit."""
 
-from __future__ import annotations
-
 import csv
 import io
 import subprocess
@@ -165,6 +163,7 @@ def test_it_is_measured_and_drawn_in_its_colour(report: Report) -> None:
     assert "#0000ff" in to_page(judge(report))
 
 
+@pytest.mark.slow
 def test_it_is_exported_and_reproduced(run: Path, report: Report, tmp_path: Path) -> None:
     again, thawed = (reproduce.script_for(report, by_label(report)[label]) for label in LABELS)
     assert "torch.jit.freeze" in again and "torch.jit.freeze" not in thawed

@@ -1,7 +1,5 @@
 """Graphs in an older opset compute what they did, and what has no older form is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

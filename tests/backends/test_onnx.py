@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
 from bakeoff.measuring.worker.distribution import CALLS, difference
@@ -22,6 +22,7 @@ from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
+from tests.support.cells import cell_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
@@ -243,8 +244,8 @@ def test_a_mode_whose_provider_the_build_lacks_is_unavailable(mode: str, package
 def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_path: Path) -> None:
     import onnx
 
-    sizes = models.find("transformer").resolve({"batch": 1, "seq": 8, "dim": 16, "heads": 2, "ffn": 16})
-    with built(Cell(model="transformer", dimensions=sizes, backend="onnx", mode=mode), tmp_path) as one:
+    sizes = {"batch": 1, "seq": 8, "dim": 16, "heads": 2, "ffn": 16}
+    with built(cell_of("transformer", "onnx", sizes, mode=mode), tmp_path) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert sum(node.op_type == "Attention" for node in graph.node) == operators
@@ -302,6 +303,7 @@ with built(Cell(model="tests/cases/sizes_by_values.py:factory", backend="onnx"),
 """
 
 
+@pytest.mark.slow
 def test_an_output_without_a_size_gets_memory_in_each_call(tmp_path: Path) -> None:
     """It has a process of its own, as each build has in a run: torch exports no such model after another one."""
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """The mode onnx/tensorrt-rtx over a fake plug-in: each reason why it cannot run, and that it never falls back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

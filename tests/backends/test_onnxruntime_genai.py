@@ -1,7 +1,5 @@
 """onnxruntime-genai keeps caches of its own: each step must still be the one that was asked for."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

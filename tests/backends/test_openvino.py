@@ -1,7 +1,5 @@
 """OpenVINO: the precision that it chooses, and what it reports about the model that it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

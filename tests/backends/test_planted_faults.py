@@ -5,14 +5,13 @@ import itertools
 import pytest
 import torch
 
-from bakeoff import models
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
-from tests.support.checkout import ROOT
+from tests.support.cells import CASES, cell_of
 from tests.support.plugin import planted_faults as faults
 
 MODELS: dict[str, dict[str, str | int]] = {
@@ -21,7 +20,7 @@ MODELS: dict[str, dict[str, str | int]] = {
     "mlp": {"batch": 4, "features": 64, "hidden": 64},
 }
 
-MANY_MAGNITUDES = f"{ROOT}/tests/cases/many_magnitudes.py:factory"
+MANY_MAGNITUDES = f"{CASES}/many_magnitudes.py:factory"
 
 IN_MAGNITUDES = {fault for fault in faults.IN_OUTPUTS if fault.startswith("zeros-at-")}
 
@@ -33,12 +32,7 @@ TOO_SMALL_FOR_BF16 = {"epsilon-tenfold", "epsilon-1e-3", "tanh-gelu", "bf16", "t
     ("model", "precision"), [*itertools.product(MODELS, ("fp32", "bf16")), (MANY_MAGNITUDES, "fp32")]
 )
 def test_planted_faults_are_found(model: str, precision: str) -> None:
-    cell = Cell(
-        model=model,
-        dimensions=models.find(model).resolve(MODELS.get(model, {})),
-        precision=Precision(precision),
-        backend="planted",
-    )
+    cell = cell_of(model, "planted", MODELS.get(model), precision=precision)
     with torch.inference_mode():
         exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
         eager = run_eager(*move_to_device(load(cell), cell))

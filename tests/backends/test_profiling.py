@@ -1,7 +1,5 @@
 """Profilers name the modules of the user's model that each kernel works for."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from pathlib import Path

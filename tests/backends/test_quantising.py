@@ -1,7 +1,5 @@
 """Post-training quantisation: which layers are quantised, the effect of calibration, and the error."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff import models
 from bakeoff.backends import quantising
 from bakeoff.backends.base import BuildContext, Settings
 from bakeoff.backends.calling import flatten_outputs
@@ -26,6 +23,7 @@ from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from tests.backends.building import Built, RecordingPhases, built, reference_of
+from tests.support import cells
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")
 
@@ -42,8 +40,7 @@ SMALL: dict[str, dict[str, str | int]] = {
 
 
 def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: str = "default") -> Cell:
-    dimensions = models.find(model).resolve(SMALL[model])
-    return Cell(model=model, dimensions=dimensions, backend=backend, mode=mode, precision=precision)
+    return cells.cell_of(model, backend, SMALL[model], mode=mode, precision=precision)
 
 
 def relative_rmse(one: Built) -> float:
@@ -362,8 +359,7 @@ def test_the_rule_rejects_int8_in_a_cell_that_asked_for_more(tmp_path: Path) -> 
 @pytest.mark.parametrize("lower", [False, True])
 def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) -> None:
     """torchao's tensors and torch's int8 product also run on the CPU, so this needs no GPU."""
-    dimensions = models.find("mlp").resolve({"batch": 32})
-    cell = cell_of("mlp").model_copy(update={"dimensions": dimensions})
+    cell = cells.cell_of("mlp", sizes={"batch": 32}, precision="int8")
     module, sets = move_to_device(load(cell), cell)
     before = [parameter.clone() for parameter in module.parameters()]
     prepared = torch_int8_cuda(module, sets[0], sets, lower)
@@ -408,9 +404,9 @@ def test_a_layer_fed_with_zeros_stays_finite() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_keywords_constants_and_nested_outputs_keep_their_places(backend: str, tmp_path: Path) -> None:
-    model = f"{Path(__file__).parent / 'keywords.py'}:factory"
-    cell = Cell(model=model, dimensions=models.find(model).resolve({}), backend=backend, precision="int8")
-    with built(cell, tmp_path) as one:
+    with built(
+        cells.cell_of(f"{Path(__file__).parent / 'keywords.py'}:factory", backend, precision="int8"), tmp_path
+    ) as one:
         found, expected = one.call(one.sets[1]), one.eager(one.sets[1])
     assert len(found) == len(expected) == 3
     for ours, eagers in zip(found[:2], expected[:2], strict=True):

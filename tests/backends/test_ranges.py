@@ -1,7 +1,5 @@
 """One build for a range of sizes: what torch says of guards, and what each backend makes of open axes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The reason in a library's message. The texts are what torch 2.13 and OpenVINO 2026.4 say, with long lists cut."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,32 +5,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.worker_context import tensors_not_taken
-from bakeoff.records.device import CPU
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Accuracy, Cell
+from bakeoff.records.schema import Accuracy
 from tests.backends.building import RecordingPhases, built, reference_of
+from tests.support import cells
 
 pytestmark = [
     pytest.mark.usefixtures("restored_switches"),
     pytest.mark.filterwarnings("ignore"),  # of tracers and of young kinds of tensors, which are what is tried here
 ]
 
-CASES = Path(__file__).parents[1] / "cases"
-
-
-def cell_of(case: str, backend: str) -> Cell:
-    model = f"{CASES}/{case}"
-    return Cell(model=model, dimensions=models.find(model).resolve({}), device=CPU, backend=backend)
-
 
 def checked(case: str, backend: str, folder: Path) -> Accuracy:
-    cell = cell_of(case, backend)
+    cell = cells.case(case, backend)
     reference = reference_of(cell)
     with built(cell, folder) as one:
         outputs = [one.call(inputs) for inputs in one.sets]
@@ -44,19 +37,19 @@ def checked(case: str, backend: str, folder: Path) -> Accuracy:
         ("dataclass_output.py:factory", "torchscript"),
         ("dataclass_output.py:factory", "onnx"),
         ("dataclass_output.py:only", "torchscript"),
-        ("dataclass_output.py:only", "openvino"),
+        pytest.param("dataclass_output.py:only", "openvino", marks=pytest.mark.slow),
         ("parameter_output.py:factory", "eager"),
         ("parameter_output.py:factory", "torchscript"),
         ("parameter_output.py:factory", "onnx"),
         ("channels_last.py:factory", "torchscript"),
         ("topk_ties.py:factory", "torchscript"),
         ("topk_ties.py:factory", "onnx"),
-        ("topk_ties.py:factory", "openvino"),
+        pytest.param("topk_ties.py:factory", "openvino", marks=pytest.mark.slow),
         ("complex_tracing.py:factory", "eager"),
         ("sparse.py:factory", "eager"),
         ("sparse.py:given", "torchscript"),
         ("sizes_by_values.py:factory", "onnx"),
-        ("sizes_by_values.py:factory", "openvino"),
+        pytest.param("sizes_by_values.py:factory", "openvino", marks=pytest.mark.slow),
     ],
 )
 def test_who_is_right_passes(tmp_path: Path, case: str, backend: str) -> None:
@@ -89,7 +82,7 @@ def test_a_singular_matrix_is_nobodys_merit(tmp_path: Path) -> None:
     ],
 )
 def test_tensors_that_a_backend_does_not_take_are_named(case: str, backend: str, reason: str) -> None:
-    assert tensors_not_taken(backends.create(backend), load(cell_of(case, backend))) == reason
+    assert tensors_not_taken(backends.create(backend), load(cells.case(case, backend))) == reason
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def test_tensors_that_a_backend_does_not_take_are_named(case: str, backend: str,
     ],
 )
 def test_a_form_that_is_not_taken_is_named(tmp_path: Path, case: str, backend: str, reason: str) -> None:
-    cell = cell_of(case, backend)
+    cell = cells.case(case, backend)
     model = load(cell)
     context = BuildContext(cell, RecordingPhases(), tmp_path, 1, model.inputs)
     with pytest.raises(Unsupported, match=reason):
@@ -113,5 +106,5 @@ def test_a_form_that_is_not_taken_is_named(tmp_path: Path, case: str, backend: s
 
 
 def test_inputs_keep_their_layout() -> None:
-    cell = cell_of("channels_last.py:factory", "eager")
+    cell = cells.case("channels_last.py:factory", "eager")
     assert all(one.args[0].is_contiguous(memory_format=torch.channels_last) for one in load(cell).inputs)

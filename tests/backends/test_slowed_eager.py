@@ -1,7 +1,5 @@
 """Copies of eager that are slower by the share that their names say."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -1,7 +1,5 @@
 """Inductor's mode `surgical` compiles only the modules that are named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 What an engine computes is tested on a GPU, in tests/gpu/test_tensorrt.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

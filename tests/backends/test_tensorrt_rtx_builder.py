@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import models
 from bakeoff.backends import onnx_tensorrt_rtx
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.base import BuildContext
@@ -30,8 +29,8 @@ from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
+from tests.support.cells import cell_of
 
 pytest.importorskip("onnxruntime_ep_nv_tensorrt_rtx")  # loads the engine, which the bindings are linked to
 bindings: Any = pytest.importorskip("tensorrt_rtx_bindings")
@@ -77,8 +76,7 @@ def build_for(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def exported(folder: Path, model: str, precision: str, axes: tuple[OpenAxis, ...] = ()) -> tuple[OnnxModel, Any, Any]:
     """Export a model in its precision. Return the graph with its context and the shapes of its inputs."""
-    sizes = models.find(model).resolve(SIZES[model])
-    cell = Cell(model=model, dimensions=sizes, backend="tensorrt", precision=precision)
+    cell = cell_of(model, "tensorrt", SIZES[model], precision=precision)
     module, sets = move_to_device(load(cell), cell)
     context = BuildContext(cell, RecordingPhases(), folder, 1, sets, open_axes=axes)
     graph = export_onnx(module, sets[0], folder, axes=axes)

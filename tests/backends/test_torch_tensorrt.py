@@ -1,7 +1,5 @@
 """The backend over a fake of Torch-TensorRT: both ways in, the settings passed, and the placement."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

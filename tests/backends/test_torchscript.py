@@ -1,7 +1,5 @@
 """TorchScript: its artefact, and the calls that specialise it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

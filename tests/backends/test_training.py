@@ -1,7 +1,5 @@
 """A step of training gives what it should, and a wrong step is found out."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

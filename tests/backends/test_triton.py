@@ -1,7 +1,5 @@
 """The backend of hand-written kernels: which cells it supports, and how it chooses a variant. This needs no Triton."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

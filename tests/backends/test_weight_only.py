@@ -1,7 +1,5 @@
 """Precisions that round the weights of linear layers alone: what each library makes, and what it tells."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy

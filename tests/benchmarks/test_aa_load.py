@@ -1,7 +1,5 @@
 """What the trials under load report."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.aa_load import report

@@ -1,7 +1,5 @@
 """Trials alone and beside another contest are compared in pairs."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.beside import ORDER, report

@@ -1,7 +1,5 @@
 """The scripts of benchmarks/ start."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What contests beside other programs come to, as a table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bakeoff.judging.answer import Certainty

@@ -1,7 +1,5 @@
 """A bisection keeps each step, goes on after it was killed, and finds a version that was planted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

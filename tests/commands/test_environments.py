@@ -1,7 +1,5 @@
 """Environments as contestants: how they are named, made and removed, and that cells of two stand in one contest."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole runs over the null backend: every way a cell can end costs one row, and the rest is measured as if alone."""
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil
@@ -49,8 +47,9 @@ MODES = tuple(f"null/{mode}" for mode in Null.mode_names() if mode not in ("defa
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Nearly every mode of the null backend, beside eager, in one run."""
-    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES, time_limit_s=8.0)
+    """Nearly every mode of the null backends, beside eager, in one run."""
+    folder = tmp_path_factory.mktemp("endings") / "run"
+    return measure(folder, "eager", "null", *MODES, "null-packaged/all", time_limit_s=8.0)
 
 
 def of_cells(report: Report, *labels: str) -> Report:
@@ -148,12 +147,44 @@ def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) ->
     assert Unpaired() in contests_of(report)[0].doubts
 
 
+# --- ahead of time: built in one process, and measured in another one that never saw the model
+
+
+def test_what_is_built_ahead_of_time_is_measured_in_another_process_and_kept(
+    endings: Report, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    record = by_label(endings)["null-packaged"]
+    assert record.status is Status.OK, record.reason
+    assert record.settings["built_by"] != record.settings["loaded_by"]
+    assert [phase.name for phase in record.phases] == ["compile", "load", "first_call"]
+    kept = tmp_path_factory.getbasetemp().glob(f"endings*/run/{record.artifact}/*")
+    assert {path.name for path in kept} == {"module.pt", "built_by"}
+    assert record.memory and record.memory.artifact_bytes and record.memory.artifact_bytes > 500
+
+
+@pytest.mark.parametrize(("phase", "done"), [("compile", []), ("load", ["compile"])])
+def test_a_crash_in_either_process_is_known_by_its_phase(endings: Report, phase: str, done: list[str]) -> None:
+    record = by_label(endings)[f"null-packaged/crash-in-{phase}"]
+    assert (record.status, record.died_in, record.signal) == (Status.CRASH, phase, 11)
+    assert [ended.name for ended in record.phases] == done
+
+
+def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_servers: None) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (record,) = measuring.measure(tmp_path / "run", "null-packaged/default", no_artifacts=True).records
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert (record.artifact, (tmp_path / "run" / "artifacts").exists()) == ("", False)
+
+
 @pytest.mark.slow
 def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "eager", "null", "null/crash-in-load", start_method="spawn")
+    labels = ("eager", "null", "null/crash-in-load", "null-packaged")
+    report = measure(tmp_path / "run", *labels, start_method="spawn")
     records = by_label(report)
     assert records["null"].status is Status.OK
     assert records["null"].settings["start_method"] == "spawn"
+    assert records["null-packaged"].settings["built_by"] != records["null-packaged"].settings["loaded_by"]
     assert records["null/crash-in-load"].signal == 11
     assert any("spawned as fresh interpreters" in note for note in report.notes)
 
@@ -240,46 +271,18 @@ def has_one_floor(records: Mapping[str, Record]) -> None:
     assert one.share == pytest.approx(one.floor_ms / records["null"].latency.median_ms)
 
 
-# --- several processes per cell
-
-
-@pytest.fixture(scope="module")
-def epochs(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return measure(tmp_path_factory.mktemp("epochs") / "run", "eager", "null", "null/double", processes=3)
-
-
-def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
-    record = by_label(epochs)["null"]
-    assert {burst.process for burst in record.bursts} == {0, 1, 2}
-    for process in record.processes:
-        own = [burst for burst in record.bursts if burst.process == process.index]
-        assert len(own) >= 12
-        assert process.calls == sum(len(burst.samples_ns) for burst in own)
-        assert process.median_ms == pytest.approx(1.0, rel=0.1)
-    assert record.latency is not None
-    assert record.latency.processes == 3
-    assert record.latency.process_spread is not None
-
-
-def test_the_lead_is_over_processes(epochs: Report) -> None:
-    judged = {judged.label: judged for judged in contests_of(epochs)[0].ranked}
-    ratio = judged["null/double"].speedup
-    assert ratio is not None
-    assert ratio.processes >= 3 and ratio.paired
-
-
-def test_the_conditions_of_every_burst_are_on_record(epochs: Report) -> None:
-    for record in epochs.records:
+def test_the_conditions_of_every_burst_are_on_record(endings: Report) -> None:
+    for record in endings.records:
         for burst in record.bursts:
             assert burst.conditions is not None
             assert burst.conditions.calibration_ms and burst.conditions.calibration_ms > 0.05
             assert burst.conditions.wait_share is not None and burst.conditions.wait_share >= 0
 
 
-def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_turn(epochs: Report) -> None:
+def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_turn(endings: Report) -> None:
     cores = usable_cores()
     by_round: dict[tuple[int, int], set[int | None]] = {}
-    for record in epochs.records:
+    for record in of_cells(endings, "eager", "null", "null/double").records:
         for burst in record.bursts:
             assert burst.conditions is not None
             by_round.setdefault((burst.group, burst.round), set()).add(burst.conditions.core)

@@ -1,7 +1,5 @@
 """Trials of eager against itself: what they say of planted slowdowns, and when they would have stopped."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Whole runs of models with traits: they are told, and no build that lost what the model does wins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -16,6 +14,8 @@ from tests.support.checkout import ROOT
 from tests.support.measuring import measure
 
 CASES = ROOT / "tests" / "cases"
+
+pytestmark = pytest.mark.slow
 
 MODELS = ("streaming_state", "mc_dropout", "early_exit", "global_flags")
 

@@ -1,7 +1,5 @@
 """compose.yaml against the Compose specification, and the Dockerfile against its linter. No container is started."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shutil

@@ -5,8 +5,6 @@
 As root, with debootstrap, buildah, podman and runc, and Debian's and Python's registries in reach.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The step of the image's build that fails if a package of the base image was replaced."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The scripts that start a cluster: Slurm's against bash and its linter, KubeRay's against what the run expects."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

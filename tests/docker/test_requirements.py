@@ -1,7 +1,5 @@
 """The requirements that are installed into the image in addition to its base."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The shell commands in the documents: how a test runs each of them, or why none can."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

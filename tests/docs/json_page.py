@@ -1,7 +1,5 @@
 """Makes docs/json.md of the models that commands print with --json: `python -m tests.docs.json_page`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Follows docs/adding-a-model.md: its file, its row and its commands, in a copy of the checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The commands run in a folder that looks like a checkout and holds the files that
 is added to those that measure, so that they take little time.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Follows docs/how-to-add-a-backend.md: its file, its row and its commands, in a copy of the checkout."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

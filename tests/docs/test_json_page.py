@@ -1,7 +1,5 @@
 """Every command prints one JSON document, whose keys are those of docs/json.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The doctor says of each environment what differs there, and which libraries import."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

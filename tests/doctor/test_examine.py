@@ -1,16 +1,15 @@
 """The doctor tries backends with scripted behaviour, and explains what it saw."""
 
-from __future__ import annotations
-
 import pytest
 
-from bakeoff import backends, models
+from bakeoff import backends
 from bakeoff.backends.traps import Finding, Weight
 from bakeoff.doctor import examine
 from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
+from tests.support.cells import cell_of
 
 MODES = ["wrong", "crash-in-load", "error", "unsupported"]
 ASKED = ["eager", "null-packaged", *(f"null/{mode}" for mode in MODES)]
@@ -76,11 +75,7 @@ def test_a_name_that_does_not_exist_is_found_before_anything_is_asked(asked: tup
 def test_every_backend_is_tried_with_a_model_that_it_can_build(name: str) -> None:
     backend = backends.create(name)
     model, sizes = backend.trial
-    cells = [
-        Cell(model=model, dimensions=models.find(model).resolve(sizes), backend=name, device=device)
-        for device in ("cpu", "cuda")
-    ]
-    answers = [backend.supports(cell) for cell in cells]
+    answers = [backend.supports(cell_of(model, name, sizes, device=device)) for device in ("cpu", "cuda")]
     if not backend.tasks:  # its models are no family of Bakeoff's own, so it is only asked whether it is there
         assert all("nothing but the models of --task generate" in answer.reason for answer in answers)
         return

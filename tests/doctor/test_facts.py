@@ -1,7 +1,5 @@
 """What the doctor reads of this machine, and of made-up folders."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import sys

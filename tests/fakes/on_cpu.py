@@ -1,7 +1,5 @@
 """The backend over the fake of Torch-TensorRT. This file imports no torch, as no backend's does."""
 
-from __future__ import annotations
-
 from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.torch_tensorrt import TorchTensorRT
 from bakeoff.records.device import Device

@@ -1,18 +1,11 @@
 """Gets the real Python API of TensorRT and Torch-TensorRT, without their libraries.
 
-    python -m tests.fakes.real_api 10.13.3.9 11.4.0.106
-    MYPYPATH=.trt-api/tensorrt-11.4.0.106/stubs mypy --strict backends/tensorrt.py
-    diff .trt-api/tensorrt-{10.13.3.9,11.4.0.106}/api.txt
-
 NVIDIA's wheel of the bindings is on PyPI. It holds the real pybind11 module, but not the libnvinfer that it links to.
 Linked to empty libraries it imports, and pybind11-stubgen writes stubs of all that it registers. This needs gcc, nm and
 readelf. Of Torch-TensorRT only the wheel's Python sources are kept. Both are cached under `.trt-api`, which git
 ignores.
 """
 
-from __future__ import annotations
-
-import ast
 import ctypes
 import keyword
 import os
@@ -22,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 CACHE = Path(__file__).parents[2] / ".trt-api"
@@ -46,7 +39,7 @@ class NotHere(Exception):
 
 
 def tensorrt(version: str) -> Path:
-    """Return a folder with `stubs/` (for MYPYPATH), `api.txt`, and `package/` and `lib/` to import the bindings from.
+    """Return a folder with `stubs/` (for MYPYPATH), and `package/` and `lib/` to import the bindings from.
 
     Raise NotHere without a network, a compiler, or a wheel for this Python.
     """
@@ -89,8 +82,6 @@ def _build_stubs(version: str, folder: Path) -> None:
     _command(*stubgen, "tensorrt", LD_LIBRARY_PATH=folder / "lib", PYTHONPATH=f"{folder / 'package'}:{tools}")
     for stub in (folder / "stubs" / "tensorrt").glob("*.pyi"):
         stub.write_text(_repaired(stub.read_text()))
-        listing = "\n".join(_listed(ast.parse(stub.read_text())))  # a stub that does not parse is caught here
-        (folder / f"api{stub.stem.removeprefix('tensorrt')}.txt").write_text(listing + "\n")
 
 
 def _unpack_sources(version: str, folder: Path) -> None:
@@ -155,18 +146,6 @@ def _definition(match: re.Match[str]) -> str:
     return f"{match[1]}({', '.join(parameters)}) -> {match[3] or 'typing.Any'}:"
 
 
-def _listed(tree: ast.AST, prefix: str = "") -> Iterator[str]:
-    """Yield every class, member and signature, for a diff of two versions."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef):
-            yield f"{prefix}{node.name}"
-            yield from _listed(node, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.FunctionDef) and node.returns:
-            yield f"{prefix}{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}"
-        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) != "__all__":
-            yield f"{prefix}{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
-
-
 def _pip(*arguments: object) -> None:
     _command(sys.executable, "-m", "pip", *arguments, "--quiet", "--retries", 1, "--disable-pip-version-check")
 
@@ -182,8 +161,3 @@ def _command(*command: object, **environment: object) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotHere(str(error)) from error
     return done.stdout
-
-
-if __name__ == "__main__":
-    for wanted in sys.argv[1:]:
-        sys.stdout.write(f"MYPYPATH={tensorrt(wanted) / 'stubs'}\n")

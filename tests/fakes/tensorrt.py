@@ -4,8 +4,6 @@ Its objects are mocks, which record their calls: a test changes what one answers
 engines, and tests/backends/test_tensorrt_api.py holds the backend against the real signatures.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from enum import IntEnum

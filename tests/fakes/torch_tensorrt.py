@@ -1,10 +1,8 @@
 """A fake of Torch-TensorRT 2.8: it partitions a graph as the real library does, and runs every part in torch.
 
-tests/backends/test_torch_tensorrt_api.py compares its signatures with the real sources. They have no `**kwargs`, so a
-keyword that the real library would ignore is an error. A test may replace what stands above the first function.
+Its signatures have no `**kwargs`, so a keyword that the real library would ignore is an error. A test may replace what
+stands above the first function.
 """
-
-from __future__ import annotations
 
 import json
 import operator

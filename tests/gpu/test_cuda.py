@@ -1,7 +1,5 @@
 """Whole runs that need a GPU. `python3 -m pytest -m gpu` runs these tests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

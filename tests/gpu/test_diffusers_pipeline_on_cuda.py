@@ -1,7 +1,5 @@
 """A real pipeline of diffusers with random weights in fp16 on a GPU: parts by Inductor, its graph and ONNX Runtime."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

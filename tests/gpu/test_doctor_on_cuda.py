@@ -1,7 +1,5 @@
 """The doctor on a machine with a GPU: what it reads, and that it leaves no process there."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 import pytest

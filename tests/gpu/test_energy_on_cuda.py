@@ -1,7 +1,5 @@
 """The energy of calls on a GPU, by its own counter."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

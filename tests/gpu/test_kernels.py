@@ -1,7 +1,5 @@
 """Hand-written kernels and surgical compilation on a GPU are right, and faster than eager."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A pipeline like that of diffusers, with random weights in fp16 on a GPU: its parts, and the winners in place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The placement of models that cannot run wholly where they were asked to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The error against the reference shows that a GPU computed in the precision asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

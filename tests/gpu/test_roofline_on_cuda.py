@@ -1,7 +1,5 @@
 """The ceilings of a GPU, and that the work is counted as on the CPU."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A start on a GPU includes its context, and takes memory of the device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

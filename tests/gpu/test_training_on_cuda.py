@@ -1,7 +1,5 @@
 """Training tasks, streams and large models on a GPU."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bakeoff as people install it: a wheel that is built here, in an environment that does not know the checkout."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 So it does with a distribution of somebody else's that is installed beside it.
 """
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile
@@ -98,6 +96,7 @@ def test_an_installed_bakeoff_gives_a_verdict_in_an_empty_folder(
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_an_installed_bakeoff_finds_its_presets_and_their_models(installed: Installed, tmp_path: Path) -> None:
     options = ["--preset", "serving", "--model", "presets/zoo/networks.py:dlrm", "--devices", "cpu"]
     planned = installed.run("bakeoff", *options, "--dry-run", cwd=tmp_path)
@@ -186,6 +185,7 @@ class Gated(Family):
 '''
 
 
+@pytest.mark.slow
 def test_a_backend_of_ours_that_is_another_distribution(wheel: Path, tmp_path: Path) -> None:
     """Without it, its name says what to install. With it, it is a backend as any other, which `all` leaves out."""
     environment = Installed(tmp_path / "environment")
@@ -204,6 +204,7 @@ def test_a_backend_of_ours_that_is_another_distribution(wheel: Path, tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_a_plug_in_brings_its_backend_and_its_model(installed: Installed, tmp_path: Path) -> None:
     project = tmp_path / "plug-in"
     project.mkdir()

@@ -1,7 +1,5 @@
 """A bisection halves the versions, and says no more than its steps allow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Builds of one cell that differ by more than its processes do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

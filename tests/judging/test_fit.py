@@ -1,7 +1,5 @@
 """One fit gives every number of a contest. The properties hold for any contest that hypothesis can think of."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from random import Random

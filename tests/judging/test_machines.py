@@ -1,7 +1,5 @@
 """Reports of several machines side by side: who is the fastest, who is the cheapest, and what cannot be told."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

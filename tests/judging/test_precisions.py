@@ -1,7 +1,5 @@
 """One contest across precisions: who may win, who is the fastest of each precision, and what is said of both."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

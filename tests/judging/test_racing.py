@@ -1,7 +1,5 @@
 """Which cells are surely beaten, so that they get no further process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Sums over many models. Latencies are planted, so that every mean is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -3,8 +3,6 @@
 A script, because TRITON_INTERPRET=1 has to be set before Triton is imported, and holds for a whole process.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

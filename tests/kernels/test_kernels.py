@@ -1,7 +1,5 @@
 """The hand-written kernels, on a machine without a GPU: in Triton's interpreter."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

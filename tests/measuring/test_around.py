@@ -1,7 +1,5 @@
 """The stages around a model are timed in the worker, and told with their reason where they fail."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a cell's record holds, from workers that follow a script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

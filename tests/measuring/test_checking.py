@@ -1,7 +1,5 @@
 """Builds of models with traits are judged as eager is: state, random numbers, and choices that a trace froze."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os
@@ -14,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from bakeoff import models
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.calling import FlatModule
@@ -43,20 +40,13 @@ from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
-from bakeoff.records.schema import Accuracy, Cell, Extent
+from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Decision, ModelTraits, OneAnswer
-from tests.support.checkout import ROOT
+from tests.support import cells
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
 
-CASES = ROOT / "tests" / "cases"
-
 Build = Callable[[nn.Module, Inputs], Callable[..., Any]]
-
-
-def cell_of(case: str) -> Cell:
-    model = f"{CASES}/{case}"
-    return Cell(model=model, dimensions=models.find(model).resolve({}), backend="eager")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +60,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             known[case] = folder / "outputs.safetensors"
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(folder)
-                reference.compute(ComputeReference(cell=cell_of(case), reference=known[case]), folder, folder)
+                reference.compute(ComputeReference(cell=cells.case(case), reference=known[case]), folder, folder)
         return known[case]
 
     return found
@@ -80,7 +70,7 @@ def checker_of(
     case: str, path: Path, build: Build, frozen: tuple[Decision, ...] = (), has_module: bool = True
 ) -> Checker:
     """Return the checker of a build that this process made, or of an artefact that was made in another one."""
-    cell = cell_of(case)
+    cell = cells.case(case)
     traits = accuracy.traits_in(path)
     module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
     bench = SimpleNamespace(

@@ -1,7 +1,5 @@
 """What is read around a burst, and where threads begin."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess

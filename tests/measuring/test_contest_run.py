@@ -1,7 +1,5 @@
 """Contests of workers that follow a script: epochs, groups, memory and endings."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil
@@ -71,39 +69,29 @@ def test_cells_start_in_the_reverse_order_in_every_other_epoch_with_the_baseline
     assert [label for _, label in run.started] == [*FORWARDS, *reversed(FORWARDS), *FORWARDS]
 
 
-def test_imprecise_rounds_are_refined_up_to_a_limit(tmp_path: Path) -> None:
-    """The first start builds, too, so that only those of later processes tell what another process would cost."""
-    run = run_contest(tmp_path, {label: Script(spread=0.3, seconds_per_start=9.0) for label in THREE}, plan_of(2, 3))
-    rounds = Counter(burst.process for burst in run.records["null"].bursts)
-    assert (rounds[0], rounds[1]) == (12 + 12, MAX_ROUNDS_PER_EPOCH)
+LOUD = Script(spread=0.3)
 
 
-def test_rounds_beyond_the_planned_ones_take_seconds_at_most(tmp_path: Path) -> None:
-    slow = {label: Script(spread=0.3, seconds_per_burst=1.0) for label in THREE}
-    run = run_contest(tmp_path, slow, SAVES_PROCESSES)
-    assert rounds_of(run.records["null"]) == 12 + 4, "ten seconds, at three a round"
-
-
-@pytest.mark.parametrize(("seconds_per_start", "further"), [(0.5, 12), (2.0, 16)])
-def test_rounds_beyond_the_planned_ones_cost_no_more_than_another_process(
-    tmp_path: Path, seconds_per_start: float, further: int
+@pytest.mark.parametrize(
+    ("script", "plan", "limits", "rounds"),
+    [
+        (Script(), plan_of(1), {}, [12]),
+        (Script(disturbed_of_ten=5), plan_of(1), {}, [19]),  # disturbed rounds are made up for
+        # the first start builds, too, so that only those of later processes tell what another process would cost
+        (replace(LOUD, seconds_per_start=9.0), plan_of(2, 3), {}, [24, MAX_ROUNDS_PER_EPOCH]),
+        (replace(LOUD, seconds_per_start=0.5, seconds_per_burst=0.125), plan_of(2, 3), {}, [24, 12 + 12]),
+        (replace(LOUD, seconds_per_start=2.0, seconds_per_burst=0.125), plan_of(2, 3), {}, [24, 12 + 16]),
+        (replace(LOUD, seconds_per_burst=1.0), SAVES_PROCESSES, {}, [12 + 4]),  # ten seconds, at three a round
+        (replace(LOUD, seconds_per_start=31.0), SAVES_PROCESSES, {"time_limit_s": 60.0}, [12]),
+    ],
+)
+def test_rounds_beyond_the_planned_ones_are_for_loud_cells_and_cost_no_more_than_another_process(
+    tmp_path: Path, script: Script, plan: SamplingPlan, limits: dict[str, float], rounds: list[int]
 ) -> None:
-    noisy = {label: Script(spread=0.3, seconds_per_burst=0.125, seconds_per_start=seconds_per_start) for label in THREE}
-    run = run_contest(tmp_path, noisy, plan_of(2, 3))
-    rounds = Counter(burst.process for burst in run.records["null"].bursts)
-    assert rounds[0] == 12 + 12, "as long as the planned ones: the first start builds, too"
-    assert rounds[1] == 12 + further
-
-
-def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_path: Path) -> None:
-    hurried = {label: Script(spread=0.3, seconds_per_start=31.0) for label in THREE}
-    run = run_contest(tmp_path, hurried, SAVES_PROCESSES, time_limit_s=60.0)
-    assert rounds_of(run.records["null"]) == 12
-
-
-def test_disturbed_rounds_are_made_up_for(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(disturbed_of_ten=5)})
-    assert rounds_of(run.records["null"]) == 19
+    others = Script() if script.disturbed_of_ten else script
+    run = run_contest(tmp_path, dict.fromkeys(THREE, others) | {"null": script}, plan, **limits)
+    by_process = Counter(burst.process for burst in run.records["null"].bursts)
+    assert [by_process[process] for process in range(plan.processes)] == rounds
 
 
 def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Random outputs are compared by their distribution over several calls."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Joules per call: counters that wrap, idle power taken off, and none where there is no counter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

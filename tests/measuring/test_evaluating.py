@@ -99,6 +99,7 @@ def evaluate(predict, batch):
 """
 
 
+@pytest.mark.slow
 def test_a_metric_that_surely_holds_accepts_the_error_of_a_reduced_precision_alone(tmp_path: Path) -> None:
     """`null/wrong` adds 1 to every logit, and flips no label. `null/nan` returns no number."""
     (tmp_path / "apart.py").write_text(APART)

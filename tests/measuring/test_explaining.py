@@ -40,12 +40,17 @@ def test_an_assertion_without_a_message_names_its_place() -> None:
     assert failure.text.endswith(": assert size > 0)")
 
 
-def test_a_message_is_enough() -> None:
-    assert explain(ValueError("no such size."))[1].text == "ValueError: no such size"
-
-
-def test_a_reason_of_ours_ends_without_a_full_stop() -> None:
-    assert explain(Unsupported("there is only one size."))[1].text == "there is only one size"
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no such size."), "ValueError: no such size"),
+        (Unsupported("there is only one size."), "there is only one size"),
+        (ValueError("no such\nlabel | file"), "ValueError: no such label | file"),
+        (ValueError("first\n" + "more\n" * 9), "ValueError: first"),
+    ],
+)
+def test_a_short_message_is_told_whole_and_a_long_one_by_its_first_line(error: Exception, text: str) -> None:
+    assert explain(error)[1].text == text
 
 
 def test_a_variable_that_is_not_set_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +103,6 @@ def test_the_place_of_a_variable_that_is_not_set_is_the_users_line(
     with pytest.raises(KeyError) as raised:
         names["factory"]()
     assert last_frame_below(tmp_path, raised.value, file) == "net.py, line 3, in factory"
-
-
-def test_a_short_message_is_told_whole_and_a_long_one_by_its_first_line() -> None:
-    assert explain(ValueError("no such\nlabel | file"))[1].text == "ValueError: no such label | file"
-    assert explain(ValueError("first\n" + "more\n" * 9))[1].text == "ValueError: first"
 
 
 def chained(told: str, cause: Exception) -> Exception:

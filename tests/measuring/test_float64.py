@@ -1,7 +1,5 @@
 """A reference in float64 is float64 throughout, whatever the model's own code casts to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole generations are compared token for token, and leave their inputs as they were."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

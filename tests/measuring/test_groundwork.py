@@ -1,7 +1,5 @@
 """The reference and the ceilings, asked of a launcher that answers as told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Workers: what they see, what they leave behind, and how their end is known. Most tests run forked and spawned."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil
@@ -63,7 +61,8 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
         del os.environ["NVIDIA_TF32_OVERRIDE"]
 
 
-by_either = pytest.mark.parametrize("launcher", [ForkLauncher, SpawnLauncher], indirect=True, scope="module")
+SPAWNED = pytest.param(SpawnLauncher, marks=pytest.mark.slow)
+by_either = pytest.mark.parametrize("launcher", [ForkLauncher, SPAWNED], indirect=True, scope="module")
 """For what depends on how a process is started. The rest is tested with forks, which cost less."""
 
 
@@ -180,7 +179,7 @@ def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, referen
 
 @pytest.mark.parametrize(
     ("launcher", "crashes"),
-    [(ForkLauncher, False), (ForkLauncher, True), (SpawnLauncher, True)],
+    [(ForkLauncher, False), (ForkLauncher, True), pytest.param(SpawnLauncher, True, marks=pytest.mark.slow)],
     indirect=["launcher"],
     scope="module",
 )
@@ -505,7 +504,10 @@ def test_modules_are_imported_for_all_workers_and_as_in_one_and_what_does_not_im
         assert cache.startswith(str(server.temporary))
 
 
-@pytest.mark.parametrize("module", ["dying_module", "stuck_module", "threading_module"])
+@pytest.mark.parametrize(
+    "module",
+    ["dying_module", *(pytest.param(f"{kind}_module", marks=pytest.mark.slow) for kind in ("stuck", "threading"))],
+)
 def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Path, module: str) -> None:
     with ForkLauncher(max_preload_s=1.0, max_close_s=0.5) as server:
         server.preload([module])
@@ -591,7 +593,7 @@ def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkL
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
-@pytest.mark.parametrize(("answers", "is_initialised"), [(3, False), (0, True)])
+@pytest.mark.parametrize(("answers", "is_initialised"), [pytest.param(3, False, marks=pytest.mark.slow), (0, True)])
 def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
     modules: Path, branching: ForkLauncher, shared_modules: Path, answers: int, is_initialised: bool
 ) -> None:

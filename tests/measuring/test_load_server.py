@@ -1,7 +1,5 @@
 """Real builds that serve requests: instances and batches answer rightly, or say why they cannot."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from multiprocessing import Pipe
@@ -13,7 +11,6 @@ import torch
 
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
-from bakeoff import models
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy
@@ -21,18 +18,17 @@ from bakeoff.measuring.worker.instances import Instances, start_instances
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.device import Device
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import Cell
+from tests.support.cells import cell_of
 
 
 @contextlib.contextmanager
 def server(folder: Path, label: str, device: str = "cpu", model: str = "mlp") -> Iterator[LoadServer]:
     """Yield the server of a small `mlp`, or of another model, that is built by this backend."""
     backend, _, mode = label.partition("/")
-    dimensions = models.find(model).resolve({"batch": 2, "features": 16, "hidden": 16} if model == "mlp" else {})
-    cell = Cell(model=model, dimensions=dimensions, device=Device(device), backend=backend, mode=mode or "default")
+    sizes = {"batch": 2, "features": 16, "hidden": 16} if model == "mlp" else {}
+    cell = cell_of(model, backend, sizes, device=device, mode=mode or "default")
     job = MeasureCell(
         cell=cell, reference=folder / "none", sampling=SamplingPlan.lasting(0.1), shared_folder=folder / "shared"
     )
@@ -57,7 +53,9 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "batch"), [("eager", 3), ("torchscript", 3), ("openvino", 3), ("onnx", 1)], ids=lambda value: str(value)
+    ("label", "batch"),
+    [("eager", 3), ("torchscript", 3), pytest.param("openvino", 3, marks=pytest.mark.slow), ("onnx", 1)],
+    ids=lambda value: str(value),
 )
 def test_instances_and_batches_answer_rightly(label: str, batch: int, tmp_path: Path) -> None:
     if label in ("onnx", "openvino"):

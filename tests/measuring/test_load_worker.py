@@ -1,7 +1,5 @@
 """Windows of load by MLPerf's generator, with answers that follow a script."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import time

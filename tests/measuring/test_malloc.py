@@ -1,7 +1,5 @@
 """The allocator that workers start with: as variables of the processes that a run starts, and of no others."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The device memory that counts as a worker's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from types import SimpleNamespace

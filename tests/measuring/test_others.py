@@ -1,7 +1,5 @@
 """Other programs that keep cores busy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

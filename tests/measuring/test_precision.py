@@ -121,6 +121,7 @@ def test_torchscript_refuses_what_it_cannot_record(name: str) -> None:
     assert not refused and f"cannot record what torchao makes of a model for {name}" in refused.reason
 
 
+@pytest.mark.slow
 def test_int8_is_recorded_as_asked_and_as_in_force(tmp_path: Path) -> None:
     """Through a whole run: the record says what was quantised; a mode that would be the same as another is refused."""
     report = measure(tmp_path / "run", "eager", "inductor/freezing", "torchscript", "null", precision=["int8"])

@@ -1,7 +1,5 @@
 """A run across precisions is one contest: the same rounds, a reference for each precision, and one answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,6 +43,7 @@ def test_int8_is_the_fastest_of_its_precision_and_wins_where_its_error_is_allowe
     assert best[Precision.INT8].accuracy and 1e-3 < best[Precision.INT8].accuracy.relative_rmse < 1e-1
 
 
+@pytest.mark.slow
 def test_a_training_step_in_bfloat16_does_not_hold_what_float32_holds(tmp_path: Path) -> None:
     asked = {"precision": ["fp32", "bf16"], "task": "train_step", "set": {"features": ("16",), "hidden": ("16",)}}
     report = measure(tmp_path / "run", "eager", **asked)

@@ -1,7 +1,5 @@
 """The search for the highest rate within an objective, on queues whose answer is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that looks up answers to inputs that it has seen is found by the operators of its calls."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable
@@ -12,15 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from bakeoff import models
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, reference
 from bakeoff.measuring.worker.recall import recall_of
 from bakeoff.measuring.worker.understanding import AlikeCalls, call
 from bakeoff.models.base import Inputs
-from bakeoff.records.schema import Cell
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Recall
-from tests.support.checkout import ROOT
+from tests.support.cells import case
 
 Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -134,8 +130,6 @@ def test_whole_numbers_stay_where_the_model_does_not_take_others() -> None:
 @pytest.mark.usefixtures("restored_switches")
 def test_the_reference_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model = f"{ROOT}/tests/cases/answer_cache.py:factory"
-    cell = Cell(model=model, dimensions=models.find(model).resolve({}), backend="eager")
     path = tmp_path / "outputs.safetensors"
-    reference.compute(ComputeReference(cell=cell, reference=path), tmp_path, tmp_path)
+    reference.compute(ComputeReference(cell=case("answer_cache.py:factory"), reference=path), tmp_path, tmp_path)
     assert accuracy.traits_in(path).recall is not None

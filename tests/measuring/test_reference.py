@@ -1,8 +1,5 @@
 """The reference of a contest, also where there is no memory for float64."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -29,7 +26,8 @@ from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
-from tests.support.checkout import ROOT
+from tests.support.cells import case
+from tests.support.checkout import python
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
 
@@ -340,7 +338,7 @@ def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) 
         "assert found.work is not None and found.work.flops == 768, found\n"
         "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT)
+    python(script, tmp_path)
 
 
 @pytest.mark.gpu
@@ -390,9 +388,8 @@ def test_only_many_whole_numbers_may_have_been_rounded(output: torch.Tensor, is_
 
 
 def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path) -> None:
-    model = f"{ROOT}/tests/cases/forces.py:factory"
-    cell = Cell(model=model, dimensions={"atoms": 12}, backend="eager")
-    found = reference.compute(ComputeReference(cell=cell, reference=folder / "outputs.safetensors"), folder, folder)
+    job = ComputeReference(cell=case("forces.py:factory"), reference=folder / "outputs.safetensors")
+    found = reference.compute(job, folder, folder)
     assert found.traits is not None and found.traits.needs_autograd
     known = accuracy.Reference.load(folder / "outputs.safetensors")
     assert (known.computed_in, known.traits.needs_autograd) == ("float64", True)

@@ -1,7 +1,5 @@
 """The roofline: work counted by hand, and ceilings measured under a made-up clock."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +397,7 @@ def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
     assert ceilings.last_level_cache_bytes(tmp_path / "none") == 0
 
 
+@pytest.mark.slow
 def test_this_machine_is_measured_within_reason() -> None:
     found = ceilings.measure(CPU, Precision.FP32)
     assert 1e8 < found.flops_per_s < 1e15

@@ -1,7 +1,5 @@
 """When another round or another process is worth its time, and in which order cells take turns."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

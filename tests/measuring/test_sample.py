@@ -1,7 +1,5 @@
 """A sample keeps one input and the outputs that it must give, for what is exported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

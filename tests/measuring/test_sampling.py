@@ -94,9 +94,26 @@ def warmed(compiled: Scripted, min_s: float = 0.5, limit_s: float = sampling.WAR
     return sampling.warm_up(compiled, SETS, clock_of(compiled.time), min_s, limit_s=limit_s)
 
 
-def test_a_burst_lasts_as_long_as_it_should(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time), SETS, clock_of(time), 0.05, 10)
-    assert samples == [MS] * 50
+@pytest.mark.parametrize(
+    ("latency_ms", "seconds", "limits", "calls"),
+    [
+        (1.0, 0.05, (10,), 50),
+        (30.0, 0.05, (10,), 10),  # at least so many
+        (1.0, 0.06, (4, 19), 60),  # the calls wanted, as far as they take little time
+        (100.0, 0.06, (4, 19), 19),
+        (150.0, 0.06, (4, 19), 14),
+        (1000.0, 0.06, (4, 19), 4),
+        (0.1, 0.05, (4, 0, ENOUGH_CALLS), 250),  # with enough calls half of the time will do
+        (0.3, 0.05, (4, 0, ENOUGH_CALLS), 100),
+        (0.6, 0.05, (4, 0, ENOUGH_CALLS), 84),
+        (1.0, 0.05, (4, 0, ENOUGH_CALLS), 50),
+    ],
+)
+def test_a_burst_lasts_as_long_as_it_should(
+    time: FakeTime, latency_ms: float, seconds: float, limits: tuple[int, ...], calls: int
+) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, clock_of(time), seconds, *limits)
+    assert samples == [int(latency_ms * MS)] * calls
 
 
 def test_a_burst_is_divided_into_slices_between_calls(time: FakeTime) -> None:
@@ -108,40 +125,11 @@ def test_a_burst_is_divided_into_slices_between_calls(time: FakeTime) -> None:
     assert marks == [3, 6, 7]  # a millisecond, or one call that is longer; the end is no mark of its own
 
 
-def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: 30.0), SETS, clock_of(time), 0.05, 10)
-    assert samples == [30 * MS] * 10
-
-
-@pytest.mark.parametrize(("latency_ms", "calls"), [(1.0, 60), (100.0, 19), (150.0, 14), (1000.0, 4)])
-def test_a_burst_has_the_calls_wanted_as_far_as_they_take_little_time(
-    time: FakeTime, latency_ms: float, calls: int
-) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.06, 4, 19)
-    assert len(samples) == calls
-
-
-@pytest.mark.parametrize(("latency_ms", "calls"), [(0.1, 250), (0.3, 100), (0.6, 84), (1.0, 50)])
-def test_a_burst_with_enough_calls_takes_half_of_its_time(time: FakeTime, latency_ms: float, calls: int) -> None:
-    samples = sampling.burst(
-        Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.05, 4, enough_calls=ENOUGH_CALLS
-    )
-    assert len(samples) == calls
-
-
-def test_every_call_is_a_sample_in_order(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: call), SETS, clock_of(time), 0.0, 5)
-    assert samples == [MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]
-
-
-def test_inputs_rotate(time: FakeTime) -> None:
-    compiled = Scripted(time)
-    sampling.burst(compiled, SETS, clock_of(time), 0.0, 6)
+def test_every_call_is_a_sample_in_order_with_the_next_inputs_and_without_binding(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: call, bind_ms=5.0)
+    samples = sampling.burst(compiled, SETS, clock_of(time), 0.0, 6)
+    assert samples == [number * MS for number in range(1, 7)]
     assert [inputs.args[0] for inputs in compiled.bound] == [0, 1, 2, 3, 0, 1]
-
-
-def test_binding_is_not_timed(time: FakeTime) -> None:
-    assert sampling.burst(Scripted(time, bind_ms=5.0), SETS, clock_of(time), 0.0, 10) == [MS] * 10
 
 
 def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> None:
@@ -175,46 +163,40 @@ def noise(time: FakeTime, seed: int) -> Callable[[int], float]:
     return latency_ms
 
 
-def test_a_steady_latency_is_warm_after_the_least_time(time: FakeTime) -> None:
-    warm_up = warmed(Scripted(time))
-    assert warm_up.steady
-    assert 0.5 <= warm_up.seconds < 0.65
-    assert warm_up.calls == round(warm_up.seconds * 1000)
+def swinging(to: float) -> Callable[[int], float]:
+    """Return a level that changes about once in each window of 125 ms."""
+    return lambda call: to if (call // 125) % 2 else 1.0
 
 
-def test_a_warm_up_has_at_least_ten_calls(time: FakeTime) -> None:
-    warm_up = warmed(Scripted(time, lambda call: 1000.0))
-    assert warm_up.calls >= 10 and warm_up.steady
-
-
-def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
-    compiled = Scripted(time, lambda call: 1.0 + 4.0 * 0.995**call)
-    warm_up = warmed(compiled)
-    assert warm_up.steady
-    assert warm_up.seconds > 0.9
-    assert compiled.latency_ms(compiled.calls) < 1.03
-
-
-def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime) -> None:
-    warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call), limit_s=3.0)
-    assert not warm_up.steady and not warm_up.trendless
-    assert doubt_of(warm_up) == WarmUpTrend(seconds=warm_up.seconds)
-    assert 3.0 <= warm_up.seconds < 3.5
-
-
-@pytest.mark.parametrize(("swing", "steady"), [(1.015, True), (1.03, False)])
-def test_windows_agree_within_two_percent(time: FakeTime, swing: float, steady: bool) -> None:
-    # 125 ms of calls are a window, so the level changes about once in each
-    compiled = Scripted(time, lambda call: swing if (call // 125) % 2 else 1.0)
-    assert warmed(compiled, limit_s=2.0).steady is steady
-
-
-def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) -> None:
-    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
-    warm_up = warmed(compiled)
-    assert not warm_up.steady and warm_up.trendless
-    assert doubt_of(warm_up) == WarmUpNoise()
-    assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+@pytest.mark.parametrize(
+    ("latency_ms", "limits_s", "steady", "trendless", "low_s", "high_s"),
+    [
+        (lambda call: 1.0, (0.5, 20.0), True, False, 0.5, 0.65),
+        (lambda call: 1.0, (1.0, 0.1), True, False, 1.0, 1.2),  # a longer warm-up than the limit is granted
+        (lambda call: 1000.0, (0.5, 20.0), True, False, 10.0, 20.0),  # ten calls at least
+        (lambda call: 1.0 + 4.0 * 0.995**call, (0.5, 20.0), True, False, 0.9, 5.0),
+        (lambda call: 1.0005**call, (0.5, 3.0), False, False, 3.0, 3.5),
+        (swinging(1.015), (0.5, 2.0), True, False, 0.5, 2.0),  # windows agree within two per cent
+        (swinging(1.03), (0.5, 2.0), False, True, 1.5, 2.5),
+        (swinging(1.2), (0.5, 20.0), False, True, 1.5, 2.5),  # it goes nowhere
+    ],
+)
+def test_a_warm_up_ends_when_windows_agree_or_go_nowhere(
+    time: FakeTime,
+    latency_ms: Callable[[int], float],
+    limits_s: tuple[float, float],
+    steady: bool,
+    trendless: bool,
+    low_s: float,
+    high_s: float,
+) -> None:
+    compiled = Scripted(time, latency_ms)
+    warm_up = warmed(compiled, *limits_s)
+    assert (warm_up.steady, warm_up.trendless) == (steady, trendless)
+    assert low_s <= warm_up.seconds < high_s and warm_up.calls == compiled.calls
+    doubt = WarmUpNoise() if trendless else WarmUpTrend(seconds=warm_up.seconds)
+    assert doubt_of(warm_up) == (None if steady else doubt)
+    assert not steady or latency_ms(compiled.calls) < 1.03 * latency_ms(10**4)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -246,7 +228,7 @@ def test_windows_that_differ_and_get_faster_are_waited_for(time: FakeTime) -> No
 
 
 def test_what_compiles_is_not_given_up(time: FakeTime) -> None:
-    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0, compiles_until_call=3000)
+    compiled = Scripted(time, swinging(1.2), compiles_until_call=3000)
     warmed(compiled)
     assert compiled.calls > 3000
 
@@ -289,11 +271,6 @@ def test_a_further_process_that_is_steady_warms_up_for_a_quarter_of_the_time(tim
     assert warm_up.steady and warm_up.calls >= 10
     assert not warm_up.trendless and not doubt_of(warm_up)
     assert 0.125 <= warm_up.seconds < 0.2
-
-
-def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime) -> None:
-    warm_up = warmed(Scripted(time), min_s=1.0, limit_s=0.1)
-    assert warm_up.steady and warm_up.seconds >= 1.0
 
 
 class Choosing(Scripted):

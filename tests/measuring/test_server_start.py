@@ -1,7 +1,5 @@
 """Fork servers that start before the command line is imported: who takes them, and that nothing is left of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The simulated error of int8 and fp8: eager, with the operands of its layers rounded."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from tests.support.cells import cell_of
 
 
 def simulated(precision: str, module: nn.Module, *inputs: Tensor) -> list[Tensor]:
@@ -132,7 +130,7 @@ def test_nothing_is_rounded_after_the_block() -> None:
 )
 def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: float, high: float) -> None:
     """What a rounding of 8 bits costs these models; three times that is still less than noise."""
-    cell = Cell(model=model, backend="eager", precision=precision, dimensions=_small(model))
+    cell = cell_of(model, sizes={"size": 32} if model == "conv" else {}, precision=precision)
     with torch.inference_mode():
         exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
         module, sets = move_to_device(load(cell), cell)
@@ -141,9 +139,3 @@ def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: fl
     scale = float(torch.cat([one[0].reshape(-1) for one in exact]).square().mean().sqrt())
     assert low < rmse / scale < high
     assert high * cell.precision.max_times_eager_rmse <= cell.precision.max_relative_rmse
-
-
-def _small(model: str) -> dict[str, int | str]:
-    from bakeoff import models
-
-    return models.find(model).resolve({"size": 32} if model == "conv" else {})

@@ -1,7 +1,5 @@
 """A model that hangs or eats the memory costs its own rows, and the rest of a suite is measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from bakeoff.records.schema import Report, Status

@@ -1,7 +1,5 @@
 """Training tasks through the whole harness: planned, built, checked, measured and reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

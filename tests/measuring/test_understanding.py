@@ -1,7 +1,5 @@
 """A model is understood with eager: what its answers depend on, what its calls change, and where it decides."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import os

@@ -4,8 +4,6 @@ It imports siblings at the top of its file, in its factory and in its calls, and
 the folder that the user stands in, and that an environment variable of the user's own names.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -80,7 +78,7 @@ def measured(folder: Path, *backends: str, **fields: object) -> Report:
     return report
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_both_kinds(start_method: str, project: Path) -> None:
     if start_method == "forkserver" and not CAN_FORK:
         pytest.skip("only Linux has fork servers")
@@ -108,12 +106,14 @@ def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.
     assert done.stdout == "bakeoff_user_detect (1, 64)\n", done.stderr
 
 
+@pytest.mark.slow
 def test_an_environment_beside_ours(project: Path, own_servers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "caches"))
     environments.add("beside", [str(wheel(project, "some_library", "1.0"))])
     measured(project / "run", "eager", "eager@beside", env=(f"beside={environments.python_of('beside')}",))
 
 
+@pytest.mark.slow
 def test_a_controller_of_a_place(project: Path) -> None:
     measured(project / "run", "eager", devices=(f"cpu:{usable_cores()[0]}",))
 
@@ -128,6 +128,7 @@ class Remote:
         self._calls.append(arguments[2])
 
 
+@pytest.mark.slow
 def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task of Ray runs in another folder than the driver, on a node that sees the driver's folder or does not."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda refs: None, get_gpu_ids=list))
@@ -152,11 +153,12 @@ def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
 BRIEFLY = ("--backends", "eager", "--devices", "cpu", "--processes", "1", "--min-time", "0.05", "--out", "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "model"),
     [
         (["-m", "bakeoff"], "detect:factory"),
-        pytest.param([str(ROOT / "runner.py")], "reports.net:factory", marks=pytest.mark.slow),
+        ([str(ROOT / "runner.py")], "reports.net:factory"),
     ],
     ids=["module", "module in a package"],
 )

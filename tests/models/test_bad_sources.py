@@ -1,7 +1,5 @@
 """A source that cannot be measured is refused by the command line in one line, with exit status 2."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Models of diffusers: their inputs follow from config.json and from what they take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

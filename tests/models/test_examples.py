@@ -1,7 +1,5 @@
 """The examples, and the plain networks of the zoo, are user models that work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples that evaluate, scaled down: from the file of an example to the answer."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs that torch.export.save wrote: open axes, inputs, and files that cannot be read."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

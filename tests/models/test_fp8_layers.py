@@ -1,7 +1,5 @@
 """How a cell ends without TransformerEngine, or without a library that it needs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A language model's two graphs compute what the model computes, and their inputs show what a step leaves out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

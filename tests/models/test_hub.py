@@ -1,12 +1,7 @@
 """Models of a Hugging Face hub, which is a small server on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +11,9 @@ import pytest
 import torch
 
 from bakeoff import models
+from tests.support.checkout import python
 
 transformers = pytest.importorskip("transformers")
-ROOT = Path(__file__).parents[2]
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -86,7 +81,8 @@ def hub(repositories: Path) -> Iterator[str]:
 
 
 CODE = """
-import sys, models
+import sys
+from bakeoff import models
 from bakeoff.records.errors import UsageError
 try:
     family = models.find(sys.argv[1])
@@ -100,11 +96,7 @@ assert "torch" not in sys.modules
 
 def ask(hub: str, cache: Path, name: str, **more: str) -> str:
     """What planning says of a model, in a process in which the hub is at this address."""
-    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(cache), **more}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, name], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return python(CODE, name, HF_ENDPOINT=hub, HF_HOME=str(cache), **more).strip()
 
 
 @pytest.fixture(scope="module")

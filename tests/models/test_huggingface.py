@@ -1,10 +1,7 @@
 """Local Hugging Face folders: tiny models with random weights, as save_pretrained writes them."""
 
-from __future__ import annotations
-
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +14,9 @@ from bakeoff import models
 from bakeoff.models import huggingface
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.records.errors import UsageError
+from tests.support.checkout import python
 
 transformers = pytest.importorskip("transformers")
-ROOT = Path(__file__).parents[2]
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
@@ -52,11 +49,11 @@ def call(loaded: LoadedModel) -> Any:
 
 def test_planning_imports_neither_torch_nor_transformers(bert: str) -> None:
     code = (
-        "import sys, models\n"
+        "import sys; from bakeoff import models\n"
         f"assert models.find({bert!r}).resolve({{'batch': 2}}) == {{'batch': 2, 'seq': 32}}\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code)
 
 
 def test_it_names_the_modules_that_loading_waits_for(bert: str) -> None:

@@ -1,7 +1,5 @@
 """Models with float8 of their own, and models that are drawn on the cell's device."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -17,7 +15,7 @@ from bakeoff.models.kernel_modules import ScaledProduct
 from bakeoff.planning.plan import unsupported_precision
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from tests.support.cells import cell_of
 
 E4M3 = torch.float8_e4m3fn
 
@@ -33,19 +31,13 @@ DECODER: dict[str, int | str] = {
 }
 
 
-def cell_of(model: str, dimensions: dict[str, int | str], asked: str = "bf16") -> Cell:
-    return Cell(
-        model=model, dimensions=models.find(model).resolve(dimensions), device="cpu", precision=asked, backend="eager"
-    )
-
-
 def relative_error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return float((ours.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
 
 
 @pytest.mark.parametrize("asked", ["bf16", "fp32"])
 def test_placing_leaves_float8_inputs_and_their_scales_as_they_are(asked: str) -> None:
-    cell = cell_of("matmul_fp8", PRODUCT, asked)
+    cell = cell_of("matmul_fp8", sizes=PRODUCT, precision=asked)
     loaded = load(cell)
     expected = [tensor.float() for tensor in loaded.inputs[0].tensors()]
     module, sets = move_to_device(loaded, cell)
@@ -56,7 +48,7 @@ def test_placing_leaves_float8_inputs_and_their_scales_as_they_are(asked: str) -
 
 
 def test_a_float8_product_in_float64_is_exact() -> None:
-    cell = cell_of("matmul_fp8", PRODUCT)
+    cell = cell_of("matmul_fp8", sizes=PRODUCT, precision="bf16")
     module, sets = move_to_device(load(cell), cell, torch.float64)
     assert isinstance(module, ScaledProduct)
     left, right = (tensor.double() for tensor in sets[0].tensors())
@@ -74,7 +66,7 @@ def test_inputs_are_drawn_in_the_cells_type_and_the_reference_is_of_them(name: s
         "tma_copy": {"rows": 4, "columns": 16},
         "matmul_fp16": {"m": 16, "n": 16, "k": 16},
     }[name]
-    cell = cell_of(name, small, "fp16")
+    cell = cell_of(name, sizes=small, precision="fp16")
     first, second = load(cell), load(cell)
     assert {tensor.dtype for one in first.inputs for tensor in one.tensors()} == {torch.float16}
     for one, other in zip(first.inputs, move_to_device(second, cell, torch.float64)[1], strict=True):
@@ -92,13 +84,17 @@ def test_inputs_are_drawn_in_the_cells_type_and_the_reference_is_of_them(name: s
     ],
 )
 def test_a_product_says_in_which_precision_it_makes_sense(model: str, asked: str, reason: str) -> None:
-    found = unsupported_precision(cell_of(model, PRODUCT, asked))
+    found = unsupported_precision(cell_of(model, sizes=PRODUCT, precision=asked))
     assert reason in found and bool(found) == bool(reason)
 
 
 def test_the_ceiling_of_a_float8_model_is_that_of_its_products() -> None:
-    assert products_of(cell_of("matmul_fp8", PRODUCT)) == products_of(cell_of("fp8_transformer", DECODER)) == "fp8"
-    assert products_of(cell_of("matmul_fp16", PRODUCT, "fp16")) == "fp16"
+    assert (
+        products_of(cell_of("matmul_fp8", sizes=PRODUCT, precision="bf16"))
+        == products_of(cell_of("fp8_transformer", sizes=DECODER, precision="bf16"))
+        == "fp8"
+    )
+    assert products_of(cell_of("matmul_fp16", sizes=PRODUCT, precision="fp16")) == "fp16"
 
 
 @pytest.mark.parametrize("model", ["matmul_fp8", "fp8_transformer", "tma_copy"])
@@ -147,7 +143,7 @@ def test_zeros_stay_zeros() -> None:
 def test_a_decoder_names_everything_between_its_products_as_a_target() -> None:
     from bakeoff.backends.surgical import find_targets
 
-    loaded: LoadedModel = load(cell_of("fp8_transformer", DECODER))
+    loaded: LoadedModel = load(cell_of("fp8_transformer", sizes=DECODER, precision="bf16"))
     found = find_targets(loaded.module, loaded.surgical_targets)
     kinds = {type(part).__name__ for part in found.values()}
     assert kinds == {"RMSNorm", "QkvSplit", "RotaryEmbedding", "SwiGLU"}

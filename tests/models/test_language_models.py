@@ -1,7 +1,5 @@
 """The attention family, and the decoder language model with its sizes, lengths and loss."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """The example that judges a sentence encoder by Spearman's correlation: real weights, and pairs that rules grade."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from typing import Any

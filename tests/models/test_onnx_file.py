@@ -1,7 +1,5 @@
 """Models in ONNX files: dimensions, inputs, the float64 reference, and the backends that take them."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from pathlib import Path

@@ -1,10 +1,6 @@
 """The parts of a pipeline: what is called, how often, with which sizes, and for how long."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +15,7 @@ from bakeoff.models import live_model
 from bakeoff.models.base import Call
 from bakeoff.models.pipeline_parts import inspect_parts
 from bakeoff.records.errors import UsageError
+from tests.support.checkout import python
 
 
 class Sleeping(nn.Module):
@@ -153,5 +150,4 @@ def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path) -> 
         f"tower, example = m._read(Path({str(tmp_path / 'travels')!r}), m.PROGRAM, m.WEIGHTS)\n"
         "print(tower(example).item())\n"
     )
-    ended = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=False)
-    assert ended.stdout.strip() == "2.0", ended.stderr
+    assert python(read).strip() == "2.0"

@@ -1,11 +1,8 @@
 """A user's model: what is read from its file without running it, and what its factory may return."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +16,8 @@ from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.models.unwrapping import form_by_mode
 from bakeoff.models.user import MAX_CALLS, UserModel
 from bakeoff.records.errors import UsageError
+from tests.support.checkout import python
 
-ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
 
 
@@ -51,13 +48,13 @@ def test_planning_runs_neither_torch_nor_the_file(tmp_path: Path) -> None:
         "def factory(batch: int = 8, seq=128, *, activation='gelu', seed): 'A net.\\n\\nMore.'\n"
     )
     code = (
-        "import sys, models\n"
+        "import sys; from bakeoff import models\n"
         f"family = models.find({str(path)!r} + ':factory')\n"
         "assert family.resolve({'seq': '64'}) == {'batch': 8, 'seq': 64, 'activation': 'gelu'}\n"
         "assert family.description == 'A net.'\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code)
 
 
 def test_what_a_file_imports_by_its_name_counts_as_its_own(write: Write, tmp_path: Path) -> None:
@@ -78,40 +75,6 @@ def test_what_a_file_imports_by_its_name_counts_as_its_own(write: Write, tmp_pat
     assert load(name).inputs[0].args[0].shape == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("from math import sqrt as factory", "unknown top-level function of .*net.py 'factory'"),
-        ("from nowhere_at_all import factory", "unknown top-level function of .*net.py 'factory'"),
-        ("from net import factory", "unknown top-level function of .*net.py 'factory'"),
-        ("from .nets import factory", "line 3, imports from its own package"),
-    ],
-)
-def test_an_import_that_leads_to_no_function_of_a_file_is_refused(write: Write, code: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        models.find(write(code))
-
-
-@pytest.mark.parametrize(
-    ("signature", "message"),
-    [
-        ("batch", "parameter 'batch' has no default: give it a whole number or a string, like batch=8"),
-        ("*, batch", "parameter 'batch' has no default"),
-        ("batch=None", "parameter 'batch' has the default None"),
-        ("batch=1.5", "parameter 'batch' has the default 1.5"),
-        ("causal=True", "parameter 'causal' has the default True"),
-        ("batch=2 * 4", r"parameter 'batch' has the default 2 \* 4"),
-        ("batch=torch.float16", "parameter 'batch' has the default torch.float16"),
-        ("batch={[]}", "parameter 'batch' has the default"),
-        ("batch=8, /", "parameter 'batch' is positional-only"),
-    ],
-)
-def test_parameters_that_are_no_dimensions(write: Write, signature: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
-        models.find(write(f"def factory({signature}): ..."))
-    assert "\n" not in str(caught.value)
-
-
 def test_a_default_below_one_is_not_a_size(write: Write) -> None:
     family = models.find(write("def factory(batch=8, shift=-1, *args, **options): ..."))
     assert family.resolve({"shift": "-2"}) == {"batch": 8, "shift": -2}
@@ -125,23 +88,6 @@ def test_a_count_may_be_zero_and_a_size_may_not(write: Write) -> None:
     assert family.resolve({"batch": "0"}) == {"batch": 0}
     with pytest.raises(UsageError, match="the example inputs have no elements"):
         family.load({"batch": 0}, 0)
-
-
-def test_files_that_hold_no_factory(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no file .*missing\.py"):
-        models.find(f"{tmp_path}/missing.py:factory")
-    with pytest.raises(UsageError, match=r"unknown top-level function of .*net\.py 'factoryy': did you mean 'factory'"):
-        models.find(write("def factory(): ...", "factoryy"))
-    with pytest.raises(UsageError, match="unknown top-level function"):
-        models.find(write("class Net:\n    def factory(self): ..."))
-    with pytest.raises(UsageError, match=r"net\.py, line 3: "):
-        models.find(write("def factory(:"))
-    (tmp_path / "folder.py").mkdir()
-    with pytest.raises(UsageError, match="cannot read"):
-        models.find(f"{tmp_path}/folder.py:factory")
-    (tmp_path / "null.py").write_bytes(b"x = 1\0")
-    with pytest.raises(UsageError, match="null bytes"):
-        models.find(f"{tmp_path}/null.py:factory")
 
 
 def test_a_tensor_is_the_one_argument(write: Write) -> None:
@@ -213,21 +159,6 @@ def test_no_more_calls_are_asked_for_than_are_sets(write: Write) -> None:
     assert len(load(write(CALLS.format(endless))).inputs) == MAX_CALLS
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ("bakeoff.Call((x[:1], 7))", r"example call 1 has a tensor of shape \(1, 3\) for \(2, 3\): .* stream:LOW:HIGH"),
-        ("bakeoff.Call((x.long(), 7))", "example call 1 has a tensor of torch.int64, torch.strided for torch.float32"),
-        ("bakeoff.Call((x, 8))", "example call 1 has 8 for 7"),
-        ("bakeoff.Call((x,))", "example call 1 has other arguments"),
-        ("bakeoff.Call((x,), {'y': 7})", "example call 1 has other arguments"),
-    ],
-)
-def test_calls_that_differ_in_more_than_values_are_refused(write: Write, other: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        load(write(CALLS.format(f"[bakeoff.Call((x, 7)), {other}]")))
-
-
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_inputs_become_as_wide_as_float32(write: Write, dtype: str) -> None:
     loaded = load(write(returning(f"nn.Identity(), torch.randn(batch, 3, dtype=torch.{dtype})")))
@@ -240,23 +171,6 @@ def test_floats_become_float32_and_integers_stay(write: Write, dtype: str) -> No
     loaded = load(write(returning(f"nn.Linear(3, 2).to(torch.{dtype}), ({x}, torch.arange(batch, dtype=torch.int32))")))
     assert {weight.dtype for weight in loaded.module.parameters()} == {torch.float32}
     assert [tensor.dtype for tensor in loaded.inputs[0].tensors()] == [torch.float32, torch.int32]
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        ("nn.Linear(3, 2), torch.ones(1), 3", r"returned a tuple of \(Linear, Tensor, int\): expected"),
-        ("torch.ones(1), nn.Linear(3, 2)", r"returned a tuple of \(Tensor, Linear\): expected"),
-        ("None", "returned a value of type NoneType"),
-        ("nn.Linear(3, 2), 'text'", "the example inputs are a value of type str: expected a tensor, a tuple"),
-        ("nn.Linear(3, 2), {1: torch.ones(1)}", "the example inputs are a value of type dict: expected"),
-        ("nn.Linear(3, 2), (torch.ones(1), object())", "a value of type object among the example inputs"),
-        ("nn.Linear(3, 2), (1, 2)", "no tensor among the example inputs"),
-    ],
-)
-def test_other_returns_are_refused(write: Write, returned: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        load(write(returning(returned)))
 
 
 def test_a_module_may_name_what_surgical_compilation_compiles(write: Write) -> None:
@@ -319,8 +233,7 @@ def test_a_file_that_registers_something_is_run_once_in_a_process(write: Write) 
     assert torch.equal(first.module.weight, second.module.weight)
     assert torch.equal(first.inputs[0].args[0], second.inputs[0].args[0])
     fresh = f"from bakeoff import models; print(models.find({name!r}).load({{'batch': 2}}, 0).module.weight.tolist())"
-    answer = subprocess.run([sys.executable, "-c", fresh], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert answer.stdout.strip() == str(second.module.weight.tolist())
+    assert python(fresh).strip() == str(second.module.weight.tolist())
 
 
 def test_what_calls_leave_in_a_files_variables_is_gone_in_the_next_load(write: Write) -> None:
@@ -444,7 +357,7 @@ def test_a_file_takes_no_place_of_a_module_that_is_imported_later(tmp_path: Path
         "import sched; assert hasattr(sched, 'scheduler'), sched\n"
         "import sibling_of_sparse; assert sibling_of_sparse.sparse.Net is type(module)\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    python(code)
 
 
 PACKAGE = {
@@ -583,6 +496,58 @@ def test_stages_around_the_model(write: Write, code: str) -> None:
     assert model.around.after is not None
 
 
-def test_a_stage_before_needs_an_example(write: Write) -> None:
-    with pytest.raises(UsageError, match=r"before\(\) has no example"):
-        load(write(STAGES + "def factory():\n    return nn.Linear(4, 2)"))
+NO_DEFAULT = "parameter 'batch' has no default"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from math import sqrt as factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from nowhere_at_all import factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from net import factory", "unknown top-level function of .*net.py 'factory'"),
+        ("from .nets import factory", "line 3, imports from its own package"),
+        ("def factoryy(): ...", r"unknown top-level function of .*net\.py 'factory': did you mean 'factoryy'"),
+        ("class Net:\n    def factory(self): ...", "unknown top-level function"),
+        ("def factory(:", r"net\.py, line 3: "),
+        ("x = 1\0", "null bytes"),
+        ("def factory(batch): ...", f"{NO_DEFAULT}: give it a whole number or a string, like batch=8"),
+        ("def factory(*, batch): ...", NO_DEFAULT),
+        ("def factory(batch=None): ...", "parameter 'batch' has the default None"),
+        ("def factory(batch=1.5): ...", "parameter 'batch' has the default 1.5"),
+        ("def factory(causal=True): ...", "parameter 'causal' has the default True"),
+        ("def factory(batch=2 * 4): ...", r"parameter 'batch' has the default 2 \* 4"),
+        ("def factory(batch=torch.float16): ...", "parameter 'batch' has the default torch.float16"),
+        ("def factory(batch={[]}): ...", "parameter 'batch' has the default"),
+        ("def factory(batch=8, /): ...", "parameter 'batch' is positional-only"),
+        (returning("nn.Linear(3, 2), torch.ones(1), 3"), r"returned a tuple of \(Linear, Tensor, int\): expected"),
+        (returning("torch.ones(1), nn.Linear(3, 2)"), r"returned a tuple of \(Tensor, Linear\): expected"),
+        (returning("None"), "returned a value of type NoneType"),
+        (returning("nn.Linear(3, 2), 'text'"), "are a value of type str: expected a tensor, a tuple"),
+        (returning("nn.Linear(3, 2), {1: torch.ones(1)}"), "the example inputs are a value of type dict: expected"),
+        (returning("nn.Identity(), (torch.ones(1), object())"), "a value of type object among the example inputs"),
+        (returning("nn.Linear(3, 2), (1, 2)"), "no tensor among the example inputs"),
+        (
+            CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x[:1], 7))]"),
+            r"\(1, 3\) for \(2, 3\): .* stream:LOW:HIGH",
+        ),
+        (
+            CALLS.format("[bakeoff.Call((x,)), bakeoff.Call((x.long(),))]"),
+            "torch.int64, torch.strided for torch.float32",
+        ),
+        (CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x, 8))]"), "example call 1 has 8 for 7"),
+        (CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x,))]"), "example call 1 has other arguments"),
+        (CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x,), {'y': 7})]"), "example call 1 has other arguments"),
+        (f"{STAGES}def factory():\n    return nn.Linear(4, 2)", r"before\(\) has no example"),
+    ],
+)
+def test_what_makes_no_model_is_refused_in_one_line(write: Write, code: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        load(write(code))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    for name, message in (("missing", r"no file .*missing\.py"), ("folder", "cannot read")):
+        with pytest.raises(UsageError, match=message):
+            models.find(f"{tmp_path}/{name}.py:factory")

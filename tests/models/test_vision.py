@@ -1,7 +1,5 @@
 """Models of timm and torchvision: their inputs, their dimensions, and weights that show errors."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

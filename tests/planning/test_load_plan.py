@@ -1,7 +1,5 @@
 """What `--load`, `--slo` and `--price` take."""
 
-from __future__ import annotations
-
 import pytest
 
 from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective

@@ -1,7 +1,5 @@
 """Places of a pool: how they are named, which are refused, and how cores are divided among GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,8 +22,6 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
 from tests.support.distributions import distribute
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 
 def request(**fields: object) -> Request:
     given: dict[str, object] = {"models": ("mlp",), "backends": ("null",), "devices": ("cpu",), **fields}
@@ -39,47 +35,38 @@ def error_line(**fields: object) -> str:
     return str(caught.value)
 
 
-def test_a_name_means_the_backends_default_mode() -> None:
-    assert expand_backends(["inductor"]) == [("inductor", "default", True)]
+def measured_modes(name: str) -> list[str]:
+    return [mode.name for mode in backends.create(name).modes if not mode.redundant]
 
 
-def test_an_alias_means_the_backend_it_stands_for() -> None:
-    assert expand_backends(["jit", "torch_compile/freezing", "onnxruntime"]) == [
-        ("torchscript", "default", True),
-        ("inductor", "freezing", True),
-        ("onnx", "default", True),
-    ]
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("inductor", [("inductor", "default", True)]),
+        ("jit", [("torchscript", "default", True)]),
+        ("torch_compile/freezing", [("inductor", "freezing", True)]),
+        ("onnxruntime-genai", [("onnxruntime-genai", "default", True)]),  # which `all` does not stand for
+        ("onnx/cpu", [("onnx", "cpu", True)]),  # which spells out the default
+        ("null/best", [("null", "default", True)]),  # never nothing
+        ("null null/default null/slow null", [("null", "default", True), ("null", "slow", True)]),
+        ("all", [(name, "default", False) for name in backends.in_all()]),
+        ("all/all", [(name, mode, False) for name in backends.in_all() for mode in measured_modes(name)]),
+        ("inductor/all", [("inductor", mode, mode == "default") for mode in measured_modes("inductor")]),
+        ("null/all null/slow", [("null", name, name in ("default", "slow")) for name in measured_modes("null")]),
+        ("all jit", [(name, "default", name == "torchscript") for name in backends.in_all()]),
+    ],
+)
+def test_names_stand_for_modes_of_which_some_were_asked_for_by_name(
+    asked: str, expected: list[tuple[str, str, bool]]
+) -> None:
+    assert expand_backends(asked.split()) == expected
 
 
-def test_name_slash_all_is_every_mode_and_only_the_default_was_asked_for_by_name() -> None:
-    expanded = expand_backends(["inductor/all"])
-    inductor = backends.create("inductor")
-    assert [mode for _, mode, _ in expanded] == [mode.name for mode in inductor.modes if not mode.redundant]
-    assert [mode for _, mode, by_name in expanded if by_name] == ["default"]
-
-
-def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
-    expanded = expand_backends(["all"])
-    assert expanded == [(name, "default", False) for name in backends.in_all()]
-    by_name_only = "onnxruntime-genai"
-    assert expand_backends([by_name_only]) == [(by_name_only, "default", True)]
-    assert not {by_name_only, "null"} & {backend for backend, _, _ in expanded}
-
-
-def test_a_mode_that_spells_out_the_default_can_be_named_and_is_not_measured_twice() -> None:
-    assert expand_backends(["onnx/cpu"]) == [("onnx", "cpu", True)]
-    modes = [mode for _, mode, _ in expand_backends(["onnx/all"])]
-    assert modes == ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "tensorrt-rtx", "openvino-ep"]
-
-
-def test_all_slash_all_is_every_mode_of_every_backend() -> None:
-    expected = [
-        (name, mode.name, False)
-        for name in backends.in_all()
-        for mode in backends.create(name).modes
-        if not mode.redundant
-    ]
-    assert expand_backends(["all/all"]) == expected
+def test_all_is_neither_a_backend_of_tests_nor_a_mode_that_spells_out_the_default() -> None:
+    assert not {"onnxruntime-genai", "null"} & set(backends.in_all())
+    modes = ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "tensorrt-rtx", "openvino-ep"]
+    assert measured_modes("onnx") == modes
+    assert [backend for backend, _, by_name in expand_backends(["jit", "all"]) if by_name] == ["torchscript"]
 
 
 def planned_labels(**fields: object) -> list[str]:
@@ -98,9 +85,8 @@ def test_best_is_what_has_won_somewhere_on_this_device_for_this_kind_of_model() 
     assert not {"openvino", "triton"} & set(on_cuda), "what cannot run there, or has no kernel for it, is no best mode"
 
 
-def test_best_of_one_backend_is_never_nothing() -> None:
+def test_best_of_a_backend_that_cannot_run_there_is_its_default() -> None:
     assert planned_labels(backends=("eager", "triton/best")) == ["eager", "triton"]
-    assert expand_backends(["null/best"]) == [("null", "default", True)]
 
 
 def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none() -> None:
@@ -121,23 +107,6 @@ def test_some_mode_is_worth_trying_and_eager_in_its_default_mode_is_so_anywhere(
     assert any(mode.worth_trying for mode in backend.modes)
     assert {mode.plain_name for mode in backend.modes} <= set(backend.mode_names())
     assert name != "eager" or backend.mode("default").worth_trying == ANYWHERE
-
-
-def test_a_configuration_named_twice_is_there_once() -> None:
-    assert expand_backends(["null", "null/default", "null/slow", "null"]) == [
-        ("null", "default", True),
-        ("null", "slow", True),
-    ]
-
-
-@pytest.mark.parametrize("asked", [["all", "jit"], ["jit", "all"]])
-def test_a_backend_named_beside_all_was_asked_for_by_name(asked: list[str]) -> None:
-    assert [backend for backend, _, by_name in expand_backends(asked) if by_name] == ["torchscript"]
-
-
-def test_a_mode_named_beside_all_of_its_backend_was_asked_for_by_name() -> None:
-    by_name = [mode for _, mode, by_name in expand_backends(["null/all", "null/slow"]) if by_name]
-    assert by_name == ["default", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -183,19 +152,12 @@ def test_several_values_of_a_dimension_give_a_contest_each() -> None:
     ]
 
 
-def test_sweeps_over_two_dimensions_are_crossed() -> None:
+def test_values_of_two_dimensions_are_crossed_and_one_spelled_twice_counts_once() -> None:
     contests = plan(request(set={"batch": ("1", "8"), "hidden": ("2", "3", "4")}))
     assert len({contest.id for contest in contests}) == 6
-
-
-def test_a_value_spelled_twice_is_one_cell() -> None:
-    (contest,) = plan(request(set={"batch": ("1", "01")}))
-    assert len(contest.cells) == 1
-
-
-def test_dimensions_not_given_are_the_models_defaults() -> None:
-    (contest,) = plan(request(set={"batch": ("3",)}))
-    assert contest.cells[0].cell.dimensions == {"batch": 3, "features": 256, "hidden": 512}
+    (contest,) = plan(request(set={"batch": ("3", "03")}))
+    (planned,) = contest.cells
+    assert planned.cell.dimensions == {"batch": 3, "features": 256, "hidden": 512}, "the others are the defaults"
 
 
 @pytest.mark.parametrize(
@@ -351,24 +313,6 @@ def test_targets_are_those_of_surgical_cells_and_stand_in_their_command(monkeypa
 def test_the_seed_tells_contests_apart() -> None:
     (one,), (other,) = plan(request(seed=0)), plan(request(seed=1))
     assert one.id != other.id
-
-
-def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import torch\ndef factory(batch: int = 1): ...\n")
-    code = f"""
-import sys
-from bakeoff.planning.plan import plan
-from bakeoff.planning.request import Request
-from bakeoff import cli
-import bakeoff.measuring.controller.contest_run
-import bakeoff.commands.selfcheck
-contests = plan(Request(models=("mlp", "conv", "transformer", {str(tmp_path / "mine.py:factory")!r}),
-                        backends=("all/all",), devices=("cpu", "cuda")))
-assert len(contests) == 8
-print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt", "triton") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(

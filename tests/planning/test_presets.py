@@ -1,7 +1,5 @@
 """Presets: files of several runs that anybody can copy, and what is typed beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -104,7 +102,12 @@ def test_an_unknown_preset_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*config.PRESETS.glob("*.toml"), *EXAMPLES.glob("*.toml")]), ids=lambda path: path.stem
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem.startswith("zoo") else [])
+        for path in sorted([*config.PRESETS.glob("*.toml"), *EXAMPLES.glob("*.toml")])
+    ],
+    ids=lambda path: path.stem,
 )
 def test_every_preset_and_example_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
     if path.stem.startswith("zoo"):

@@ -1,7 +1,5 @@
 """`--dynamic`: which ranges are taken, what is planned for them, and what a worker finds of the inputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ from bakeoff.planning.ranges import parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Range
-from bakeoff.records.store import Store
-from tests.support.measuring import measure
 
 FACTORY = """
 import torch
@@ -177,17 +173,3 @@ def test_all_sizes_can_have_the_weights_of_one(tmp_path: Path, monkeypatch: pyte
     )
     assert not own.equal(expected) and same.equal(expected)
     assert load(small, weights_at={"seq": 8}).inputs[0].args[0].shape == (2, 4, 4)
-
-
-def test_one_build_is_made_once_and_checked_at_every_size(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "null-packaged", set={"batch": ["2", "8"]}, dynamic=["batch=2:8"])
-    spans = [record.open_axes for record in report.records if record.cell.dynamic]
-    assert spans == [{0: {0: (2, 8)}}] * 2
-    assert [(record.status, record.reason) for record in report.records] == [("ok", "")] * 4
-    dynamic = [record for record in report.records if record.cell.dynamic]
-    assert len({record.settings["built_by"] for record in dynamic}) == 1
-    assert len({record.settings["loaded_by"] for record in dynamic}) == 2
-    assert dynamic[0].build_s == dynamic[1].build_s
-    alone = [record for record in report.records if not record.cell.dynamic]
-    assert len({record.settings["built_by"] for record in alone}) == 2
-    assert not Store.open(tmp_path / "run").builds(dynamic[0].cell.build_id).exists()

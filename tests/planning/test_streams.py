@@ -1,7 +1,5 @@
 """Inputs of several lengths in turn: one build for all of them, and one call that is all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import models
 from bakeoff.backends.base import Compiled
 from bakeoff.judging.dynamic import dynamic_ranges_of
 from bakeoff.judging.judgement import judge
@@ -25,6 +22,8 @@ from bakeoff.records.doubts import Recompiled
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record, Status, Work
+from bakeoff.records.store import Store
+from tests.support.cells import cell_of
 from tests.support.measuring import by_label, measure
 
 LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("stream",)}
@@ -59,8 +58,7 @@ def net(tmp_path: Path) -> Callable[..., Cell]:
     (tmp_path / "net.py").write_text(FACTORY)
 
     def of(factory: str, **dimensions: int | str) -> Cell:
-        name = f"{tmp_path}/net.py:{factory}"
-        return Cell(model=name, dimensions=models.find(name).resolve(dimensions), backend="eager")
+        return cell_of(f"{tmp_path}/net.py:{factory}", sizes=dimensions)
 
     return of
 
@@ -102,16 +100,20 @@ def test_what_takes_one_size_refuses_a_stream(request_fields: dict[str, Any], re
         plan(Request(**{"devices": ["cpu"], "backends": ["eager"], **request_fields}))
 
 
-def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) -> None:
-    sizes = {"batch": ("2", "stream:2:8"), "features": ("8",), "hidden": ("8",)}
+def test_one_build_for_a_range_serves_sizes_and_a_stream(tmp_path: Path) -> None:
+    sizes = {"batch": ("2", "8", "stream:2:8"), "features": ("8",), "hidden": ("8",)}
     report = measure(tmp_path / "run", "null-packaged", set=sizes, dynamic=["batch=2:8"])
-    found = {(one.cell.dimensions["batch"], one.cell.label): one for one in report.records}
-    assert found[2, "null-packaged[dynamic]"].status is Status.OK
-    of_stream = found["stream:2:8", "null-packaged[dynamic]"]
-    assert of_stream.status is Status.OK and of_stream.settings["inputs of one call"] == SIZES
-    alone = found["stream:2:8", "null-packaged"]
-    assert alone.reason == "null-packaged builds for one shape, and these inputs have several"
-    judged = judge(report)
+    found = {(one.cell.dimensions["batch"], bool(one.cell.dynamic)): one for one in report.records}
+    dynamic, alone = ([record for (_, it_is), record in found.items() if it_is is kind] for kind in (True, False))
+    assert [(record.status, record.open_axes) for record in dynamic] == [(Status.OK, {0: {0: (2, 8)}})] * 3
+    assert len({(record.settings["built_by"], record.build_s) for record in dynamic}) == 1, "it is built once"
+    assert len({record.settings["loaded_by"] for record in dynamic}) == 3
+    assert found["stream:2:8", True].settings["inputs of one call"] == SIZES
+    assert found["stream:2:8", False].reason == "null-packaged builds for one shape, and these inputs have several"
+    assert len({record.settings.get("built_by") for record in alone if record.status is Status.OK}) == 2
+    assert not Store.open(tmp_path / "run").builds(dynamic[0].cell.build_id).exists()
+    of_one_size = [record for record in report.records if record.cell.dimensions["batch"] != 8]
+    judged = judge(report.model_copy(update={"records": of_one_size}))
     (range_,) = dynamic_ranges_of(judged.contests)
     assert range_.names == ["batch 2", "batch stream:2:8"]
     assert sweeps_of(judged.contests) == []

@@ -1,7 +1,5 @@
 """How long a run is estimated to take, and how its budget is shared."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

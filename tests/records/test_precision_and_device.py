@@ -1,7 +1,5 @@
 """Precision and Device: values that JSON keeps as the strings they are."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What differs between the load scenarios is in their specifications."""
 
-from __future__ import annotations
-
 import pytest
 
 from bakeoff.records.scenarios import Scenario

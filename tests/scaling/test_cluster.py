@@ -1,7 +1,5 @@
 """A local Ray cluster of three nodes: a driver is killed, a node is killed, and every record is found once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

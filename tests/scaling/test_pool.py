@@ -1,7 +1,5 @@
 """Contests side by side on two cores: nothing is lost by a killed controller, by Ctrl-C, or by running side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

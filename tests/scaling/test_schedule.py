@@ -1,7 +1,5 @@
 """Which contest of a pool is measured next, without processes and without time."""
 
-from __future__ import annotations
-
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
 from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule, chains_of

@@ -3,8 +3,6 @@
 `make fast` runs them. They are a quick look, not a proof: `make test` runs every test.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

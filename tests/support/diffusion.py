@@ -1,7 +1,5 @@
 """A pipeline of diffusers with random weights: a text encoder, a UNet that is called in a loop, and an autoencoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

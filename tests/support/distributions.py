@@ -1,7 +1,5 @@
 """Installs what a test has written, as a package of somebody else's would be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bakeoff import backends

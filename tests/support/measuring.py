@@ -1,7 +1,5 @@
 """Whole runs, made and read by tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

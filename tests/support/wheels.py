@@ -1,7 +1,5 @@
 """Wheels of a single module, in versions that nobody has released."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

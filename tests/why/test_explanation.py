@@ -1,7 +1,5 @@
 """Profiles are summed up by module, down to a depth, and put side by side."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the profile of a cell is made of, beside the library's profiler."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """A compiler that compiles nothing: it ends when a test says so, and makes what a test gives it. And small modules."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

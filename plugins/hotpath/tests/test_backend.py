@@ -1,7 +1,5 @@
 """What the backend `hotpath` reports. The conformance suite has the rest, and the other files the library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

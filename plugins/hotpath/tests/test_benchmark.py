@@ -1,7 +1,5 @@
 """The tables and figures that the scripts of plugins/hotpath/benchmarks make."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The process that compiles: how it ends, what it leaves, and, slowly, that it compiles."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

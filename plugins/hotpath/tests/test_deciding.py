@@ -1,7 +1,5 @@
 """The arithmetic of when a compilation pays."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Which iterations take the same path, and when a path is hot."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

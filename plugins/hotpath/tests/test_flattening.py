@@ -1,7 +1,5 @@
 """A call as flat tensors, and back."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import weakref

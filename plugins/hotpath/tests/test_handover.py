@@ -1,7 +1,5 @@
 """A call on its way into another process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

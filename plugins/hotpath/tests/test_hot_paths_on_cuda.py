@@ -1,7 +1,5 @@
 """Hot paths on a GPU: compiled in another process, taken up on the stream of this one, for inference and training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The file with what earlier runs learned."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

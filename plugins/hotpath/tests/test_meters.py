@@ -1,7 +1,5 @@
 """Times that the device still owes."""
 
-from __future__ import annotations
-
 import pytest
 
 from bakeoff_hotpath.meters import CallTimer, HostMeter, Sample, meter_for

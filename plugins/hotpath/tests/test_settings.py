@@ -1,7 +1,5 @@
 """Torch's switches, read in one process and set in another."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """From eager to what is faster, with a compiler that compiles nothing."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Which operations are recorded, and how often."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
