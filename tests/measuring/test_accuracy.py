@@ -408,6 +408,18 @@ def test_values_below_one_that_are_computed_in_bfloat16_are_found_beside_large_o
     assert float(came) == pytest.approx(float(eager[int(place)]), rel=1e-2)
 
 
+def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_a_value_is_not() -> None:
+    values = torch.rand(16, 100_000, generator=torch.Generator().manual_seed(0))
+    exact = values.double().sum(1)
+    short = errors_of_eager([(values.sum(1),)], [(exact,)])
+    reference = Reference(((exact,),), *short.or_of_sums(Precision.FP32, values.shape[1]))
+    in_order = torch.from_numpy(values.numpy().cumsum(1, dtype="float32")[:, -1].copy())
+    assert check([(in_order,)], reference, Precision.FP32).passed
+    assert not check([(in_order,)], Reference(((exact,),), *short), Precision.FP32).passed
+    assert not check([(values[:, :-1].sum(1),)], reference, Precision.FP32).passed
+    assert short.or_of_sums(Precision.FP32, 4096) == short == short.or_of_sums(Precision.BF16, 10**6)
+
+
 def test_the_place_that_is_shown_is_in_the_wrong_slice() -> None:
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(64, 64, dtype=torch.float64, generator=generator) * torch.tensor([1e6] + [1.0] * 63)

@@ -117,6 +117,13 @@ class ErrorSpread:
         octaves = self.octaves.or_larger(other.octaves) if self.octaves and other.octaves else self.octaves
         return ErrorSpread(max(self.largest, other.largest), slices, octaves)
 
+    def off_by(self, share: float) -> ErrorSpread:
+        """Return the same with errors of this share of each real number."""
+        if self.octaves is None:
+            return self
+        slices = {dimension: torch.stack((share * sizes, sizes)) for dimension, (_, sizes) in self.slices.items()}
+        return ErrorSpread(share * self.octaves.size, slices, self.octaves.off_by(share))
+
     def or_perturbed(self, perturbed: ErrorSpread) -> ErrorSpread:
         """Return the same with the larger error in each magnitude, where the other one is that of a perturbed model."""
         if not (self.octaves and perturbed.octaves):
@@ -377,6 +384,13 @@ class EagerErrors(NamedTuple):
     def or_perturbed(self, perturbed: EagerErrors) -> EagerErrors:
         """Return the same with the larger error in each magnitude, where the others are those of a perturbed model."""
         return self._replace(spread=tuple(map(ErrorSpread.or_perturbed, self.spread, perturbed.spread)))
+
+    def or_of_sums(self, precision: Precision, length: int) -> EagerErrors:
+        """Return the same, and at least the errors that sums of so many values count as having."""
+        share = tolerance.error_of_sum(precision, length)
+        spread = tuple(known.off_by(share) for known in self.spread)
+        rmse = tuple(share * known.octaves.size if known.octaves else 0.0 for known in self.spread)
+        return self.or_larger(EagerErrors(rmse, spread)) if share else self
 
     def spans_magnitudes(self, precision: Precision) -> bool:
         """Return True if values of some magnitude must be more exact than their output on the whole."""

@@ -72,6 +72,12 @@ class EagerOctaves(NamedTuple):
         """The root mean square of the reference."""
         return float((self.reference_squares.sum() / self.counts.sum()).sqrt())
 
+    def off_by(self, share: float) -> EagerOctaves:
+        """Return the same with errors of this share of each value."""
+        squares = share**2 * self.reference_squares
+        logs = self.counts * (squares / self.counts).log2().div(2).nan_to_num(0.0)
+        return self._replace(eager_squares=squares, eager_logs=logs)
+
     def or_larger(self, other: EagerOctaves) -> EagerOctaves:
         """Return the larger one of each error."""
         return self._replace(
@@ -81,10 +87,10 @@ class EagerOctaves(NamedTuple):
 
     def or_perturbed(self, perturbed: EagerOctaves) -> EagerOctaves:
         """Return the larger one of each error, where the other one is that of a perturbed model."""
-        most = MAX_PERTURBED_SHARE**2 * self.reference_squares
-        most_logs = self.counts * (most / self.counts).log2().div(2).nan_to_num(0.0)
+        most = self.off_by(MAX_PERTURBED_SHARE)
         bounded = perturbed._replace(
-            eager_squares=perturbed.eager_squares.minimum(most), eager_logs=perturbed.eager_logs.minimum(most_logs)
+            eager_squares=perturbed.eager_squares.minimum(most.eager_squares),
+            eager_logs=perturbed.eager_logs.minimum(most.eager_logs),
         )
         return self.or_larger(bounded)
 

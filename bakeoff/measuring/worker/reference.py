@@ -55,6 +55,7 @@ from bakeoff.measuring.worker.loading import (
     training_of,
     type_in,
 )
+from bakeoff.measuring.worker.long_sums import LongestSum
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
 from bakeoff.measuring.worker.moved_clock import clock_at, is_clock_stopped
 from bakeoff.measuring.worker.recall import recall_of
@@ -223,6 +224,7 @@ def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> Refe
     for path, places in parts.items():
         ours, theirs = [eager[place] for place in places], tuple(exact[place] for place in places)
         errors = yardsticks(ours, theirs, rounding_decides=bool(traits.depends_on_rounding))
+        errors = errors.or_of_sums(cell.precision, as_is.longest_sum)
         for each in noisy:
             noise = [each[place] for place in places]
             errors = errors.or_larger(yardsticks(noise, theirs, rounding_decides=True, only_whole=not lost))
@@ -433,6 +435,7 @@ class AsItIs:
     weights: str = ""  # digest of them, if it was asked for
     fingerprint: str = ""  # if it was asked for
     eager_call: EagerCall | None = None  # on a GPU
+    longest_sum: int = 1  # the number of values that it adds up
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
 
@@ -460,6 +463,7 @@ def as_it_is(
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, known.data_files, weights)
     known.announce("call")
     sample = eager_call = None
+    longest_sum = 1
     without_fast_path: tuple[Outputs, ...] = ()
     shown = calibration or shown_to_builds(sets, cell)
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
@@ -471,10 +475,11 @@ def as_it_is(
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))
-            with ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch:
+            with ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch, LongestSum() as sums:
                 counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
                     call(module, given[0])
+            longest_sum = sums.length
             if model_fingerprint:
                 model_fingerprint = hashlib.sha256(f"{model_fingerprint} {watch.functions}".encode()).hexdigest()
             held = watch.kept(tensor for each in given for tensor in each.tensors())
@@ -542,6 +547,7 @@ def as_it_is(
         weights,
         model_fingerprint,
         eager_call,
+        longest_sum,
         without_fast_path,
     )
 

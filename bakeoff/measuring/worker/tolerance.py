@@ -56,6 +56,23 @@ UNIT_OF_ONE = 2.0**-23
 """A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
 
 
+UNITS_OF_SUM, MOST_UNITS_OF_SUM = 0.25, 256.0
+"""Rounding in one order moves a sum of n positive values by a sixth of sqrt(n) units, as the partial sums grow. With a
+fourth, a sum of 100,000 values from which one is missing is still found."""
+
+
+def error_of_sum(precision: Precision, length: int) -> float:
+    """Return the error, relative to the sum, that eager counts as having where it adds so many values up.
+
+    Eager adds up in pairs, which is far more exact than the order of others. In float32 the multiple of it that is
+    allowed is what a chain of as many additions may be off by. Sums that the floor covers have none.
+    """
+    units = min(UNITS_OF_SUM * math.sqrt(length), MOST_UNITS_OF_SUM)
+    if precision is not Precision.FP32 or units <= ROUNDING_UNITS[precision]:
+        return 0.0
+    return units * precision.epsilon / precision.max_times_eager_rmse
+
+
 def rounding_floor(precision: Precision, size: float) -> float:
     """Return the RMSE that rounding alone may cause in an output of this root mean square, whatever eager's is.
 

@@ -1,0 +1,29 @@
+"""The longest sum of a call is found, whatever operator makes it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+from bakeoff.measuring.worker.long_sums import LongestSum
+
+
+@pytest.mark.parametrize(
+    ("call", "length"),
+    [
+        (lambda x: x.sum(1), 1000),
+        (lambda x: x.mean(), 4000),
+        (lambda x: x.var(0), 4),
+        (lambda x: functional.mse_loss(x, x + 1), 4000),
+        (lambda x: x.norm(dim=1), 1000),
+        (lambda x: x.cumsum(1), 1000),
+        (lambda x: x @ x.T, 1),
+        (lambda x: x.relu(), 1),
+        (lambda x: x[:0].sum(1).sum(), 1),
+    ],
+)
+def test_the_longest_sum_is_found(call: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
+    with torch.inference_mode(), LongestSum() as sums:
+        call(torch.rand(4, 1000))
+    assert sums.length == length
