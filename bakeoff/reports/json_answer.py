@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.end_to_end import EndToEnd
@@ -137,6 +137,8 @@ class ContestAnswer(BestAnswer):
     """Who answers one call fastest, where something else was asked."""
     doubts: list[str]
     """What there is to doubt. With the outcome `doubted`, the first one could change who wins."""
+    doubts_of_winner: list[str]
+    """Those of `doubts` that could change who wins."""
     without_numbers: dict[str, str]
     """Why a cell has no numbers, by label."""
     metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
@@ -259,7 +261,8 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         title=contest.title,
         headline=headline.line(contest),
         at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, of_single_calls(contest)),
-        doubts=_doubts(contest, asked),
+        doubts=list(dict.fromkeys([*_grave_doubts(contest, asked), *doubt_sentences.doubts(contest)])),
+        doubts_of_winner=_grave_doubts(contest, asked),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
@@ -276,12 +279,13 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     )
 
 
-def _doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
-    """Return the doubts, those first that the answer rests on."""
+def _grave_doubts(contest: ContestJudgement, asked: Headline) -> list[str]:
+    """Return the doubts that could change the answer, those first that it names."""
     named = [doubt_sentences.doubt(each) for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
         named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
-    return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
+        return named
+    return list(dict.fromkeys([*named, *doubt_sentences.doubts_with(Effect.WINNER, contest)]))
 
 
 def _best_answer(contest: ContestJudgement, asked: Headline) -> BestAnswer:
