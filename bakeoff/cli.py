@@ -522,7 +522,9 @@ def reproduce_cell(
             cell_id=record.cell.id, label=record.cell.label, script=script, path=str(out) if out else None
         )
         return print_json(answer, 0)
-    if not out:
+    if out:
+        say(f"Script: {out}")
+    else:
         typer.echo(script, nl=False)
     return 0
 

@@ -109,14 +109,19 @@ def is_unknown(low: float, high: float, write: Callable[[float], str]) -> bool:
 def again(commands: str) -> list[str]:
     """Return the commands of a run, one on each line, as they can be typed again: none overwrites what the run wrote.
 
-    Options of its output are left out: its folder, its files, `--json` and `--quiet`.
+    A folder that was named becomes `FOLDER-again`. Files, `--json` and `--quiet` are left out.
     """
     lines = [line for line in visible(commands).splitlines() if line.strip()]
-    for option in ("--out", "--junit", "--summary"):
+    for option in ("--junit", "--summary"):
         lines = [with_option(line, option) for line in lines]
+    lines = [with_option(line, "--out", f"{folder}-again") if (folder := _folder_of(line)) else line for line in lines]
     return [
         _with_words(line, lambda words: [word for word in words if word not in ("--json", "--quiet")]) for line in lines
     ]
+
+
+def _folder_of(command: str) -> str:
+    return ",".join(values_of(command, "--out")).rstrip("/")
 
 
 def with_option(command: str, option: str, value: str = "") -> str:

@@ -156,7 +156,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             # waiting would take the time of a budget
             with_option(with_option(line, "--budget", ""), "--wait-for-quiet", "10m")
             for line in as_before
-            if not line.startswith(IN_PYTHON)
+            if not (line.startswith(IN_PYTHON) or values_of(line, "--wait-for-quiet"))
         ]
         if busy
         else [],
@@ -169,6 +169,13 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             if has_kept_models and not cell.cell.why_no_modules
         ],
         "to accept errors of this size after all": [accept_command(wrong, folder)] if wrong else [],
+        **{
+            f"the same without --{rule} {shlex.quote(value)}, which is in force": [
+                f"bakeoff report {shlex.quote(folder)} --{rule} ''"
+            ]
+            for rule in ("require", "accept")
+            if (value := str(judgement.report.request.get(rule) or ""))
+        },
         AGAIN: as_before,
     }
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}

@@ -17,6 +17,7 @@ from bakeoff.judging.load import LoadDoubt, LoadJudgement
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
+from bakeoff.records.doubts import Effect
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
 from bakeoff.reports import doubt_sentences, dynamic, end_to_end, headline, load, mix, starts, suite_report, traits
@@ -145,6 +146,8 @@ class ContestAnswer(BestAnswer):
     """Who answers one call fastest, where something else was asked."""
     doubts: list[str]
     """What there is to doubt. With the outcome `doubted`, the first one could change who wins."""
+    doubts_of_winner: list[str]
+    """Those of `doubts` that could change who wins."""
     without_numbers: dict[str, str]
     """Why a cell has no numbers, by label."""
     metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
@@ -260,7 +263,8 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         title=contest.title,
         headline=headline.line(contest),
         at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, contest.fastest),
-        doubts=_doubts(contest, asked),
+        doubts=list(dict.fromkeys([*_grave_doubts(contest, asked), *doubt_sentences.doubts(contest)])),
+        doubts_of_winner=_grave_doubts(contest, asked),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
@@ -277,12 +281,13 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     )
 
 
-def _doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
-    """Return the doubts, those first that the answer rests on."""
+def _grave_doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
+    """Return the doubts that could change the answer, those first that it names."""
     named = [each.say() for each in asked.doubts if not isinstance(each, LoadDoubt)]
     if contest.load:
         named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
-    return list(dict.fromkeys([*named, *doubt_sentences.doubts(contest)]))
+        return named
+    return list(dict.fromkeys([*named, *doubt_sentences.doubts_with(Effect.WINNER, contest)]))
 
 
 def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:

@@ -10,7 +10,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.history import History, history_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.text import again, one_line
+from bakeoff.records.text import again, one_line, with_option
 from bakeoff.reports import doubt_sentences, headline, machine, sentences
 from bakeoff.reports.history import moment
 from bakeoff.reports.markdown import table_of
@@ -135,7 +135,9 @@ def to_card(judgements: Sequence[Judgement]) -> str:
     *columns, _ = COLUMNS  # a text tells the days
     days = sorted({judgement.report.created_at[:10] for judgement in judgements})
     commands = dict.fromkeys(
-        f"`{one_line(command)}`" for judgement in judgements for command in again(judgement.report.command)
+        f"`{one_line(with_option(command, '--out'))}`"
+        for judgement in judgements
+        for command in again(judgement.report.command)
     )
     return (
         "\n\n".join(

@@ -307,7 +307,8 @@ def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER"
     for sentence in screen.unfinished:
         console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
     if screen.whether_to_ship:
-        console.print(Text(one_line(screen.whether_to_ship)), highlight=False)
+        shown = Text(one_line(screen.whether_to_ship))
+        console.print(shown, highlight=False, soft_wrap=not console.is_terminal)
     _print_winners(judgement, console)
     for answer in (*screen.of_suites, *screen.over_sizes):
         console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
@@ -459,11 +460,15 @@ def heading_of(column: Column[T]) -> str:
 
 
 def print_wrapped(console: Console, bullet: str, *parts: str) -> None:
-    """Print an item of a list; its further lines are indented."""
+    """Print an item of a list. Its further lines on a terminal are indented, and a pipe gets one line."""
+    text = Text(": ".join(one_line(part) for part in parts if part))
+    if not console.is_terminal:
+        console.print(Text(bullet) + text, soft_wrap=True)
+        return
     grid = Table.grid()
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(bullet), Text(": ".join(one_line(part) for part in parts if part)))
+    grid.add_row(Text(bullet), text)
     console.print(grid)
 
 

@@ -16,6 +16,11 @@ from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Varian
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
 
+REFERENCE = (
+    "Errors are relative to each part in float64, with casts to narrower types widened. The run's own check has "
+    "another reference, the whole model's outputs."
+)
+
 MAX_ROWS = 12
 """A terminal shows so many parts, those furthest beyond their limits. A file shows all of them."""
 
@@ -40,6 +45,8 @@ def to_terminal(blame: Blame, script: Path | None = None) -> str:
 
 def sentences(blame: Blame, script: Path | None = None) -> list[str]:
     effort = f"It made {counted(blame.builds, 'build')} in {blame.seconds:.0f} s."
+    if not blame.looks_for_failure:
+        effort += f" {REFERENCE}"
     return [conclusion(blame), further_sentences(blame), growth_sentence(blame), script_sentence(blame, script), effort]
 
 

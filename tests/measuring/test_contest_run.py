@@ -184,7 +184,7 @@ def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
     assert run.most("builds", "built") == builds
     assert run.most("warms up", "ready") == {0: 1, 1: 1}
     assert run.most("builds", "built", at="warms up")[0] == 0, "what is built anew is not built beside a warm-up"
-    told = [note for note in run.notes if "were built side by side" in note]
+    told = [note for note in run.notes if "were started side by side" in note]
     assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
 
 
@@ -655,7 +655,7 @@ def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: 
     assert run.ended_s <= 30.0 and run.complete
     statuses = {label: record.status for label, record in run.records.items()}
     assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
-    assert run.records["inductor"].reason == "--budget left no time to build it"
+    assert run.records["inductor"].reason == "--budget left no time to start it"
     assert [label for _, label in run.started][:2] == ["eager", "onnx"], "what is quickly built comes first"
 
 
@@ -697,7 +697,7 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
         assert ends_s <= latest_s + 0.01 or not most_s or "more time is needed" in said or "ceilings" in said
         latest_s, notes_before = ends_s, notes
     reasons = [text for text in run.said if "more time is needed" in text]
-    assert reasons[0].startswith("more time is needed: the build of onnx took 60 s, and about ")
+    assert reasons[0].startswith("more time is needed: the first start of onnx took 60 s, and about ")
     assert 1 <= len(reasons) <= 6 and latest_s >= run.ended_s - 10.0
 
 
@@ -754,7 +754,7 @@ def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Pat
     assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
     assert set(run.left_s) == {(0.0, 0.0)}, "no time is promised that the budget does not leave"
     (reason,) = {record.reason for record in run.records.values()}
-    assert re.fullmatch(r"--budget left no time to build it; about \d+ s more would do for eager and \w+", reason)
+    assert re.fullmatch(r"--budget left no time to start it; about \d+ s more would do for eager and \w+", reason)
 
 
 # --- memory
@@ -959,9 +959,8 @@ def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_
     scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
     before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
     (record,) = before.records.values()
-    assert (
-        record.status is Status.NOT_REACHED and "interrupted before there were numbers: it was built" in record.reason
-    )
+    assert record.status is Status.NOT_REACHED
+    assert "before there were numbers: it was ready to be measured after " in record.reason
     assert record.cell.label == "null-packaged" and len(before.started) == 2, "packaged and ready"
     after = run_contest(tmp_path, scripts, plan_of(2))
     assert after.started == [(epoch, label) for epoch in range(2) for label in (*scripts,)[:: 1 - 2 * epoch]]

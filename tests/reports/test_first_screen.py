@@ -43,9 +43,11 @@ def test_an_answer_that_a_busy_machine_hides_gets_a_run_that_waits() -> None:
     records = [ok(cell("onnx"), steady([1.0] * 3)), ok(cell("eager"), under(steady([60.0] * 3), **at_work))]
     screen = first_screen(judged(records, command="bakeoff --model conv --out results/x"), "run")
     assert screen.commands == {
-        "the same once other programs rest": ["bakeoff --model conv --wait-for-quiet 10m"],
-        "all of it again": ["bakeoff --model conv"],
+        "the same once other programs rest": ["bakeoff --model conv --out results/x-again --wait-for-quiet 10m"],
+        "all of it again": ["bakeoff --model conv --out results/x-again"],
     }
+    waited = first_screen(judged(records, command="bakeoff --model conv --wait-for-quiet 1m"), "run")
+    assert list(waited.commands) == ["all of it again"], "what was given is no advice"
 
 
 def test_under_load_what_carries_most_is_checked_and_exported_and_not_the_fastest_call() -> None:
@@ -70,7 +72,7 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     assert "could change the winner" in whole.whether_to_ship
     assert whole.commands == {
         "more processes, to decide it": ["python runner.py --model conv --backends eager,onnx --processes 4"],
-        "all of it again": ["bakeoff --model conv"],  # neither into the folder of this run nor over its files
+        "all of it again": ["bakeoff --model conv --out results/x-again"],  # beside this run, and not over its files
     }
 
 
@@ -99,12 +101,12 @@ def test_commands_that_measure_begin_with_the_variables_of_the_run() -> None:
     made = undecided.model_copy(update={"command": typed, "complete": False})
     assert list(first_screen(judge(made), "a run").commands.values()) == [
         ["OMP_NUM_THREADS=1 bakeoff resume 'a run'"],
-        ["OMP_NUM_THREADS=1 bakeoff --model conv"],
+        ["OMP_NUM_THREADS=1 bakeoff --model conv --out run-again"],
     ]
 
 
 def test_resume_measures_what_had_no_time_or_no_disk_and_nobody_what_cannot_run() -> None:
-    missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to build it")
+    missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to start it")
     assert ["bakeoff resume run"] in first_screen(judged([once(1.0, "eager"), missed]), "run").commands.values()
     full = Failure(kind="OSError", text="[Errno 28]")
     for failure, resumes in ((full, False), (full.on_full_disk, True)):
@@ -125,7 +127,9 @@ def test_other_requirements_stand_in_the_commands_and_a_call_in_python_stays_as_
         "": "bakeoff --model conv",
     }.items():
         commands = first_screen(judge(judged_anew(made, require=require)), "run").commands
-        assert commands["all of it again"] == [told]
+        assert commands["all of it again"] == [f"{told} --out results/x-again"]
+        dropped = commands.get("the same without --require 'build_s<9', which is in force")
+        assert dropped == (["bakeoff report run --require ''"] if require else None)
         required = told.removeprefix("bakeoff --model conv")
         decided = f"python runner.py --model conv --backends eager,onnx{required} --processes 4"
         assert commands["more processes, to decide it"] == [decided]

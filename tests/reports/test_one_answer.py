@@ -139,7 +139,8 @@ def test_every_output_has_the_same_answer(kind: str, tmp_path: Path) -> None:
     assert set(answer.candidates) == {*([winner] if winner else []), *answer.tied, *answer.open, *answer.candidates[:1]}
     if answer.candidates:
         assert answer.headline.startswith(" or ".join(answer.candidates)) and answer.value and answer.latency_ms
-    assert bool(answer.doubts) or certainty is not Certainty.DOUBTED
+    assert answer.doubts[: len(answer.doubts_of_winner)] == answer.doubts_of_winner
+    assert bool(answer.doubts_of_winner) or certainty is not Certainty.DOUBTED
     assert (answer.at_single_calls is None) == (question is Question.LATENCY)
 
     stored = sentences.with_verdicts(judgement).verdicts[-1]

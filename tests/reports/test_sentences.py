@@ -672,7 +672,7 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     records = [
         ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),
         ok(cell("onnx"), over_processes(0.95, (1.0, 0.99, 1.02))),
-        failed(cell("inductor"), Status.NOT_REACHED, "--budget left no time to build it"),
+        failed(cell("inductor"), Status.NOT_REACHED, "--budget left no time to start it"),
     ]
     said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"})))
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")

@@ -28,9 +28,9 @@ def plain(width: int = 80) -> tuple[Console, StringIO]:
     return Console(file=file, width=width), file
 
 
-def terminal(height: int = 30) -> tuple[Console, StringIO]:
+def terminal(height: int = 30, width: int = 100) -> tuple[Console, StringIO]:
     file = StringIO()
-    return Console(file=file, width=100, height=height, force_terminal=True, color_system=None), file
+    return Console(file=file, width=width, height=height, force_terminal=True, color_system=None), file
 
 
 def last_picture(file: StringIO) -> list[str]:
@@ -200,9 +200,17 @@ def printed(judgement: Judgement, width: int = 140) -> str:
 def test_the_report_fits_and_loses_nothing(width: int) -> None:
     wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
     for records in (conv_on_cpu(), mlp_on_cuda(), [*strictly_on_cpu(), wide], product_on_cuda()):
-        table = printed(judged(records), width)
+        console, file = terminal(width=width)
+        print_report(judged(records), console)
+        table = file.getvalue()
         assert all(len(line) <= width for line in table.splitlines())
         assert "…" not in table
+
+
+def test_a_pipe_gets_each_finding_in_one_line() -> None:
+    reason = f"died in load, signal 11: see /{'long/' * 40}eager.log"
+    text = printed(judged([ok(cell(), constant([1.0] * 4)), failed(cell("onnx"), Status.CRASH, reason)]), width=40)
+    assert f"x onnx crash: {reason}" in text.splitlines()
 
 
 def test_what_became_of_each_cell_stands_below_its_table_once() -> None:

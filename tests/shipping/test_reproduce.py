@@ -570,7 +570,8 @@ def test_the_command_writes_the_script_to_a_file_or_prints_it(tmp_path: Path, co
     (tmp_path / "report.json").write_text(report_file.to_json(report))
     command = ("reproduce", tmp_path / "report.json", "eager")
     assert command_line(*command) == (0, expected, "")
-    assert command_line(*command, "--out", tmp_path / "eager.py")[0] == 0
+    file = tmp_path / "eager.py"
+    assert command_line(*command, "--out", file) == (0, f"Script: {file}\n", "")
     assert (tmp_path / "eager.py").read_text() == expected
 
 

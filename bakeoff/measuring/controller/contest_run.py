@@ -591,5 +591,5 @@ def _built_only(cell_run: CellRun) -> Record | None:
     if not cell_run.built_so_far_s:
         return None
     takes_time = cell_run.built_so_far_s >= 0.05  # eager has nothing to build
-    how = f"was built in {cell_run.built_so_far_s:.1f} s" if takes_time else "was ready to be measured"
-    return not_reached(cell_run.planned, f"{INTERRUPTED_BEFORE}: it {how}")
+    after = f" after {cell_run.built_so_far_s:.1f} s" if takes_time else ""
+    return not_reached(cell_run.planned, f"{INTERRUPTED_BEFORE}: it was ready to be measured{after}")

@@ -45,8 +45,11 @@ class OtherPrograms:
     def __post_init__(self) -> None:
         self._begun_s, self._before = self.now_s(), self.read()
 
-    def warning(self, cores: int) -> str:
-        """Say what keeps the cores busy, how much longer a run takes, and what to do; or nothing."""
+    def warning(self, cores: int, will_wait: bool = False) -> str:
+        """Say what keeps the cores busy, how much longer a run takes, and what to do; or nothing.
+
+        A run that `will_wait` for quiet needs no advice to do so.
+        """
         if (left_s := self._begun_s + WINDOW_S - self.now_s()) > 0:
             self.sleep(left_s)
         seconds, after = self.now_s() - self._begun_s, self.read()
@@ -61,10 +64,10 @@ class OtherPrograms:
         most = max(taken, key=lambda pid: taken[pid])
         busy = f"{min(cores, round(share * cores)) or 'part'} of {counted(cores, 'core')}"
         longer = 1 + 2 * min(1.0, share)  # rounds that were disturbed are repeated
+        wait = "" if will_wait else ", or let the run wait: --wait-for-quiet 10m"
         return (
             f"other programs keep {busy} busy: the run will take about {longer:.0f} times as long, and may stay "
-            f"undecided. Stop them ({after[most].name}, process {most}, takes most), or let the run wait: "
-            "--wait-for-quiet 10m"
+            f"undecided. Stop them ({after[most].name}, process {most}, takes most){wait}"
         )
 
 

@@ -25,7 +25,7 @@ from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.schema import Ratio, Record, Status
 from bakeoff.records.store import Store
 
-NO_TIME = "--budget left no time to build it"
+NO_TIME = "--budget left no time to start it"
 INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 NOTEWORTHY_DELAY_S = 5.0
@@ -35,7 +35,7 @@ SPARE_SHARE = 1.25
 
 STEPS = {
     Step.GROUNDWORK: "the reference",
-    Step.BUILD: "the build",
+    Step.BUILD: "the first start",
     Step.START: "a further start",
     Step.ROUNDS: "the rounds",
     Step.SETTINGS: "the search for the settings",

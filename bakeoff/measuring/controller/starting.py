@@ -130,7 +130,7 @@ class GroupStart:
         built = [each.cell.label for each in self._group if each.cell.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
-                f"{', '.join(built)} were built side by side: alone, each of them may build a little faster"
+                f"{', '.join(built)} were started side by side: alone, each of them may build a little faster"
             )
         return self._group
 
