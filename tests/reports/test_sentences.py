@@ -30,6 +30,7 @@ from bakeoff.judging.doubts_of_machine import (
     SpeedDrifted,
 )
 from bakeoff.judging.doubts_of_winner import (
+    LastRunDiffers,
     MachineBusy,
     ModelChanges,
     NarrowLead,
@@ -40,7 +41,6 @@ from bakeoff.judging.doubts_of_winner import (
     Unpaired,
 )
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.last_run import LastRunDiffers
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
