@@ -318,13 +318,13 @@ def _spell_ends(ratio: Ratio) -> str:
 
 def contradictions(run_id: str, ratios: Ratios, fit: Fit) -> list[LastRunDiffers]:
     """Return the ratios of another run whose 95 % intervals do not meet those of this fit, opposite ones first."""
-    found = [
+    doubts = [
         LastRunDiffers(run_id, fast, slow, before, now)
         for fast, slow, before in ratios
         if {fast, slow} <= fit.latency_ms.keys()
         if (now := fit.ratio(fast, slow)).ci95 and before.ci95 and are_apart(before.ci95, now.ci95)
     ]
-    return sorted(found, key=lambda each: not each.is_opposite)
+    return sorted(doubts, key=lambda doubt: not doubt.is_opposite)
 
 
 def are_apart(one: Interval, other: Interval) -> bool:
@@ -336,5 +336,5 @@ def ratios_of(last: Verdict) -> Ratios:
     for standing in last.standings:
         if standing.speedup_over_baseline and last.baseline and standing.label != last.baseline:
             yield standing.label, last.baseline, standing.speedup_over_baseline
-    if last.lead and last.winner and last.runner_up not in (None, last.baseline):
-        yield last.winner, last.runner_up or "", last.lead
+    if last.lead and last.winner and last.runner_up and last.runner_up != last.baseline:
+        yield last.winner, last.runner_up, last.lead
