@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bakeoff.api.compare import compare
-    from bakeoff.api.opening import open_run
+    from bakeoff.api.pipelines import open_run
     from bakeoff.api.result import Figure, Ratio, Result
     from bakeoff.backends.base import (
         ANYWHERE,
@@ -112,7 +112,7 @@ __all__ = [
 
 _MODULES = {
     "bakeoff.api.compare": ("compare",),
-    "bakeoff.api.opening": ("open_run",),
+    "bakeoff.api.pipelines": ("open_run",),
     "bakeoff.api.result": ("Figure", "Ratio", "Result"),
     "bakeoff.backends.base": (
         "ANYWHERE",

@@ -451,3 +451,25 @@ def _what_is_missing(parts: Sequence[str], results: Mapping[str, Result], whole:
     if evaluates and len(whole.metrics) < max(1, len(whole.bursts)):
         missing.append("evaluate was not called for both sides")
     return f"interrupted: {'; '.join(missing) or 'nothing is missing'}"
+
+
+def open_run(run: str | Path) -> Result:
+    """Return the result of any run: of `bakeoff.compare`, or of the command line.
+
+    Args:
+        run: The folder of the run, its `report.json`, or the name of a folder in `results/`.
+
+    Returns:
+        The result. It is a `PipelineResult` for a run of `parts`.
+
+    Raises:
+        bakeoff.UsageError: Where there is no run.
+    """
+    path = Path(run)
+    if not path.exists() and (RESULTS / path).is_dir():
+        path = RESULTS / path
+    result = result_at(path)
+    parts = result.folder / PARTS
+    if not parts.is_dir():
+        return result
+    return PipelineResult(result.report, result.folder, results_of_parts(result_at(parts)))

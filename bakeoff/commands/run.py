@@ -18,14 +18,13 @@ from bakeoff.judging.starts import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.controller.open_axes import with_open_axes
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of
+from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of, with_open_axes
 from bakeoff.measuring.versions import untested_torch
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan

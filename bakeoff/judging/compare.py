@@ -17,12 +17,12 @@ from pydantic import JsonValue
 from bakeoff.judging import environments
 from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
-from bakeoff.judging.last_run import LastRunDiffers, contradictions
 from bakeoff.judging.metrics import MetricJudgement, metrics_beside
 from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of

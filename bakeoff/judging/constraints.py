@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bakeoff.judging.doubt import FirstPlace, OfCell, OfCells
+from bakeoff.judging.doubt import OfCandidates, OfCell
 from bakeoff.judging.parts import Part
 from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
@@ -407,7 +407,7 @@ class RequirementMissed(OfCell):
         return f"{self.quantity} is {_spell_quantity(self.quantity, self.value)}, not {self.comparison} {limit}"
 
 
-class RequirementOpen(OfCells):
+class RequirementOpen(OfCandidates):
     """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
 
     quantity: str
@@ -417,9 +417,6 @@ class RequirementOpen(OfCells):
     reference: float | None  # None: the limit is the metric's own, and no change
     samples: int
     further: int | None  # so many more samples would tell; None: no number of samples that anybody has
-
-    def effect(self, first: FirstPlace) -> Effect:
-        return Effect.WINNER if first.is_shared_by(self.labels) else Effect.NONE
 
     @property
     def brief(self) -> str:

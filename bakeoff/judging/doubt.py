@@ -34,10 +34,6 @@ class FirstPlace:
     def is_shared_by(self, labels: Collection[str]) -> bool:
         return not set(labels).isdisjoint(self.labels)
 
-    def shows(self, labels: Collection[str]) -> bool:
-        """Return True if the answer has numbers of one of these cells."""
-        return self.is_shared_by(labels) or self.baseline in labels
-
 
 @dataclass_transform(frozen_default=True)
 class Doubt(ABC):
@@ -58,10 +54,9 @@ class Doubt(ABC):
 
     def effect(self, first: FirstPlace) -> Effect:
         """Return what it does to the answer."""
-        if self.worst is Effect.NONE or (self.cells and not first.shows(self.cells)):
-            return Effect.NONE
-        is_of_first = not self.cells or first.is_shared_by(self.cells)
-        return self.worst if is_of_first else Effect.NUMBER
+        if not self.cells or first.is_shared_by(self.cells):
+            return self.worst
+        return max(self.worst, Effect.NUMBER) if first.baseline in self.cells else Effect.NONE
 
     @property
     def brief(self) -> str:
@@ -91,6 +86,13 @@ class OfCells(Doubt):
     @property
     def cells(self) -> tuple[str, ...]:
         return self.labels
+
+
+class OfCandidates(OfCells):
+    """A doubt about several cells that matters only if one of them may win."""
+
+    def effect(self, first: FirstPlace) -> Effect:
+        return Effect.WINNER if first.is_shared_by(self.labels) else Effect.NONE
 
 
 class OfValues(Doubt):

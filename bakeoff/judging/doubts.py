@@ -9,7 +9,6 @@ from bakeoff.judging import doubts_of_machine as of_machine
 from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.doubt import Doubt, OfRecords
-from bakeoff.judging.last_run import LastRunDiffers
 from bakeoff.records.doubts import Effect, RecordDoubt, Unsure
 
 Find = Callable[[Evidence], Iterable[Doubt]]
@@ -31,7 +30,7 @@ IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (
     partial(_in_records, are_unsure=True),
     of_winner.ModelChanges.find,
     of_winner.MachineBusy.find,
-    LastRunDiffers.find,
+    of_winner.LastRunDiffers.find,
     of_winner.Undecided.find,
     of_winner.NotToldApart.find,
     of_winner.NarrowLead.find,

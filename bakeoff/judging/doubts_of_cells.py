@@ -9,7 +9,7 @@ import numpy as np
 
 from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, OfValues, Stop
+from bakeoff.judging.doubt import Doubt, FirstPlace, OfCandidates, OfCell, OfCells, OfValues, Stop
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.records.doubts import DecidedByRounding, Effect
@@ -18,7 +18,7 @@ from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Exten
 from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, to_go_on
 
 
-class NotEvaluated(OfCells):
+class NotEvaluated(OfCandidates):
     """The user's own function gave no metrics of these cells."""
 
     reason: str
@@ -36,9 +36,6 @@ class NotEvaluated(OfCells):
                     failed.setdefault((metrics.failure.sentence, of_reference), []).append(record.cell.label)
         for (reason, of_reference), labels in failed.items():
             yield cls(tuple(labels), reason, of_reference)
-
-    def effect(self, first: FirstPlace) -> Effect:
-        return Effect.WINNER if first.is_shared_by(self.labels) else Effect.NONE
 
     def say(self) -> str:
         if self.of_reference:
@@ -87,7 +84,7 @@ class EvaluationVaries(OfCell):
         )
 
 
-class JudgedByCalibration(OfCells):
+class JudgedByCalibration(OfCandidates):
     """The user's own function judges these cells by samples that they are calibrated with."""
 
     samples: int
@@ -96,12 +93,10 @@ class JudgedByCalibration(OfCells):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        int8 = [each for each in evidence.ranking.ranked if each.cell.precision is Precision.INT8 and each.metrics]
+        ranked = evidence.ranking.ranked
+        int8 = [record for record in ranked if record.cell.precision is Precision.INT8 and record.metrics]
         if int8 and (reference := int8[0].reference_metrics) and reference.calibrating:
             yield cls(tuple(record.cell.label for record in int8), reference.calibrating, reference.judged)
-
-    def effect(self, first: FirstPlace) -> Effect:
-        return Effect.WINNER if first.is_shared_by(self.labels) else Effect.NONE
 
     def say(self) -> str:
         return (
@@ -253,7 +248,7 @@ def spread_of_builds(record: Record) -> float | None:
 
 
 def _chance(builds: Sequence[Sequence[float]]) -> float:
-    return analysis_of_variance(builds) if len(builds) > 1 and any(len(each) > 1 for each in builds) else 1.0
+    return analysis_of_variance(builds) if len(builds) > 1 and any(len(build) > 1 for build in builds) else 1.0
 
 
 def percentages(shares: Mapping[str, float]) -> str:

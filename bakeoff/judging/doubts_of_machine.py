@@ -57,7 +57,7 @@ class ClockHeldDown(Doubt):
         conditions = _conditions(evidence)
         held = [seen for seen in conditions if seen.throttle_reasons]
         if held and len(held) >= NAMED_SHARE * len(conditions):
-            yield cls(len(held) / len(conditions), _throttle_reasons(held), _hottest_c(held))
+            yield cls(len(held) / len(conditions), *_causes(held))
 
     @property
     def clock(self) -> str:
@@ -86,21 +86,19 @@ class ClockFell(ClockHeldDown):
             highest_mhz = max((clock for _, clock in clocks_mhz), default=0)
             slow += [(clock, seen) for seen, clock in clocks_mhz if clock < THROTTLED_CLOCK * highest_mhz]
         if slow:
-            lowest_mhz, conditions = min(clock for clock, _ in slow), [seen for _, seen in slow]
-            share = len(slow) / len(_conditions(evidence))
-            yield cls(share, _throttle_reasons(conditions), _hottest_c(conditions), lowest_mhz)
+            lowest_mhz = min(clock for clock, _ in slow)
+            yield cls(len(slow) / len(_conditions(evidence)), *_causes([seen for _, seen in slow]), lowest_mhz)
 
     @property
     def clock(self) -> str:
         return f"fell to {self.lowest_mhz:,} MHz"
 
 
-def _throttle_reasons(slowed: Sequence[Conditions]) -> tuple[str, ...]:
-    return tuple(sorted({reason for seen in slowed for reason in seen.throttle_reasons}))
-
-
-def _hottest_c(slowed: Sequence[Conditions]) -> int | None:
-    return max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
+def _causes(slowed: Sequence[Conditions]) -> tuple[tuple[str, ...], int | None]:
+    """Return why the clock was low, and the highest temperature."""
+    reasons = {reason for seen in slowed for reason in seen.throttle_reasons}
+    hottest_c = max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
+    return tuple(sorted(reasons)), hottest_c
 
 
 class CoresTaken(Doubt):

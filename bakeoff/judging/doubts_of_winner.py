@@ -1,6 +1,6 @@
 """The doubts about who wins: what was not measured, not decided, or only narrowly."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from bakeoff.judging.certainty import Evidence
@@ -14,11 +14,12 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
+from bakeoff.judging.fit import Fit
 from bakeoff.judging.ranking import BASELINE, Ranking
 from bakeoff.records.doubts import Effect, Unchecked
-from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio, Record, Status
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
-from bakeoff.records.text import listed, percent, spell_ratio, to_go_on
+from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
 """A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
@@ -270,3 +271,78 @@ class NarrowLead(Doubt):
             f"{self.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes can "
             f"be so far apart. Measure more of them: {on}--processes {FEWEST_FOR_NARROW_LEAD}"
         )
+
+
+Ratios = Iterable[tuple[str, str, Ratio]]
+"""The labels of two cells, and how many times faster the first one is."""
+
+
+class LastRunDiffers(Doubt):
+    """The last run of this contest gave a ratio whose 95 % interval does not meet that of this one."""
+
+    run_id: str  # of the last run
+    label: str
+    other: str
+    before: Ratio  # of the first cell to the other one
+    now: Ratio
+    brief = "the last run said the opposite"
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> list["LastRunDiffers"]:
+        last = evidence.last
+        return contradictions(last.run_id, ratios_of(last), evidence.ranking.fit)[:1] if last else []
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.label, self.other
+
+    @property
+    def is_opposite(self) -> bool:
+        """Return True if the two runs do not agree on which of the cells is faster."""
+        return (self.before.value > 1) != (self.now.value > 1)
+
+    @property
+    def worst(self) -> Effect:
+        return Effect.WINNER if self.is_opposite else Effect.NUMBER
+
+    @property
+    def ratios(self) -> str:
+        """Return `onnx was 1.13x as fast as eager [1.08, 1.20], and now is 0.56x [0.54, 0.58]`."""
+        before, before_ends = spell_ratio(self.before.value), _spell_ends(self.before)
+        now = f"{spell_ratio(self.now.value)}x {_spell_ends(self.now)}".rstrip()
+        return f"{self.label} was {before}x as fast as {self.other} {before_ends}".rstrip() + f", and now is {now}"
+
+    def say(self) -> str:
+        said = "the opposite" if self.is_opposite else "otherwise"
+        return (
+            f"the last run ({self.run_id}) said {said}: {self.ratios}. One of them is wrong, or something changed "
+            "between them: measure again, on a quiet machine"
+        )
+
+
+def _spell_ends(ratio: Ratio) -> str:
+    return spell_interval(ratio.ci95.low, ratio.ci95.high, spell_ratio) if ratio.ci95 else ""
+
+
+def contradictions(run_id: str, ratios: Ratios, fit: Fit) -> list[LastRunDiffers]:
+    """Return the ratios of another run whose 95 % intervals do not meet those of this fit, opposite ones first."""
+    doubts = [
+        LastRunDiffers(run_id, fast, slow, before, now)
+        for fast, slow, before in ratios
+        if {fast, slow} <= fit.latency_ms.keys()
+        if (now := fit.ratio(fast, slow)).ci95 and before.ci95 and are_apart(before.ci95, now.ci95)
+    ]
+    return sorted(doubts, key=lambda doubt: not doubt.is_opposite)
+
+
+def are_apart(one: Interval, other: Interval) -> bool:
+    return one.high < other.low or other.high < one.low
+
+
+def ratios_of(last: Verdict) -> Ratios:
+    """Yield the ratios of a verdict at single calls with their labels: over the baseline, and over the runner-up."""
+    for standing in last.standings:
+        if standing.speedup_over_baseline and last.baseline and standing.label != last.baseline:
+            yield standing.label, last.baseline, standing.speedup_over_baseline
+    if last.lead and last.winner and last.runner_up and last.runner_up != last.baseline:
+        yield last.winner, last.runner_up, last.lead

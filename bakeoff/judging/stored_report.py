@@ -1,13 +1,13 @@
-"""The report on a run that is stored on disk, with latencies fitted to all that it holds so far."""
+"""The report on a run that is stored on disk, with latencies fitted to all that it holds so far, and the last run."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from bakeoff.judging.environments import bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
-from bakeoff.judging.last_run import last_verdicts
 from bakeoff.records import report_file
-from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Record, Report, Status
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Record, Report, Status, Verdict
 from bakeoff.records.store import Store
 
 
@@ -65,3 +65,41 @@ def report_at(path: Path) -> Report:
     if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
         return report_of(Store.open(path))
     return report_file.read(path)
+
+
+MOST_RUNS = 20
+"""So many runs beside this one are looked at, the latest first."""
+
+
+def last_verdicts(root: Path, report: Report) -> list[Verdict]:
+    """Return the verdict of the last run of each contest beside this one, on the same machine and of the same files."""
+    missing = {record.cell.contest_id for record in report.records}
+    found: list[Verdict] = []
+    files = [
+        file for file in root.resolve().parent.glob(f"*/{report_file.REPORT_JSON}") if file.parent != root.resolve()
+    ]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MOST_RUNS]:
+        try:
+            last = report_file.read(file, with_samples=False)
+        except UsageError:  # of another version
+            continue
+        if last.created_at < report.created_at and _is_alike(last, report):
+            these = [each for each in last.verdicts if each.contest_id in missing]
+            found += [each.model_copy(update={"run_id": last.run_id}) for each in these]
+            missing -= {each.contest_id for each in these}
+        if not missing:
+            break
+    return found
+
+
+def _is_alike(last: Report, report: Report) -> bool:
+    alike = (last.own_files, last.weights, last.request.get("task")) == (
+        report.own_files,
+        report.weights,
+        report.request.get("task"),
+    )
+    return (
+        alike
+        and last.environment.hostname == report.environment.hostname
+        and not bear_on_speed(last.environment, report.environment)
+    )

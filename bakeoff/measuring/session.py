@@ -1,6 +1,7 @@
 """What comes between a plan and its records: the common part of every way to run contests."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,18 +18,20 @@ from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK
-from bakeoff.measuring.controller.worker_process import CAN_PAUSE
+from bakeoff.measuring.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
-from bakeoff.measuring.messages import ProbeTorch, TorchFacts
+from bakeoff.measuring.messages import AxesFound, Failed, FindOpenAxes, ProbeTorch, TorchFacts
 from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.ranges import spell
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Environment
 from bakeoff.records.store import Store
 
@@ -223,3 +226,49 @@ def shared_imports(families: Sequence[Family]) -> list[str]:
     if not all(family.imports for family in families):
         return []
     return list(dict.fromkeys(module for family in families for module in family.imports))
+
+
+AXES_LIMIT_S = 300.0
+
+
+def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
+    """Return the contests with what a worker finds of those that have cells built for a range: the axes to leave open,
+    and the sizes whose weights all cells have, if weights vary with sizes.
+
+    Raises UsageError, in one line, if a model refuses its range.
+    """
+    known: dict[str, AxesFound] = {}
+    return [_completed(contest, launchers, known) for contest in contests]
+
+
+def _completed(contest: Contest, launchers: Launchers, known: dict[str, AxesFound]) -> Contest:
+    dynamic = [planned.cell for planned in contest.cells if planned.cell.dynamic]
+    cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
+    if cell is None:
+        return contest
+    key = cell.range_id
+    if key not in known:
+        known[key] = _asked(cell, launchers)
+    sizes = {name: each.built_at for name, each in cell.dynamic.items()} if known[key].weights_vary else {}
+    cells = [
+        dataclasses.replace(each, open_axes=known[key].axes if each.cell.dynamic else (), weights_at=sizes)
+        for each in contest.cells
+    ]
+    return dataclasses.replace(contest, cells=tuple(cells))
+
+
+def _asked(cell: Cell, launchers: Launchers) -> AxesFound:
+    launcher = launchers.of_epoch(0)
+    log = launcher.temporary / "open-axes.log"
+    try:
+        event = launcher.ask(FindOpenAxes(cell=cell), log, AXES_LIMIT_S)
+    except (WorkerEnded, DeadlinePassed) as error:
+        raise UsageError(f"{_option(cell)}: {cell.model} was not loaded at these sizes: {error}") from None
+    if isinstance(event, Failed):
+        raise UsageError(f"{_option(cell)}: {event.failure.sentence}")
+    assert isinstance(event, AxesFound)
+    return event
+
+
+def _option(cell: Cell) -> str:
+    return f"--dynamic {spell(cell.dynamic)}"

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, LinearAttentionLayer, StaticLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from bakeoff.models.generation_layers import write_row
+from bakeoff.models.language_layers import write_row
 
 SLIDING = "sliding_attention"
 

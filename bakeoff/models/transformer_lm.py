@@ -92,7 +92,7 @@ class TransformerLM(Drawn):
     def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
         import torch
 
-        from bakeoff.models.generation_layers import Prefill, Step
+        from bakeoff.models.language_layers import Prefill, Step
 
         context = context_of(dimensions)
         module = _drawn({**dimensions, "attention": "sdpa"}, torch.Generator(device).manual_seed(seed), dtype, context)

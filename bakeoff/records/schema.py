@@ -586,7 +586,7 @@ class Record(Frozen):
     cell: Cell
     status: Status
     reason: str = ""  # in one sentence
-    failure: Failure | None = None  # the same in parts; None for an absence, and in reports before schema 3
+    failure: Failure | None = None  # the same in parts; None for an absence
     asked_by_name: bool = False  # its backend was named on the command line, so its absence is a failure
     died_in: str | None = None  # the phase that was under way when it ended
     signal: int | None = None

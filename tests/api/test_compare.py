@@ -244,7 +244,7 @@ def test_result_can_be_pickled_and_opened_again(compared: Compared, monkeypatch:
     result = compared.result
     assert pickle.loads(pickle.dumps(result)).to_dict() == result.to_dict()
     assert bakeoff.open_run(result.folder).to_dict() == result.to_dict()
-    monkeypatch.setattr("bakeoff.api.opening.RESULTS", result.folder.parent)
+    monkeypatch.setattr("bakeoff.api.pipelines.RESULTS", result.folder.parent)
     assert bakeoff.open_run(result.folder.name).rows == result.rows
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import compare
+from bakeoff.judging.doubts_of_winner import LastRunDiffers
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.last_run import LastRunDiffers, last_verdicts
+from bakeoff.judging.stored_report import last_verdicts
 from bakeoff.records.doubts import Effect
 from bakeoff.records.report_file import write_json
 from bakeoff.records.schema import Report

@@ -14,9 +14,8 @@ import pytest
 
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.contests import add_floors
+from bakeoff.measuring.controller.contests import add_floors, dominated
 from bakeoff.measuring.messages import EagerCall, MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
-from bakeoff.planning.dominated import dominated
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
