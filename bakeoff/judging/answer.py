@@ -26,7 +26,7 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.fit import Fit, rounded_ms
-from bakeoff.judging.intervals import around, half_width_of, interval_of_sum, ratio_of_sums
+from bakeoff.judging.intervals import around, half_width_of, interval_of_sum
 from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Interval, LeftEarly, Ratio
@@ -132,14 +132,21 @@ class Score:
         return [*own, *((1.0, part.ms, part.ci95) for part in self.shared)]
 
     def _ratio_of_sums(self, fast: str, slow: str) -> Ratio:
+        """Return the ratio of two sums.
+
+        Its logarithm changes with the ratio of a part by the part's share of the sum, and with the speed of the machine
+        in a part by the difference of both shares. It has no interval where a part that matters has none.
+        """
         ratios = [term.fit.ratio(fast, slow) for term in self.terms]
-        ours, theirs = self._parts(fast), self._parts(slow)
-        _, reach = ratio_of_sums(
-            [weight * ms for weight, ms, _ in ours],
-            [weight * ms for weight, ms, _ in theirs],
-            [*(half_width_of(ratio.ci95) for ratio in ratios), *(0.0 for _ in self.shared)],
-            [half_width_of(interval) for _, _, interval in ours],
-        )
+        half_widths = [*(half_width_of(ratio.ci95) for ratio in ratios), *(0.0 for _ in self.shared)]
+        reach: float | None = 0.0
+        for ours, theirs, half, (_, _, level) in zip(
+            self._shares(fast), self._shares(slow), half_widths, self._parts(fast), strict=True
+        ):
+            if reach is None or half is None or (level is None and ours != theirs):
+                reach = None
+            else:
+                reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (half_width_of(level) or 0.0))
         value = self.ms(slow) / self.ms(fast)  # of the printed sums
         return Ratio(
             value=value,
@@ -147,6 +154,11 @@ class Score:
             paired=all(ratio.paired for ratio in ratios),
             processes=min(ratio.processes for ratio in ratios),
         )
+
+    def _shares(self, label: str) -> list[float]:
+        """Return the share of each part of the sum."""
+        parts_ms = [weight * ms for weight, ms, _ in self._parts(label)]
+        return [part_ms / sum(parts_ms) for part_ms in parts_ms]
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
         """Return why a cell left the contest of each term, or None if it stayed in one."""
