@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from bakeoff.judging.decision import Relation, relation
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.ranking import median_ms
+from bakeoff.measuring.turns import turns
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records import schema
@@ -375,18 +375,15 @@ def measure_in_turn(
         with replaced(parts, pipeline):
             run_once(pipeline, example)
     bursts.update((label, []) for label in sides)
-    order, begun_s = random.Random(0), time.monotonic()
-    for number in range(MOST_ROUNDS):
-        if number >= FEWEST_ROUNDS and time.monotonic() - begun_s > seconds:
-            break
-        for label in order.sample(list(sides), len(sides)):
-            gc.collect()
-            with replaced(sides[label], pipeline):
-                started_s = time.monotonic() - begun_s
-                samples_ns = [_timed_ns(pipeline, example)]
-                if samples_ns[0] < SHORT_CALL_NS:
-                    samples_ns = [_timed_ns(pipeline, example) for _ in range(CALLS_OF_SHORT)]
-            bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=samples_ns))
+    begun_s = time.monotonic()
+    for number, label in turns(list(sides), seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+        gc.collect()
+        with replaced(sides[label], pipeline):
+            started_s = time.monotonic() - begun_s
+            samples_ns = [_timed_ns(pipeline, example)]
+            if samples_ns[0] < SHORT_CALL_NS:
+                samples_ns = [_timed_ns(pipeline, example) for _ in range(CALLS_OF_SHORT)]
+        bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=samples_ns))
 
 
 def _timed_ns(pipeline: object, example: object) -> int:

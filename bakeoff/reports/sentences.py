@@ -259,11 +259,14 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
 def stored_verdict(contest: ContestJudgement) -> Verdict:
     """Return the verdict as `report.json` holds it for readers of the JSON."""
     asked = contest.answer
-    return Verdict.of(
-        asked,
+    return Verdict(
         contest_id=contest.contest_id,
         title=contest.title,
         baseline=contest.baseline if contest.ranked else None,
+        winner=asked.winner,
+        tied=list(asked.tied),
+        runner_up=asked.runner_up,
+        lead=asked.lead,
         standings=[_standing(cell) for cell in contest.ranked],
         sentence=verdict(contest),
         unstable=asked.is_open,
