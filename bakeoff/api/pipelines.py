@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 from bakeoff import models
 from bakeoff.api.result import PARTS, RESULTS, Ended, Ratio, Result, result_at
 from bakeoff.judging.constraints import RequirementMissed, Requirements
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.decision import Relation, relation
 from bakeoff.judging.fit import summarise
-from bakeoff.judging.whole_pipelines import WholePipeline, judge_whole
+from bakeoff.judging.ranking import median_ms
+from bakeoff.measuring.turns import turns
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
+from bakeoff.records import schema
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
@@ -67,19 +70,26 @@ class PipelineResult(Result):
         return super().answer.model_copy(update={"parts": {name: each.answer for name, each in self.parts.items()}})
 
     @cached_property
-    def whole(self) -> WholePipeline | None:
-        """The pipeline with the winners against the original. None where no part has a winner to put in place, and
-        where the measuring was interrupted before."""
+    def whole(self) -> ContestJudgement | None:
+        """The contest of the pipeline with the winners against the original. None where no part has a winner to put in
+        place, and where the measuring was interrupted before."""
         contests = self._judgement.contests
-        return judge_whole(contests[0]) if contests else None
+        return contests[0] if contests and contests[0].cell_of(WITH_WINNERS) else None
 
     @property
     def speedup(self) -> Ratio | None:
         """How many times faster a call of the pipeline is with the winners than it was."""
-        if self.whole is None:
-            return None
-        ratio = self.whole.speedup
-        return Ratio(ratio.value, ratio.ci95.low if ratio.ci95 else None, ratio.ci95.high if ratio.ci95 else None)
+        return Ratio.of(self._gain)
+
+    @property
+    def loses(self) -> bool:
+        """True where the pipeline was called slower with the winners than it was."""
+        return self._gain is not None and relation(self._gain) is Relation.SLOWER
+
+    @property
+    def _gain(self) -> schema.Ratio | None:
+        winners = self.whole and self.whole.fastest.row_of(WITH_WINNERS)
+        return winners.speedup if winners else None
 
     def apply(self, pipeline: object, anyway: bool = False) -> None:
         """Put the winners in place of the pipeline's parts. Only their `forward` is replaced.
@@ -133,13 +143,14 @@ class PipelineResult(Result):
         remedy = "or say anyway=True"
         if self.whole is None:
             raise UsageError(f"the whole pipeline was not measured: {'; '.join(self.report.notes)}; {remedy}")
-        if self.whole.loses:
+        original, winners = map(self.whole.cell_of, (ORIGINAL, WITH_WINNERS))
+        if self.loses and original and winners:
             raise UsageError(
-                f"the pipeline is slower with the winners: {spell_ms(self.whole.winners_ms)} a call, and "
-                f"{spell_ms(self.whole.original_ms)} as it was. Compare fewer parts, {remedy}"
+                f"the pipeline is slower with the winners: {spell_ms(median_ms(winners.record))} a call, and "
+                f"{spell_ms(median_ms(original.record))} as it was. Compare fewer parts, {remedy}"
             )
-        if self.whole.missed:
-            missed = "; ".join(doubt.unmet for doubt in self.whole.missed)
+        if winners and winners.unmet:
+            missed = "; ".join(doubt.unmet for doubt in winners.unmet)
             raise UsageError(f"the pipeline misses what is required with the winners: {missed}; {remedy}")
 
 
@@ -363,18 +374,15 @@ def measure_in_turn(
         with replaced(parts, pipeline):
             run_once(pipeline, example)
     bursts.update((label, []) for label in sides)
-    order, begun_s = random.Random(0), time.monotonic()
-    for number in range(MOST_ROUNDS):
-        if number >= FEWEST_ROUNDS and time.monotonic() - begun_s > seconds:
-            break
-        for label in order.sample(list(sides), len(sides)):
-            gc.collect()
-            with replaced(sides[label], pipeline):
-                started_s = time.monotonic() - begun_s
-                samples_ns = [_timed_ns(pipeline, example)]
-                if samples_ns[0] < SHORT_CALL_NS:
-                    samples_ns = [_timed_ns(pipeline, example) for _ in range(CALLS_OF_SHORT)]
-            bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=samples_ns))
+    begun_s = time.monotonic()
+    for number, label in turns(list(sides), seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+        gc.collect()
+        with replaced(sides[label], pipeline):
+            started_s = time.monotonic() - begun_s
+            samples_ns = [_timed_ns(pipeline, example)]
+            if samples_ns[0] < SHORT_CALL_NS:
+                samples_ns = [_timed_ns(pipeline, example) for _ in range(CALLS_OF_SHORT)]
+        bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=samples_ns))
 
 
 def _timed_ns(pipeline: object, example: object) -> int:

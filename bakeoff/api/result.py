@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.stored_report import report_at
+from bakeoff.records import schema
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Report
 from bakeoff.reports.json_answer import Answer, ContestAnswer, MixAnswer, answer_of
@@ -37,6 +38,14 @@ class Ratio(NamedTuple):
     value: float
     low: float | None
     high: float | None
+
+    @classmethod
+    def of(cls, measured: schema.Ratio | None) -> Ratio | None:
+        """Return a measured ratio, or None without one."""
+        if measured is None:
+            return None
+        interval = measured.ci95
+        return cls(measured.value, interval.low if interval else None, interval.high if interval else None)
 
     def __float__(self) -> float:
         return self.value
@@ -88,10 +97,7 @@ class Result:
 
         Raises UsageError for several contests, as `winner` does.
         """
-        ratio = self._mix.rows[0].speedup if self._mix else self._contest.speedup
-        if ratio is None:
-            return None
-        return Ratio(ratio.value, ratio.ci95.low if ratio.ci95 else None, ratio.ci95.high if ratio.ci95 else None)
+        return Ratio.of((self._mix or self._contest).speedup)
 
     @property
     def doubts(self) -> list[str]:

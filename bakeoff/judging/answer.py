@@ -9,6 +9,7 @@ cells in order and decides what can be said of them (`judging.decision`), for ev
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,7 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.fit import Fit, rounded_ms
-from bakeoff.judging.intervals import around, half_width_of, interval_of_sum, ratio_of_sums
-from bakeoff.judging.precisions import best_of_each, places_of, ranks_of, sharing_first_place
+from bakeoff.judging.intervals import around, half_width_of, interval_of_sum
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Interval, LeftEarly, Ratio
 
@@ -121,6 +121,17 @@ class Score:
             return True
         return self._left(other) is not None and lead.value < 1 + TIE_MARGIN
 
+    def first_of(self, order: Sequence[str]) -> tuple[str, ...]:
+        """Return the best of these labels and those after it, up to the first one that it beats."""
+        behind = itertools.takewhile(lambda label: not self.is_beaten(order[0], label), order[1:])
+        return (*order[:1], *behind)
+
+    def ranks_of(self, order: Sequence[str]) -> dict[str, int]:
+        """Return the rank of each label. The first ones share rank 1, up to one that is apart from any before it."""
+        pairs = itertools.combinations(order, 2)
+        first = min((order.index(slow) for fast, slow in pairs if self.is_apart(fast, slow)), default=len(order))
+        return {label: 1 if place < first else 1 + place for place, label in enumerate(order)}
+
     @property
     def _only(self) -> Fit | None:
         """Return what the score consists of, if that is a single latency."""
@@ -132,14 +143,21 @@ class Score:
         return [*own, *((1.0, part.ms, part.ci95) for part in self.shared)]
 
     def _ratio_of_sums(self, fast: str, slow: str) -> Ratio:
+        """Return the ratio of two sums.
+
+        Its logarithm changes with the ratio of a part by the part's share of the sum, and with the speed of the machine
+        in a part by the difference of both shares. It has no interval where a part that matters has none.
+        """
         ratios = [term.fit.ratio(fast, slow) for term in self.terms]
-        ours, theirs = self._parts(fast), self._parts(slow)
-        _, reach = ratio_of_sums(
-            [weight * ms for weight, ms, _ in ours],
-            [weight * ms for weight, ms, _ in theirs],
-            [*(half_width_of(ratio.ci95) for ratio in ratios), *(0.0 for _ in self.shared)],
-            [half_width_of(interval) for _, _, interval in ours],
-        )
+        half_widths = [*(half_width_of(ratio.ci95) for ratio in ratios), *(0.0 for _ in self.shared)]
+        reach: float | None = 0.0
+        for ours, theirs, half, (_, _, level) in zip(
+            self._shares(fast), self._shares(slow), half_widths, self._parts(fast), strict=True
+        ):
+            if reach is None or half is None or (level is None and ours != theirs):
+                reach = None
+            else:
+                reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (half_width_of(level) or 0.0))
         value = self.ms(slow) / self.ms(fast)  # of the printed sums
         return Ratio(
             value=value,
@@ -147,6 +165,11 @@ class Score:
             paired=all(ratio.paired for ratio in ratios),
             processes=min(ratio.processes for ratio in ratios),
         )
+
+    def _shares(self, label: str) -> list[float]:
+        """Return the share of each part of the sum."""
+        parts_ms = [weight * ms for weight, ms, _ in self._parts(label)]
+        return [part_ms / sum(parts_ms) for part_ms in parts_ms]
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
         """Return why a cell left the contest of each term, or None if it stayed in one."""
@@ -315,40 +338,46 @@ def rank(
     """Return who is best by this score. `others` have values, and may not win.
 
     Those that share the first place are the best one and those after it, up to the first that it beats. Further ones
-    may still be open. `cells` give the places in each precision, in a contest across several.
+    may still be open. `cells` are given for a contest across several precisions, whose cells have a place in theirs.
     """
     order, rest = sorted(may_win, key=score.ms), sorted(others, key=score.ms)
+    labels = [*order, *rest]
     leads = {label: score.ratio(order[0], label) for label in order[1:]}
-    first = sharing_first_place(order, score.is_beaten)
+    first, ranks = score.first_of(order), score.ranks_of(order)
     open_labels = [
         label
         for label in leads
         if not score.is_beaten(order[0], label) and not score.is_settled(order[0], label, label in first)
     ]
-    ranks = ranks_of(order, score.is_apart)
-    by_label = {cell.label: cell for cell in cells}
-    in_order = [by_label[label] for label in sorted([*order, *rest], key=score.ms) if label in by_label]
-    places = places_of(in_order, score.is_apart)
-    speedups = {label: score.ratio(label, baseline) for label in (*order, *rest)} if baseline in (*order, *rest) else {}
-    rows = [
-        Row(
-            label=label,
-            value=score.value(label),
-            interval=score.interval(label),
-            rank=ranks.get(label),
-            speedup=speedup if (speedup := speedups.get(label)) and speedup.is_told else None,
-            place=places.get(label),
-        )
-        for label in (*order, *rest)
-    ]
+    precisions = {cell.label: cell.precision for cell in cells}
+    groups = {
+        precision: [label for label in sorted(labels, key=score.ms) if precisions.get(label) is precision]
+        for precision in dict.fromkeys(precision for cell in cells for precision in cell.compared)
+    }
+    places = {label: place for group in groups.values() for label, place in score.ranks_of(group).items()}
+    speedups = {label: score.ratio(label, baseline) for label in labels} if baseline in labels else {}
     return Answer(
         question,
         unit,
-        tuple(rows),
-        tuple(first),
-        leads,
-        tuple(open_labels),
-        baseline,
-        processes.get(order[0], 0) if processes and order else 0,
-        best_of_each(in_order, order, score.is_beaten),
+        rows=tuple(
+            Row(
+                label=label,
+                value=score.value(label),
+                interval=score.interval(label),
+                rank=ranks.get(label),
+                speedup=speedup if (speedup := speedups.get(label)) and speedup.is_told else None,
+                place=places.get(label),
+            )
+            for label in labels
+        ),
+        first=first,
+        leads=leads,
+        open_labels=tuple(open_labels),
+        baseline=baseline,
+        processes=processes.get(order[0], 0) if processes and order else 0,
+        by_precision={
+            precision: score.first_of([label for label in group if label in order] or group)
+            for precision, group in groups.items()
+            if group
+        },
     )

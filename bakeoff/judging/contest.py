@@ -279,13 +279,13 @@ def judge_contest(
     ranking = Ranking(records, requirements)
     costs, answer = Costs(ranking), ranking.answer
     rows = {row.label: row for row in answer.rows}
-    ranked = [_ranked_cell(record, rows[record.cell.label], ranking, costs) for record in ranking.ranked]
+    ranked = [_judged_cell(record, rows, ranking, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
     doubts, is_so_far = doubts_of(Evidence(ranking, stop, last)), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
-    others = [_unranked_cell(record, rows.get(record.cell.label), ranking) for record in unranked]
+    others = [_judged_cell(record, rows, ranking, costs) for record in unranked]
     others.sort(key=lambda cell: median_ms(cell.record) if cell.beyond else math.inf)
     cells = (*ranked, *others)
     of_winner = doubts[Effect.WINNER][:1]
@@ -323,17 +323,19 @@ def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effec
     return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
 
 
-def _ranked_cell(record: Record, row: Row, ranking: Ranking, costs: Costs) -> CellJudgement:
-    baseline = ranking.baseline
-    is_baseline = record is baseline
-    pays = costs.break_even(record.cell.label, baseline.cell.label, "cold") if baseline and not is_baseline else None
+def _judged_cell(record: Record, rows: Mapping[str, Row], ranking: Ranking, costs: Costs) -> CellJudgement:
+    label, is_baseline = record.cell.label, record is ranking.baseline
+    row = rows.get(label, Row(label=label))
+    pays = costs.break_even(label, ranking.baseline_label, "cold") if row.rank is not None else None
     return CellJudgement(
         record,
         rank=row.rank,
         place=row.place,
-        speedup=row.speedup,
-        break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
+        speedup=row.speedup if row.rank is not None or row.place is not None else None,
+        break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline and row.rank is not None else pays,
         is_baseline=is_baseline,
+        unmet=tuple(ranking.unmet.get(label, ())),
+        beyond=None if ranking.keeps(record) or row.place is None else ranking.tolerance,
         metrics=judge_metrics(record),
         over_own_build=_over_own_build(record, ranking),
     )
@@ -344,20 +346,6 @@ def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
     labels = {other.cell.label: other for other in ranking.measured}
     own = labels.get(record.cell.own_build_label) if record.cell.dynamic else None
     return ranking.ratio(own, record) if own and record.cell.label in labels else None
-
-
-def _unranked_cell(record: Record, row: Row | None, ranking: Ranking) -> CellJudgement:
-    place = row.place if row else None
-    return CellJudgement(
-        record,
-        unmet=tuple(ranking.unmet.get(record.cell.label, ())),
-        place=place,
-        beyond=None if ranking.keeps(record) or place is None else ranking.tolerance,
-        speedup=None if row is None or place is None else row.speedup,
-        is_baseline=record is ranking.baseline,
-        metrics=judge_metrics(record),
-        over_own_build=_over_own_build(record, ranking),
-    )
 
 
 def _distance_from_success(record: Record) -> int:

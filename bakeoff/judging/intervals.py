@@ -131,27 +131,6 @@ def interval_of_sum(value: float, parts: Sequence[tuple[float, float, Interval |
     return Interval(low=max(value - below, 1e-9), high=value + above)
 
 
-def ratio_of_sums(
-    fast: Sequence[float],
-    slow: Sequence[float],
-    ratio_half_widths: Sequence[float | None],
-    level_half_widths: Sequence[float | None],
-) -> tuple[float, float | None]:
-    """Return the ratio of the sums of independent parts, and half its width; None where a part has no interval.
-
-    Its logarithm changes with the ratio of a part by the part's share of the sum, and with the speed of the machine in
-    a part by the difference of both shares.
-    """
-    shares = [[part / sum(parts) for part in parts] for parts in (fast, slow)]
-    reach: float | None = 0.0
-    for ours, theirs, half, level in zip(*shares, ratio_half_widths, level_half_widths, strict=True):
-        if reach is None or half is None or (level is None and ours != theirs):
-            reach = None
-        else:
-            reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (level or 0.0))
-    return sum(slow) / sum(fast), reach
-
-
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Return how long at least one of these spans lasted. They may overlap."""
     total, reached = 0.0, -math.inf

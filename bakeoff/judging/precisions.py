@@ -1,47 +1,8 @@
-"""Contests across several precisions: the best of each, and such contests in several reports. Pure functions."""
+"""Contests across several precisions in several reports: they are compared where all have them together."""
 
-import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Report
-
-IsBeaten = Callable[[str, str], bool]
-"""Whether the first of two labels is called better than the second."""
-
-
-def sharing_first_place(order: Sequence[str], is_beaten: IsBeaten) -> list[str]:
-    """Return the first of these labels and those after it, up to the first one that it is called better than."""
-    return [*order[:1], *itertools.takewhile(lambda label: not is_beaten(order[0], label), order[1:])]
-
-
-def ranks_of(order: Sequence[str], is_apart: IsBeaten) -> dict[str, int]:
-    """Return the rank of each label. The first ones share rank 1, up to one that is apart from any before it."""
-    pairs = itertools.combinations(order, 2)
-    first = min((order.index(slow) for fast, slow in pairs if is_apart(fast, slow)), default=len(order))
-    return {label: 1 if place < first else 1 + place for place, label in enumerate(order)}
-
-
-def places_of(order: Sequence[Cell], is_apart: IsBeaten) -> dict[str, int]:
-    """Return the place of each cell among those of its precision, by label. `order` has the best first.
-
-    A contest of one precision has no such places.
-    """
-    places: dict[str, int] = {}
-    for labels in _by_precision(order).values():
-        places |= ranks_of(labels, is_apart)
-    return places
-
-
-def best_of_each(
-    order: Sequence[Cell], may_win: Sequence[str], is_beaten: IsBeaten
-) -> dict[Precision, tuple[str, ...]]:
-    """Return the best cell of each precision with those that may be as good, of those that may win if there are any."""
-    best = {}
-    for precision, labels in _by_precision(order).items():
-        among = [label for label in labels if label in may_win] or labels
-        best[precision] = tuple(sharing_first_place(among, is_beaten))
-    return best
+from bakeoff.records.schema import Report
 
 
 def grouped_alike(reports: Sequence[Report]) -> list[Report]:
@@ -61,10 +22,3 @@ def _apart(report: Report, contest_ids: Collection[str]) -> Report:
         for record in report.records
     ]
     return report.model_copy(update={"records": records})
-
-
-def _by_precision(order: Sequence[Cell]) -> dict[Precision, list[str]]:
-    """Return the labels of each precision, in the order in which precisions were asked for."""
-    asked = order[0].compared if order else ()
-    found = {precision: [cell.label for cell in order if cell.precision is precision] for precision in asked}
-    return {precision: labels for precision, labels in found.items() if labels}

@@ -12,7 +12,6 @@ from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
 from bakeoff.judging.estimate import Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.precisions import sharing_first_place
 from bakeoff.judging.tolerance import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
@@ -197,7 +196,7 @@ class Ranking:
 
     def sharing_first_place(self) -> list[Record]:
         """Return the best cell and those after it, up to the first one that it is called faster than."""
-        labels = sharing_first_place([record.cell.label for record in self.ranked], self.score.is_beaten)
+        labels = self.score.first_of([record.cell.label for record in self.ranked])
         return self.ranked[: len(labels)]
 
     @cached_property

@@ -268,7 +268,7 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
         lead=asked.lead,
         standings=[_standing(cell) for cell in contest.ranked],
         sentence=verdict(contest),
-        unstable=asked.certainty is Certainty.OPEN,
+        unstable=asked.is_open,
         doubts=doubt_sentences.doubts(contest),
     )
 

@@ -185,7 +185,7 @@ class Variant(Frozen):
     holds: bool = False  # the tolerance
     latency_ms: float | None = None
     rounds: int = 0
-    ratio: float | None = None  # of its latency to that of the model as it is: the median over rounds
+    ratio: float | None = None  # of its latency to that of the model as it is, fitted to the rounds that they shared
     ratio_ci95: tuple[float, float] | None = None
     failure: str = ""
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,9 @@ from torch.utils import _pytree as pytree
 
 from bakeoff.backends.base import Compiled
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.intervals import median_interval
+from bakeoff.judging.estimate import series_of
+from bakeoff.judging.fit import fit
+from bakeoff.measuring.turns import turns
 from bakeoff.measuring.worker import evaluating, precision, sampling
 from bakeoff.measuring.worker.simulation import emulate_quantisation
 from bakeoff.measuring.worker.understanding import copied
@@ -33,7 +33,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Record
+from bakeoff.records.schema import Burst, Record
 from bakeoff.records.text import counted
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Kept, KeptSet, Variant
@@ -110,8 +110,8 @@ class Keeping:
                     alive_with_set.close()
                     built[WITH_SET], chosen = self._variant(alive_with_set, WITH_SET, kept)
                 variants.insert(1, chosen)
-            latencies = self._contest({name: each for name, each in built.items() if each is not None})
-        variants = [with_latency(each, latencies) for each in variants]
+            bursts = self._contest({name: each for name, each in built.items() if each is not None})
+        variants = with_latencies(variants, bursts)
         holds = any(each.holds for each in variants[:-1])
         kept = kept if holds else []
         cell = self._worker.cell
@@ -301,24 +301,20 @@ class Keeping:
         with around, self._builder.built(model, self._sets[0], calibration, **changes) as compiled:
             yield compiled
 
-    def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[float]]:
-        """Return the median latency in ms of each variant in each round."""
+    def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[Burst]]:
+        """Return the bursts of each variant, one in each round."""
         clock = self._worker.clock
-        latencies: dict[str, list[float]] = {name: [] for name in built}
+        bursts: dict[str, list[Burst]] = {name: [] for name in built}
         with self._worker.phases.announced(
             f"build {self._builder.builds} was the last: {len(built)} variants are measured in turns"
         ):
             for compiled, sets in built.values():
                 sampling.burst(compiled, sets, clock, WARM_UP_S, MIN_BURST_CALLS)
-            begun_ns = clock.now_ns()
-            for number in range(MAX_ROUNDS):
-                if number >= MIN_ROUNDS and clock.now_ns() - begun_ns > CONTEST_S * 1e9:
-                    break
-                for name in random.sample(list(built), len(built)):
-                    compiled, sets = built[name]
-                    calls_ns = sampling.burst(compiled, sets, clock, BURST_S, MIN_BURST_CALLS)
-                    latencies[name].append(statistics.median(calls_ns) / 1e6)
-        return latencies
+            for number, name in turns(list(built), CONTEST_S, MIN_ROUNDS, MAX_ROUNDS):
+                started_s = time.monotonic() - self._begun_s
+                calls_ns = sampling.burst(*built[name], clock, BURST_S, MIN_BURST_CALLS)
+                bursts[name].append(Burst(group=0, round=number, started_s=started_s, samples_ns=calls_ns))
+        return bursts
 
 
 @contextlib.contextmanager
@@ -389,17 +385,20 @@ def worst(errors: Iterator[float | None]) -> float | None:
     return max(known, key=sortable, default=None)
 
 
-def with_latency(variant: Variant, latencies: dict[str, list[float]]) -> Variant:
-    """Return a variant with its median latency, and the ratio to the model as it is."""
-    own, plain = latencies.get(variant.name), latencies.get(AS_IT_IS)
-    if not own:
-        return variant
-    update: dict[str, object] = {"latency_ms": statistics.median(own), "rounds": len(own)}
-    if plain and own is not plain:
-        ratios = [mine / theirs for mine, theirs in zip(own, plain, strict=True)]
-        interval = median_interval(ratios)
-        update |= {
-            "ratio": statistics.median(ratios),
-            "ratio_ci95": (interval.low, interval.high) if interval else None,
+def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Burst]]) -> list[Variant]:
+    """Return the variants with their fitted latencies, and the ratios to the model as it is."""
+    fitted = fit({name: series_of(of_variant) for name, of_variant in bursts.items()})
+
+    def judged(variant: Variant) -> Variant:
+        if variant.name not in fitted.latency_ms:
+            return variant
+        update: dict[str, object] = {
+            "latency_ms": fitted.latency_ms[variant.name],
+            "rounds": len(bursts[variant.name]),
         }
-    return variant.model_copy(update=update)
+        if AS_IT_IS in fitted.latency_ms and variant.name != AS_IT_IS:
+            ratio = fitted.ratio(AS_IT_IS, variant.name)
+            update |= {"ratio": ratio.value, "ratio_ci95": ratio.ci95 and (ratio.ci95.low, ratio.ci95.high)}
+        return variant.model_copy(update=update)
+
+    return list(map(judged, variants))

@@ -78,7 +78,7 @@ def test_parts_of_a_pipeline_in_fp16_are_compared_and_put_in_place(tmp_path: Pat
     assert {each.report.records[0].cell.precision for each in found.parts.values()} == {"fp16"}
     assert found.report.records[0].cell.device.is_cuda
     assert len(found.report.notes) == 3
-    if found.whole is not None and not found.whole.loses:
+    if found.whole is not None and not found.loses:
         found.apply(pipeline)
         with torch.no_grad():
             torch.testing.assert_close(pipeline(words), wanted, rtol=0.05, atol=0.02)

@@ -131,11 +131,6 @@ def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_set
     assert ranks(in_rounds) == {"onnx": 1, "inductor": 2, "eager": 3}
 
 
-def test_two_copies_of_one_backend_tie() -> None:
-    contest = judge_contest([ok(cell("null"), bursts(1.0, seed=1)), ok(cell("null", "copy"), bursts(1.0, seed=2))])
-    assert sorted(contest.fastest.tied) == ["null", "null/copy"]
-
-
 def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
     wrong = once(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
     contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
