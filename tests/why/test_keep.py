@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,9 @@ from bakeoff.why import worker_keep as keeping
 from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
 from bakeoff.why.records import KeptSet
 from bakeoff.why.worker_keep import Keeping, in_float32
+from tests.conftest import CommandLine
 from tests.why.test_blame import surroundings
+from tests.why.test_explain import stored_run
 
 
 class Residual(nn.Module):
@@ -176,3 +179,12 @@ def test_a_model_is_as_before_once_nothing_is_kept() -> None:
             assert inside.up.weight.dtype is torch.float32 and half(x).dtype is torch.float16
         assert torch.equal(half(x), plain)
     assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
+
+
+@pytest.mark.slow
+def test_a_set_is_found_by_the_command(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager", precision=Precision.BF16)
+    status, out, _ = command_line("blame", run, "eager", "--keep-fp32", "--tolerance", "1e-4", "--json")
+    kept = KeptSet.model_validate({key: value for key, value in json.loads(out).items() if key != "exit_status"})
+    assert status == 0 and kept.holds and kept.kept
+    assert kept.requirement == "a relative error of at most 0.0001"
