@@ -348,6 +348,7 @@ class Changes:
 
 
 def whole_page(template: str, palette: Palette, **values: Any) -> str:
+    """Return a page of a template of `templates/`, with the style sheet, the script and the markers of this palette."""
     script = _asset("page.js")
     return (
         _templates()

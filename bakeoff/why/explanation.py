@@ -85,8 +85,8 @@ class Differing(Frozen):
 class Row(Frozen):
     """One row: modules, or what no module owns, with its time in a call of each of the two cells."""
 
-    modules: Modules  # several where kernels work for all of them; empty where no module owns it
-    kind: Kind | None = None  # of what no module owns
+    modules: Modules = ()  # several where kernels work for all of them; empty where no module owns it
+    kind: Kind | None = None  # of what no module owns; None: of modules, or of the rest that no row has
     classes: tuple[str, ...] = ()  # of the modules
     ms: float | None  # in a call as it is without the profiler; None: the cell has no such row
     share: float | None

@@ -1,9 +1,8 @@
 """Shows where the time of a call goes: as a table in Markdown, as JSON, and as a trace for Chrome and Perfetto."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from bakeoff.backends.profiling import Kind
 from bakeoff.records.text import counted, one_line, spell_ms
 from bakeoff.reports.markdown import escape, items, text_table
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
@@ -85,32 +84,25 @@ def headline(explanation: Explanation) -> str:
 
 def times_table(explanation: Explanation) -> str:
     """Return a row for each module, in the model's order, then for what no module owns, and for the rest."""
-    headings = ["module", f"{explanation.label} (ms)", "%"]
-    sides = "lrr"
-    if explanation.against:
-        headings += [f"{explanation.against} (ms)", f"{explanation.against} / {explanation.label}"]
-        sides += "rr"
-    has_bounds = any(row.bound for row in explanation.rows)
-    rows = [row_of(row, bool(explanation.against), has_bounds) for row in explanation.rows]
-    rest = [UNSEEN, signed_ms(explanation.residual_ms), percent_of(explanation.residual_ms, explanation.call_ms)]
-    if explanation.against:
-        rest += [signed_ms(explanation.against_residual_ms), NONE]
-    if has_bounds:
-        headings.append("bound by")
-        sides += "l"
-        rest.append("")
-    return text_table([*headings, "mostly"], [*rows, [*rest, ""]], sides + "l")
-
-
-def row_of(row: Row, has_other: bool, has_bounds: bool) -> list[str]:
-    texts = [name_of(row), ROUGH * row.is_rough + milliseconds(row.ms), ROUGH * row.is_rough + percent(row.share)]
-    if has_other:
-        against = ROUGH * row.against_is_rough + milliseconds(row.against_ms)
-        texts += [against, NONE if row.ratio is None else ratio(row.ratio)]
-    if has_bounds:
-        texts.append(bound_text(row.bound))
-    mostly = ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)
-    return [*texts, mostly]
+    columns: list[tuple[str, str, Callable[[Row], str]]] = [
+        ("module", "l", name_of),
+        (f"{explanation.label} (ms)", "r", lambda row: ROUGH * row.is_rough + signed(row.ms, milliseconds)),
+        ("%", "r", lambda row: ROUGH * row.is_rough + signed(row.share, percent)),
+    ]
+    if other := explanation.against:
+        columns += [
+            (f"{other} (ms)", "r", lambda row: ROUGH * row.against_is_rough + signed(row.against_ms, milliseconds)),
+            (f"{other} / {explanation.label}", "r", lambda row: NONE if row.ratio is None else ratio(row.ratio)),
+        ]
+    if any(row.bound for row in explanation.rows):
+        columns.append(("bound by", "l", lambda row: bound_text(row.bound)))
+    columns.append(("mostly", "l", lambda row: ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)))
+    residual_ms = explanation.residual_ms
+    rest = Row(ms=residual_ms, share=residual_ms / explanation.call_ms, against_ms=explanation.against_residual_ms)
+    headings, sides, writers = zip(*columns, strict=True)
+    return text_table(
+        headings, [[write(row) for write in writers] for row in (*explanation.rows, rest)], "".join(sides)
+    )
 
 
 def bound_text(bound: Bound | None) -> str:
@@ -122,21 +114,16 @@ def bound_text(bound: Bound | None) -> str:
 
 def name_of(row: Row) -> str:
     """Return the modules of a row, joined by plus signs where kernels work for several, or what no module owns."""
-    if not row.modules:
-        return NOT_OWNED[row.kind or Kind.COMPUTE]
-    return " + ".join(path or THE_MODEL for path in row.modules)
+    if row.modules:
+        return " + ".join(path or THE_MODEL for path in row.modules)
+    return NOT_OWNED[row.kind] if row.kind else UNSEEN
 
 
-def signed_ms(value_ms: float | None) -> str:
-    """Return milliseconds that may be negative."""
-    if value_ms is None:
+def signed(value: float | None, write: Callable[[float], str]) -> str:
+    """Return a number that may be negative."""
+    if value is None:
         return NONE
-    return f"-{milliseconds(-value_ms)}" if value_ms < 0 else milliseconds(value_ms)
-
-
-def percent_of(part: float, whole: float) -> str:
-    """Return the share, which may be negative."""
-    return f"-{percent(-part / whole)}" if part < 0 else percent(part / whole)
+    return f"-{write(-value)}" if value < 0 else write(value)
 
 
 def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from bakeoff.records import report_file
 from tests.conftest import CommandLine
@@ -29,10 +30,10 @@ def make():
 """
 
 
-def stored_run(folder: Path, *backends: str) -> Path:
+def stored_run(folder: Path, *backends: str, **of_cell: Any) -> Path:
     """Write the report of a run of the model, as if it had been measured."""
     (folder / "steps.py").write_text(MODEL)
-    cells = [samples.cell(backend, model="steps.py:make") for backend in backends]
+    cells = [samples.cell(backend, model="steps.py:make", **of_cell) for backend in backends]
     records = [samples.ok(cell, samples.bursts(1.0)) for cell in cells]
     report = samples.report(records)
     asked = {"models": ["steps.py:make"], "backends": list(backends), "devices": ["cpu"]}

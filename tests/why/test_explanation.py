@@ -153,38 +153,37 @@ def test_the_page_shows_both_cells_and_escapes_what_is_foreign() -> None:
 CEILINGS = Ceilings(flops_per_s=1e12, bytes_per_s=1e10)
 
 
+def with_needs(known: CellProfile, label: str = "onnx", **flops_and_bytes: tuple[float, float]) -> ProfiledCell:
+    """Return a cell whose modules need so much. An underscore stands for the model, and before a number for a dot."""
+    needs = {
+        path.strip("_").replace("_", "."): Work(flops=int(flops), bytes_moved=int(moved))
+        for path, (flops, moved) in flops_and_bytes.items()
+    }
+    return ProfiledCell(known.model_copy(update={"needs": needs}), record(label), CEILINGS)
+
+
+def bounds(cell: ProfiledCell) -> dict[str, str]:
+    return {shown.name_of(row): shown.bound_text(row.bound) for row in explain([cell], 2).rows}
+
+
 def test_one_modules_row_has_the_ceiling_that_bounds_it() -> None:
-    needs = {path: Work(flops=10**8, bytes_moved=10**5) for path in ("", "layers", "layers.0", "layers.1")}
-    known = EAGER.model_copy(update={"needs": needs | {"layers.1": Work(flops=0, bytes_moved=6 * 10**6)}})
-    bounds = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
-    assert bounds[shown.THE_MODEL] is None  # its time is its own, and its work is that of all modules
-    assert shown.bound_text(bounds["layers.0"]) == "compute, 8.3 %"  # 0.1 of 1.2 ms
-    assert shown.bound_text(bounds["layers.1"]) == "memory, 50 %"  # 0.6 of 1.2 ms
+    usual, moving = (1e8, 1e5), (0, 6e6)
+    assert bounds(with_needs(EAGER, _=usual, layers=usual, layers_0=usual, layers_1=moving)) == {
+        shown.THE_MODEL: "",  # its time is its own, and its work is that of all modules
+        "layers.0": "compute, 8.3 %",  # 0.1 of 1.2 ms
+        "layers.1": "memory, 50 %",  # 0.6 of 1.2 ms
+    }
+    fused = bounds(with_needs(FUSED, layers_0=usual))
+    assert fused["layers.0 + layers.1"] == "" and fused["layers.0"] == "compute"  # another row works for it, too
 
 
 def test_a_row_that_is_faster_than_the_ceiling_says_what_that_means() -> None:
-    def text(flops: int) -> str:
-        known = EAGER.model_copy(update={"needs": {"layers.1": Work(flops=flops, bytes_moved=10**5)}})
-        cells = [ProfiledCell(known, record(), CEILINGS)]
-        return shown.to_markdown(explain(cells, 2), cells)
-
-    assert "faster than the machine's measured ceiling" in text(3 * 10**9)  # 3 of 1.2 ms
-    assert "faster than the machine's measured ceiling" not in text(10**9)
-
-
-def test_a_bound_that_no_row_shows_has_no_footnote() -> None:
-    known = EAGER.model_copy(update={"needs": {"layers.1": Work(flops=3 * 10**9, bytes_moved=10**5)}})
-    cells = [ProfiledCell(FUSED, record(), CEILINGS), ProfiledCell(known, record("eager"), CEILINGS)]
-    explanation = explain(cells, 2)
-    assert any(row.against_bound for row in explanation.rows)
-    assert "faster than the machine's measured ceiling" not in shown.to_markdown(explanation, cells)
-
-
-def test_a_module_that_other_rows_work_for_has_a_bound_without_a_share() -> None:
-    known = FUSED.model_copy(update={"needs": {"layers.0": Work(flops=10**8, bytes_moved=10**5)}})
-    table = {shown.name_of(row): row.bound for row in explain([ProfiledCell(known, record(), CEILINGS)], 2).rows}
-    assert table["layers.0 + layers.1"] is None
-    assert shown.bound_text(table["layers.0"]) == "compute"
+    fast = with_needs(EAGER, "eager", layers_1=(3e9, 1e5))  # 3 of 1.2 ms
+    beside_another = [ProfiledCell(FUSED, record(), CEILINGS), fast]  # no row shows the bound
+    for cells, is_said in (([fast], True), ([with_needs(EAGER, layers_1=(1e9, 1e5))], False), (beside_another, False)):
+        text = shown.to_markdown(explain(cells, 2), cells)
+        assert ("faster than the machine's measured ceiling" in text) == is_said
+    assert any(row.against_bound for row in explain(beside_another, 2).rows)
 
 
 def test_calls_that_are_not_as_in_the_run_are_told() -> None:

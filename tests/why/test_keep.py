@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,9 @@ from bakeoff.why import worker_keep as keeping
 from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
 from bakeoff.why.records import KeptSet
 from bakeoff.why.worker_keep import Keeping, in_float32
+from tests.conftest import CommandLine
 from tests.why.test_blame import surroundings
+from tests.why.test_explain import stored_run
 
 
 class Residual(nn.Module):
@@ -106,15 +109,6 @@ def test_variants_are_measured_beside_each_other(tmp_path: Path, monkeypatch: py
     assert are_finite == {keeping.AS_IT_IS: False, keeping.WITH_SET: True, keeping.ALL: True}
 
 
-def test_weights_of_a_variant_are_no_inference_tensors() -> None:
-    """torch.export refuses those, and the build before is still alive in inference mode."""
-    model = stack()
-    exact, half = copy.deepcopy(model).double(), model.half()
-    with torch.inference_mode(), in_float32(half, exact, ["2"], torch.float16):
-        assert half.get_submodule("2.up").weight.dtype is torch.float32
-        assert not any(weight.is_inference() for weight in half.parameters())
-
-
 class Offset(nn.Module):
     """Rounds to steps of 4 in bfloat16 between its layers."""
 
@@ -140,16 +134,14 @@ def test_openvino_computes_what_is_kept_in_float32_beside_16_bits(tmp_path: Path
     assert (plain or 0) > 0.5 > 5e-2 > (chosen or 1) > (everything or 1)
 
 
-def test_what_holds_as_it_is_keeps_nothing(tmp_path: Path) -> None:
-    kept = kept_of(stack(), "eager", Precision.BF16, 0.1, tmp_path)
-    assert kept.holds and not kept.kept and not kept.tried
-    assert kept_conclusion(kept).endswith("as it is: no module need stay in fp32.")
-
-
-def test_a_tolerance_that_float32_misses_is_told(tmp_path: Path) -> None:
-    kept = kept_of(stack(), "eager", Precision.BF16, 1e-12, tmp_path)
-    assert not kept.holds and not kept.kept
-    assert "not with all of it in fp32 either" in kept_conclusion(kept)
+@pytest.mark.parametrize(
+    ("tolerance", "conclusion"),
+    [(0.1, "as it is: no module need stay in fp32."), (1e-12, "not with all of it in fp32 either")],
+)
+def test_a_tolerance_for_which_there_is_no_set_keeps_nothing(tolerance: float, conclusion: str, tmp_path: Path) -> None:
+    kept = kept_of(stack(), "eager", Precision.BF16, tolerance, tmp_path)
+    assert kept.holds == (tolerance == 0.1) and not kept.kept and not kept.tried
+    assert conclusion in kept_conclusion(kept)
 
 
 @pytest.mark.slow
@@ -166,13 +158,23 @@ def test_a_layer_is_left_out_of_quantising(backend: str, needed: str, tmp_path: 
 
 
 def test_a_model_is_as_before_once_nothing_is_kept() -> None:
+    """Weights in the block are no inference tensors, which torch.export refuses, though another build is alive."""
     model = stack()
     exact, half = copy.deepcopy(model).double(), model.half()
     before, x = dict(half.state_dict()), torch.randn(8, 32).half()
     with torch.inference_mode():
         plain = half(x)
         with in_float32(half, exact, ["2"], torch.float16):
-            inside: Any = half[2]
-            assert inside.up.weight.dtype is torch.float32 and half(x).dtype is torch.float16
+            assert half.get_submodule("2.up").weight.dtype is torch.float32 and half(x).dtype is torch.float16
+            assert not any(weight.is_inference() for weight in half.parameters())
         assert torch.equal(half(x), plain)
     assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
+
+
+@pytest.mark.slow
+def test_a_set_is_found_by_the_command(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager", precision=Precision.BF16)
+    status, out, _ = command_line("blame", run, "eager", "--keep-fp32", "--tolerance", "1e-4", "--json")
+    kept = KeptSet.model_validate({key: value for key, value in json.loads(out).items() if key != "exit_status"})
+    assert status == 0 and kept.holds and kept.kept
+    assert kept.requirement == "a relative error of at most 0.0001"
