@@ -203,34 +203,6 @@ def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeyp
         pass
 
 
-def test_what_a_cpu_cannot_do_is_unsupported() -> None:
-    onnx = backends.create("onnx")
-    assert "CUDA device" in onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph")).reason
-    assert "bf16" in onnx.supports(Cell(model="mlp", backend="onnx", precision="bf16")).reason
-    assert "tensorrt-ep" in onnx.supports(Cell(model="mlp", backend="onnx", precision="int8", device="cuda")).reason
-    assert onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph", precision="bf16", device="cuda:1"))
-
-
-@pytest.mark.parametrize(
-    ("mode", "device", "does"),
-    [
-        ("cpu", "cpu", True),
-        ("cpu", "cuda", False),
-        ("cuda", "cuda:1", True),
-        ("cuda", "cpu", False),
-        ("tensorrt-ep", "cuda", True),
-        ("tensorrt-ep", "cpu", False),
-        ("tensorrt-rtx", "cuda", True),
-        ("tensorrt-rtx", "cpu", False),
-        ("openvino-ep", "cpu", True),
-        ("openvino-ep", "cuda", False),
-    ],
-)
-def test_a_mode_that_names_a_provider_runs_where_it_can(mode: str, device: str, does: bool) -> None:
-    answer = backends.create("onnx").supports(Cell(model="mlp", backend="onnx", mode=mode, device=device))
-    assert bool(answer) is does and (does or mode in answer.reason)
-
-
 @pytest.mark.parametrize(("mode", "package"), [("openvino-ep", "onnxruntime-openvino")])
 def test_a_mode_whose_provider_the_build_lacks_is_unavailable(mode: str, package: str, tmp_path: Path) -> None:
     if "OpenVINOExecutionProvider" in onnxruntime.get_available_providers():

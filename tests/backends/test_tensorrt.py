@@ -17,7 +17,6 @@ import onnx
 import pytest
 import torch
 
-from bakeoff import backends
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends import tensorrt_8, tensorrt_profiling
 from bakeoff.backends.base import BuildContext
@@ -506,15 +505,6 @@ def test_an_inspector_that_writes_no_json_is_not_read() -> None:
 
 
 # --- where it runs
-
-
-def test_what_is_supported() -> None:
-    backend = backends.create("tensorrt")
-    for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
-        assert backend.supports(a_cell(device="cuda", precision=precision))
-    assert "FP8" in backend.supports(a_cell(device="cuda", precision="fp8")).reason
-    assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
-    assert backend.supports(a_cell(mode="cuda-graph", device="cuda:1"))
 
 
 def test_a_cpu_is_no_gpu() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import backends
 from bakeoff.backends import torch_tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
@@ -149,15 +148,6 @@ def test_it_passes_the_conformance_suite_over_the_fake(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > 40, done.stdout
-
-
-def test_what_is_supported() -> None:
-    backend = backends.create("torch-tensorrt")
-    for precision in ("fp32", "tf32", "bf16", "fp16"):
-        assert backend.supports(a_cell(device="cuda", precision=precision))
-    for precision in ("int8", "fp8"):
-        assert "ModelOpt" in backend.supports(a_cell(device="cuda", precision=precision)).reason
-    assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
 
 
 MAJOR, MINOR = (int(number) for number in torch.__version__.split(".")[:2])
