@@ -188,13 +188,6 @@ def test_a_build_without_the_provider_says_what_to_install() -> None:
     assert CUDA in absent.reason and "pip install onnxruntime-gpu" in absent.reason
 
 
-@pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_library_is_named_with_its_remedy(library: str, install: Callable[[str, object], None]) -> None:
-    install(library, None)
-    absent = backends.create("onnx").available(Device("cpu"))
-    assert absent.reason.startswith(f"{library} is not installed") and absent.reason.endswith(f"pip install {library}")
-
-
 def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime goes on with other providers, and would be measured under the wrong name."""
     monkeypatch.setattr(onnxruntime, "InferenceSession", ElsewhereSession)

@@ -1,9 +1,14 @@
-"""What each backend says about a cell before anything is built: that it supports it, or why not."""
+"""What each backend says before anything is built: that it supports a cell and is available here, or why not."""
+
+from collections.abc import Callable
 
 import pytest
+import torch
 
 from bakeoff import backends
+from bakeoff.backends import tensorrt
 from bakeoff.backends.inductor import DESCENTS, FROZEN
+from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, FORWARD_BACKWARD, TRAIN_STEP, Cell
 
@@ -98,3 +103,33 @@ def test_a_backend_supports_a_cell_or_says_why_not(label: str, cells: list[dict[
         cell = Cell.model_validate({"model": "mlp", "backend": name, "mode": mode or "default", **fields})
         answer = backends.create(name).supports(cell)
         assert reason in f"{answer.reason}$" and bool(answer) is not bool(reason), fields
+
+
+TORCH_TENSORRT = f"pip install 'torch-tensorrt=={'.'.join(torch.__version__.split('.')[:2])}.*'$"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "missing", "words"),
+    [
+        ("tensorrt", "cpu", "", ["TensorRT runs on NVIDIA GPUs, and cpu is none$"]),
+        ("torch-tensorrt", "cpu", "", ["TensorRT runs on NVIDIA GPUs, and cpu is none$"]),
+        ("onnxruntime-genai", "cuda", "", ["runs on the CPU"]),
+        ("executorch", "cuda", "", ["runs on the CPU"]),
+        ("litert", "cuda", "", ["runs on the CPU"]),
+        ("tensorrt", "cuda", "tensorrt", ["tensorrt does not import", f"{tensorrt.REMEDY}$"]),
+        ("torch-tensorrt", "cuda", "torch_tensorrt", ["torch-tensorrt ", TORCH_TENSORRT]),
+        *(("onnx", "cpu", name, [f"{name} is not installed", f"pip install {name}$"])
+          for name in ("onnx", "onnxscript", "onnxruntime")),
+        ("onnxruntime-genai", "cpu", "onnxruntime_genai", ["): pip install onnxruntime-genai transformers$"]),
+        ("iree", "cpu", "iree.compiler", ["iree is not installed (", "bakeoff env add iree "]),
+        ("executorch", "cpu", "executorch.runtime", ["executorch is not installed (", "bakeoff env add executorch "]),
+        ("litert", "cpu", "ai_edge_litert.interpreter", ["litert is not installed (", "bakeoff env add litert "]),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named_with_its_remedy(
+    name: str, device: str, missing: str, words: list[str], install: Callable[[str, object], None]
+) -> None:
+    if missing:
+        install(missing, None)
+    answer = backends.create(name).available(Device(device))
+    assert not answer and all(said in f"{answer.reason}$" for said in words), answer.reason
