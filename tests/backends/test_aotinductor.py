@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from bakeoff.backends.aotinductor import LINKED, PACKAGE, AOTInductor, linker_options
 from bakeoff.backends.base import Availability
 from bakeoff.models.base import Inputs, LoadedModel
-from bakeoff.records.device import CPU, Device
-from bakeoff.records.precision import Precision
+from bakeoff.records.device import CPU
 from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import built
 
@@ -53,15 +52,6 @@ def test_a_package_with_frozen_weights_is_right_and_says_what_it_is(
     with zipfile.ZipFile(tmp_path / PACKAGE) as package:
         wrapper = "".join(package.read(name).decode() for name in package.namelist() if name.endswith(".wrapper.cpp"))
     assert "aoti_torch_cpu_addmm_out" not in wrapper, "this product takes plain weights, which are not prepared"
-
-
-@pytest.mark.parametrize("mode", ["freezing", "max-autotune-freezing"])
-def test_frozen_modes_are_for_floating_point_on_cpus(mode: str) -> None:
-    asked = Cell(model="mlp", backend="aotinductor", mode=mode)
-    assert AOTInductor().supports(asked)
-    assert "is for CPUs" in AOTInductor().supports(asked.model_copy(update={"device": Device("cuda")})).reason
-    for precision, reason in ((Precision.INT8, "always frozen"), (Precision.W8A32, "full size")):
-        assert reason in AOTInductor().supports(asked.model_copy(update={"precision": precision})).reason
 
 
 def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,52 +1,10 @@
-"""IREE, ExecuTorch and LiteRT: what is said where they are missing, and what they tell of themselves where they are."""
-
-import sys
+"""ExecuTorch and LiteRT: what they tell of themselves."""
 
 import pytest
 
-from bakeoff import backends
 from bakeoff.backends import litert
 from bakeoff.backends.executorch import placement_of
-from bakeoff.records.device import CPU, Device
-from bakeoff.records.schema import Cell, Extent
-
-MODULES = {"iree": "iree.compiler", "executorch": "executorch.runtime", "litert": "ai_edge_litert.interpreter"}
-"""What each backend imports first."""
-
-
-@pytest.mark.parametrize(("name", "module"), MODULES.items())
-def test_where_it_is_not_installed_the_reason_says_how_to_get_it(
-    name: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    answer = backends.create(name).available(CPU)
-    assert answer.reason.startswith(f"{name} is not installed (")
-    assert f"bakeoff env add {name} " in answer.reason
-
-
-@pytest.mark.parametrize("name", ["executorch", "litert"])
-def test_it_is_for_the_cpu(name: str) -> None:
-    backend = backends.create(name)
-    assert "runs on the CPU" in backend.available(Device("cuda")).reason
-    assert not backend.supports(Cell(model="mlp", backend=name, device=Device("cuda")))
-
-
-@pytest.mark.parametrize(
-    ("name", "precision"),
-    [
-        ("iree", "bf16"),
-        ("iree", "tf32"),
-        ("iree", "int8"),
-        ("executorch", "tf32"),
-        ("executorch", "int8"),
-        ("litert", "fp16"),
-        ("litert", "int8"),
-        ("litert", "w4a32"),
-    ],
-)
-def test_precisions_that_it_lacks_are_refused_beforehand(name: str, precision: str) -> None:
-    refused = backends.create(name).supports(Cell(model="mlp", backend=name, precision=precision))
-    assert precision in refused.reason
+from bakeoff.records.schema import Extent
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 from bakeoff import backends
-from bakeoff.backends.inductor import DESCENTS, FROZEN, Inductor, InductorLog, known_options
+from bakeoff.backends.inductor import Inductor, InductorLog, known_options
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.precision import Precision
-from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Extent
+from bakeoff.records.schema import DECODE, INFERENCE, Cell, Extent
 from tests.backends.building import built
 
 
@@ -193,33 +192,6 @@ def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path:
     with built(Cell(model="own", backend="inductor", mode="max-autotune"), tmp_path, loaded(Whole())) as one:
         placement = one.compiled.placement()
     assert placement is not None and placement.fallbacks == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "instead"),
-    [("reduce-overhead", "use inductor"), ("max-autotune-no-cudagraphs", "use inductor/max-autotune")],
-)
-def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: str) -> None:
-    refused = backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode))
-    assert not refused and refused.reason.endswith(instead)
-    assert backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode, device="cuda"))
-
-
-@pytest.mark.parametrize(("mode", "instead"), FROZEN.items())
-def test_weights_that_change_or_are_frozen_anyway_are_not_frozen(mode: str, instead: str) -> None:
-    asked = Cell(model="mlp", backend="inductor", mode=mode)
-    for changed in ({"task": TRAIN_STEP}, {"precision": Precision.INT8}, {"precision": Precision.W8A32}):
-        refused = backends.create("inductor").supports(asked.model_copy(update=changed))
-        assert not refused and refused.reason.endswith(f"use {instead}")
-
-
-@pytest.mark.parametrize("mode", sorted(DESCENTS))
-def test_coordinate_descent_is_a_graph_for_inference_on_cuda(mode: str) -> None:
-    inductor, asked = backends.create("inductor"), Cell(model="mlp", backend="inductor", mode=mode)
-    on_cuda = asked.model_copy(update={"device": Device("cuda")})
-    assert "need a CUDA device" in inductor.supports(asked).reason
-    assert inductor.supports(on_cuda)
-    assert "is for inference" in inductor.supports(on_cuda.model_copy(update={"task": "train_step"})).reason
 
 
 @pytest.mark.parametrize(

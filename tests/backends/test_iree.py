@@ -14,7 +14,6 @@ from bakeoff.backends import iree as ours
 from bakeoff.backends.base import AVAILABLE, BuildContext
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 from tests.support.cells import cell_of
 
@@ -89,14 +88,6 @@ def test_a_build_of_iree_without_cuda_says_so(
 )
 def test_a_gpu_gets_code_that_it_can_translate(capability: tuple[int, int], target: str) -> None:
     assert ours.cuda_target(capability) == target
-
-
-@pytest.mark.parametrize(
-    ("precision", "does"), [("fp32", True), ("fp16", True), ("bf16", False), ("tf32", False), ("int8", False)]
-)
-def test_it_takes_the_same_precisions_on_a_gpu(precision: str, does: bool) -> None:
-    answer = backends.create("iree").supports(Cell(model="mlp", backend="iree", device=CUDA, precision=precision))
-    assert bool(answer) is does and (does or precision in answer.reason)
 
 
 def compiled(folder: Path, model: str, precision: str, options: dict[str, Any]) -> bytes:

@@ -188,47 +188,12 @@ def test_a_build_without_the_provider_says_what_to_install() -> None:
     assert CUDA in absent.reason and "pip install onnxruntime-gpu" in absent.reason
 
 
-@pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_library_is_named_with_its_remedy(library: str, install: Callable[[str, object], None]) -> None:
-    install(library, None)
-    absent = backends.create("onnx").available(Device("cpu"))
-    assert absent.reason.startswith(f"{library} is not installed") and absent.reason.endswith(f"pip install {library}")
-
-
 def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime goes on with other providers, and would be measured under the wrong name."""
     monkeypatch.setattr(onnxruntime, "InferenceSession", ElsewhereSession)
     cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx")
     with pytest.raises(BakeoffError, match=f"could not start {CPU}"), built(cell, tmp_path):
         pass
-
-
-def test_what_a_cpu_cannot_do_is_unsupported() -> None:
-    onnx = backends.create("onnx")
-    assert "CUDA device" in onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph")).reason
-    assert "bf16" in onnx.supports(Cell(model="mlp", backend="onnx", precision="bf16")).reason
-    assert "tensorrt-ep" in onnx.supports(Cell(model="mlp", backend="onnx", precision="int8", device="cuda")).reason
-    assert onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph", precision="bf16", device="cuda:1"))
-
-
-@pytest.mark.parametrize(
-    ("mode", "device", "does"),
-    [
-        ("cpu", "cpu", True),
-        ("cpu", "cuda", False),
-        ("cuda", "cuda:1", True),
-        ("cuda", "cpu", False),
-        ("tensorrt-ep", "cuda", True),
-        ("tensorrt-ep", "cpu", False),
-        ("tensorrt-rtx", "cuda", True),
-        ("tensorrt-rtx", "cpu", False),
-        ("openvino-ep", "cpu", True),
-        ("openvino-ep", "cuda", False),
-    ],
-)
-def test_a_mode_that_names_a_provider_runs_where_it_can(mode: str, device: str, does: bool) -> None:
-    answer = backends.create("onnx").supports(Cell(model="mlp", backend="onnx", mode=mode, device=device))
-    assert bool(answer) is does and (does or mode in answer.reason)
 
 
 @pytest.mark.parametrize(("mode", "package"), [("openvino-ep", "onnxruntime-openvino")])

@@ -242,19 +242,3 @@ def test_a_build_where_it_is_missing_ends_as_unavailable_before_anything_is_expo
     with pytest.raises(Unavailable, match=r"cuda has 9\.0"):
         backends.create("onnx").build(model.module, model.inputs[0], context)
     assert isinstance(context.phase, RecordingPhases) and not context.phase.names
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "does"),
-    [
-        ("cpu", "fp32", False),
-        ("cuda", "fp32", True),
-        ("cuda:1", "bf16", True),
-        ("cuda", "int8", True),
-        ("cuda", "w4a16", False),
-        ("cuda", "fp8", False),
-    ],
-)
-def test_it_is_for_gpus_and_for_precisions_that_its_builder_takes(device: str, precision: str, does: bool) -> None:
-    cell = Cell(model="mlp", backend="onnx", mode=rtx.MODE, device=device, precision=precision)
-    assert bool(backends.create("onnx").supports(cell)) is does

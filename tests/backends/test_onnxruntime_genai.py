@@ -1,19 +1,16 @@
 """onnxruntime-genai keeps caches of its own: each step must still be the one that was asked for."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from bakeoff import backends, models
+from bakeoff import models
 from bakeoff.measuring.worker.generating import compare, generate
 from bakeoff.models.generation import Generating
-from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import Unsupported
-from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell
 from tests.backends.building import Built, built
 
@@ -86,24 +83,3 @@ def test_an_architecture_that_it_does_not_build_is_unsupported(tmp_path: Path) -
     cell = cell_of(tmp_path, DECODE, "gpt2", "GPT2LMHeadModel")
     with pytest.raises(Unsupported, match="onnxruntime-genai builds no GPT2LMHeadModel"), built(cell, tmp_path):
         pass
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"task": "inference"}, "nothing but the models of --task generate"),
-        ({"model": "transformer_lm"}, "decoders of transformers (hf:), not transformer_lm"),
-        ({"dimensions": {"batch": 2}}, "set batch=1"),
-        ({"precision": Precision.BF16}, "not in bf16"),
-        ({"device": Device("cuda")}, "fp32 on the CPU"),
-    ],
-)
-def test_what_it_does_not_do_is_refused_beforehand(changed: dict[str, object], reason: str) -> None:
-    cell = Cell(model="hf:folder", backend=NAME, task=DECODE).model_copy(update=changed)
-    assert reason in backends.create(NAME).supports(cell).reason
-
-
-def test_where_it_is_not_installed_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)
-    assert backends.create(NAME).available(CPU).reason.endswith("): pip install onnxruntime-genai transformers")
-    assert "runs on the CPU" in backends.create(NAME).available(Device("cuda")).reason

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from bakeoff import backends
 from bakeoff.backends.openvino import PRECISION_HINTS
 from bakeoff.measuring.worker import accuracy
 from bakeoff.models.base import Inputs, LoadedModel
@@ -114,9 +113,3 @@ def test_int8_leaves_only_the_quantised_model_as_its_artefact(threads: int, tmp_
     with built(cell_of("int8"), tmp_path, threads=threads) as one:
         assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
         assert one.compiled.precision()["layers run in int8"] == 3
-
-
-@pytest.mark.parametrize("precision", ["fp8", "tf32"])
-def test_what_it_never_does_is_refused_beforehand(precision: str) -> None:
-    refused = backends.create("openvino").supports(cell_of(precision))
-    assert not refused and f"does not compute in {precision}" in refused.reason

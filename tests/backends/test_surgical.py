@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff import backends
 from bakeoff.backends import surgical
 from bakeoff.backends.base import SURGICAL
 from bakeoff.backends.surgical import Outside, find_targets, stays_outside
@@ -189,12 +188,3 @@ def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_pat
     assert first.startswith("modules that stayed eager: some.Layer8 (8), some.Layer7 (7), ")
     assert first.endswith("some.Layer3 (3) and 2 more classes")
     assert others == [f"aten.op{number} stayed eager ({number})" for number in range(30, 0, -1)]
-
-
-def test_training_and_quantisation_are_unsupported() -> None:
-    base = {"model": "mlp", "dimensions": {}, "device": "cpu", "backend": "inductor", "mode": SURGICAL}
-    inductor = backends.create("inductor")
-    assert inductor.supports(Cell.model_validate({**base, "precision": "bf16"}))
-    for fields in ({"precision": "int8"}, {"precision": "fp32", "task": "train_step"}):
-        answer = inductor.supports(Cell.model_validate({**base, **fields}))
-        assert not answer and "surgical compilation is of inference" in answer.reason

@@ -17,7 +17,6 @@ import onnx
 import pytest
 import torch
 
-from bakeoff import backends
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends import tensorrt_8, tensorrt_profiling
 from bakeoff.backends.base import BuildContext
@@ -507,19 +506,6 @@ def test_an_inspector_that_writes_no_json_is_not_read() -> None:
 # --- where it runs
 
 
-def test_what_is_supported() -> None:
-    backend = backends.create("tensorrt")
-    for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
-        assert backend.supports(a_cell(device="cuda", precision=precision))
-    assert "FP8" in backend.supports(a_cell(device="cuda", precision="fp8")).reason
-    assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
-    assert backend.supports(a_cell(mode="cuda-graph", device="cuda:1"))
-
-
-def test_a_cpu_is_no_gpu() -> None:
-    assert ours.TensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
-
-
 @pytest.mark.parametrize(
     ("number", "is_taken"),
     [("8.5.3", False), ("8.6.0", True), ("10.13.3.9.post1", True), ("11.4.0.106", True), ("12.0.0", False)],
@@ -531,12 +517,6 @@ def test_versions_from_the_oldest_to_before_the_first_that_is_too_new(
     answer = ours.library_available()
     assert bool(answer) is is_taken
     assert is_taken or (number in answer.reason and answer.reason.endswith(ours.REMEDY))
-
-
-def test_a_missing_library_is_named_with_its_remedy(install: Callable[[str, object], None]) -> None:
-    install("tensorrt", None)
-    reason = ours.TensorRT().available(Device("cuda")).reason
-    assert reason.startswith("tensorrt does not import") and reason.endswith(ours.REMEDY)
 
 
 def test_it_is_available_where_torch_has_the_gpu_too() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff import backends
 from bakeoff.backends import torch_tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
@@ -151,15 +150,6 @@ def test_it_passes_the_conformance_suite_over_the_fake(tmp_path: Path) -> None:
     assert passed and int(passed[1]) > 40, done.stdout
 
 
-def test_what_is_supported() -> None:
-    backend = backends.create("torch-tensorrt")
-    for precision in ("fp32", "tf32", "bf16", "fp16"):
-        assert backend.supports(a_cell(device="cuda", precision=precision))
-    for precision in ("int8", "fp8"):
-        assert "ModelOpt" in backend.supports(a_cell(device="cuda", precision=precision)).reason
-    assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
-
-
 MAJOR, MINOR = (int(number) for number in torch.__version__.split(".")[:2])
 REMEDY = f"pip install 'torch-tensorrt=={MAJOR}.{MINOR}.*'"
 
@@ -175,10 +165,6 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-tensorrt\nVersion: {version}\n")
 
     return install
-
-
-def test_a_cpu_is_no_gpu() -> None:
-    assert ours.TorchTensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
 
 
 def test_one_for_this_torch_is_available_where_torch_has_the_gpu(release: Callable[[str], None]) -> None:
@@ -208,9 +194,3 @@ def test_one_that_is_not_this_torchs_is_refused(
     install("torch_tensorrt", None)  # never imported: it could crash
     reason = ours.TorchTensorRT().available(Device("cuda")).reason
     assert reason == f"torch-tensorrt {version} {said}: {REMEDY}"
-
-
-def test_an_import_that_fails_is_told(install: Callable[[str, object], None]) -> None:
-    install("torch_tensorrt", None)
-    reason = ours.library_imports().reason
-    assert reason.startswith("torch-tensorrt does not import (") and reason.endswith(REMEDY)

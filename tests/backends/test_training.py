@@ -359,13 +359,3 @@ def test_what_does_not_train_says_why(name: str) -> None:
         elif backend.quantises:
             assert "nothing is trained in int8" in backend.supports(cell_of(task, "int8", name)).reason
     assert backend.tasks[:1] == (() if name == "onnxruntime-genai" else TASKS[:1])  # it does nothing but generate
-
-
-def test_modes_that_make_no_sense_for_a_task_say_what_to_use() -> None:
-    inductor = backends.create("inductor")
-    for task, mode in (
-        ("inference", "optimizer-inside"),
-        (FORWARD_BACKWARD, "optimizer-inside"),
-        (TRAIN_STEP, "freezing"),
-    ):
-        assert inductor.supports(cell_of(task, backend="inductor", mode=mode)).reason.endswith("use inductor")

@@ -46,29 +46,6 @@ def test_every_kernel_is_of_a_model_that_there_is_and_has_a_file() -> None:
         assert set(row.loads) <= {"pointer", "descriptor"}
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (
-            cell_of("mlp"),
-            "only fused_add_relu_mul, matmul_fp16, matmul_fp8, rope and tma_copy have hand-written kernels; inductor ",
-        ),
-        (cell_of("rope", "pointer"), "the kernel of rope loads by pointer only: use triton"),
-        (cell_of("matmul_fp8", "descriptor"), "the kernel of matmul_fp8 loads by descriptor only: use triton"),
-        (cell_of("rope", "cuda-graph", device="cpu"), "CUDA"),
-        (cell_of("rope", task="train_step"), "inference"),
-    ],
-)
-def test_a_cell_without_a_kernel_is_unsupported_and_says_why(cell: Cell, reason: str) -> None:
-    answer = backends.create("triton").supports(cell)
-    assert not answer and reason in answer.reason
-
-
-@pytest.mark.parametrize("mode", ["default", "pointer", "descriptor", "cuda-graph"])
-def test_a_kernel_with_both_ways_of_loading_has_all_modes(mode: str) -> None:
-    assert backends.create("triton").supports(cell_of("tma_copy", mode))
-
-
 def test_on_the_cpu_kernels_are_only_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     answer = backends.create("triton").available(Device("cpu"))

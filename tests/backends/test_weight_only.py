@@ -189,22 +189,6 @@ def test_litert_rounds_linear_layers(rounds_inputs: bool, tmp_path: Path) -> Non
     assert 1e-4 < relative(found, module(x).detach().numpy()) < LARGEST_ERROR[Precision.W8A32]
 
 
-@pytest.mark.parametrize("precision", WEIGHT_ONLY)
-def test_a_backend_that_cannot_says_why(precision: Precision) -> None:
-    def reason(backend: str, mode: str = "default", device: str = "cpu") -> str:
-        cell = Cell(model="mlp", backend=backend, mode=mode, device=Device(device), precision=precision)
-        return backends.create(backend).supports(cell).reason
-
-    assert str(precision) in reason("torchscript")
-    assert str(precision) in reason("tensorrt", device="cuda")
-    assert str(precision) in reason("triton")
-    assert bool(reason("onnx")) == bool(reason("onnx", INT8_PRODUCTS)) == precision.products.is_16_bit
-    assert "no MatMulNBits" in reason("onnx", "tensorrt-ep", "cuda")
-    assert not reason("openvino") and not reason("openvino", INT8_PRODUCTS) and not reason("inductor")
-
-
 def test_rounding_inputs_is_for_precisions_of_weights_alone() -> None:
-    cell = Cell(model="mlp", backend="openvino", mode=INT8_PRODUCTS)
     openvino = backends.create("openvino")
-    assert "round weights alone" in openvino.supports(cell).reason
     assert ["rounded to 8 bits" in mode.caveat for mode in openvino.modes] == [False, True]

@@ -1,7 +1,7 @@
 """Two runs against each other: what was planted is found, what only the machine did is not."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -184,6 +184,8 @@ def test_a_single_process_tells_nothing_within_a_quarter(factor: float, expected
     found = compare(run(0, processes=1, onnx=0.9), run(0, processes=1, onnx=0.9 * factor))
     assert outcomes(found)["onnx"] == expected
     assert bool(found.regressions) == (expected == "slower")
+    assert bool(found.failing(parse_fail_on("slower,broken"))) == (expected == "slower")
+    assert "eager" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.2, "cannot tell"), (1.4, "slower")])
@@ -250,12 +252,14 @@ def test_another_machine_is_said_first_and_makes_small_changes_untellable(
         ({"governor": "powersave"}, "governor unknown → powersave"),
         ({"cuda": "13.0"}, "CUDA 12.8 → 13.0"),
         ({"variables": {}}, "$OMP\\_NUM\\_THREADS 16 → not set"),
+        ({"gpus": [environment().gpus[0].model_copy(update={"driver": "580.2"})]}, "driver of GPU 0 570.1 → 580.2"),
     ],
 )
 def test_what_else_bears_on_speed_is_said_and_the_verdicts_stand(changed: dict[str, object], said: str) -> None:
     found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.1), **changed))
     assert outcomes(found)["onnx"] == "slower"
-    assert f"bear on speed**: {said}." in to_markdown(found).replace("&#36;", "$")
+    text = to_markdown(found).replace("&#36;", "$")
+    assert f"bear on speed**: {said}." in text and "Another machine" not in text
 
 
 def test_another_commit_or_host_is_a_note() -> None:
@@ -263,13 +267,6 @@ def test_another_commit_or_host_is_a_note() -> None:
     text = to_markdown(found)
     assert "WARNING" not in text
     assert "| commit | abc1234 | fff0000 | note |" in text
-
-
-def test_another_driver_of_the_same_gpu_bears_on_speed() -> None:
-    gpu = environment().gpus[0].model_copy(update={"driver": "580.2"})
-    text = to_markdown(compare(run(0), elsewhere(run(5), gpus=[gpu])))
-    assert "driver of GPU 0 570.1 → 580.2" in text
-    assert "Another machine" not in text
 
 
 # --- cells without two latencies
@@ -501,17 +498,6 @@ def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new:
     assert headline(alone).startswith("Nothing can be told: a run's budget was over, or it was interrupted")
 
 
-def test_what_cannot_be_told_may_fail_a_gate() -> None:
-    found = compare(run(0, processes=1), run(5, processes=1))
-    assert found.failing(parse_fail_on("slower,broken")) == []
-    assert [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))] == ["eager"]
-
-
-def test_another_word_to_fail_on_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'slower'\? \(--fail-on takes slower, broken, worse, incorrect"):
-        parse_fail_on("slow")
-
-
 # --- properties
 
 medians = st.floats(0.01, 100)
@@ -584,10 +570,17 @@ def test_a_share_is_written_in_percent(text: str, share: float) -> None:
     assert parse_share(text) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("text", ["5", "0.05", "-5%", "0%", "", "five", "nan%"])
-def test_a_bare_number_or_nonsense_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="write a percentage over 0, such as 5%"):
-        parse_share(text)
+@pytest.mark.parametrize(
+    ("parse", "text", "said"),
+    [
+        *((parse_share, text, "write a percentage over 0, such as 5%")
+          for text in ("5", "0.05", "-5%", "0%", "", "five", "nan%")),
+        (parse_fail_on, "slow", r"did you mean 'slower'\? \(--fail-on takes slower, broken, worse, incorrect"),
+    ],
+)  # fmt: skip
+def test_another_word_is_refused(parse: Callable[[str], object], text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(text)
 
 
 @pytest.mark.parametrize(

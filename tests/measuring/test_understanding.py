@@ -390,32 +390,36 @@ def test_a_branch_by_values_is_found_with_its_line_and_inputs_that_go_the_other_
     assert any(model.linear(probe.args[0]).softmax(-1).max() > 0.99 for probe in found.probes)
 
 
-def test_a_number_of_rounds_by_a_value_is_a_decision() -> None:
-    (decision,) = deciding(loops_by_a_value).decisions
-    assert decision.goes_both_ways and decision.function == "loops_by_a_value"
+EXPERTS = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+TABLE = nn.Embedding(10, 8)
 
 
-def test_another_expert_is_another_way() -> None:
-    experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
-
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        return m.experts[int(x.mean(0)[:4].argmax())](x)
-
-    model, sets = Model(forward, experts=experts), inputs(1)
-    with ReadingWatch(sets[0].tensors()) as watch:
-        call(model, sets[0])
-    found = decisions_of(watch, model, sets, AlikeCalls(model, ModelTraits()))
-    assert [decision.goes_both_ways for decision in found.decisions] == [True]
-    assert found.probes
+def takes_another_expert(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return EXPERTS[int(x.mean(0)[:4].argmax())](x)  # type: ignore[no-any-return]
 
 
-def test_a_count_that_is_returned_is_tried_with_inputs_that_change_it() -> None:
-    def forward(m: Any, x: torch.Tensor) -> Any:
-        return m.linear(x), int((x > 50).sum())
+def returns_a_count(m: Any, x: torch.Tensor) -> Any:
+    return m.linear(x), int((x > 50).sum())
 
-    found = deciding(forward)
-    assert [decision.goes_both_ways for decision in found.decisions] == [True]
-    assert found.probes and all(int((probe.args[0] > 50).sum()) for probe in found.probes)
+
+def goes_by_mask(m: Any, mask: torch.Tensor) -> torch.Tensor:
+    return m.linear(mask.float()) if 0 < mask.sum() < mask.numel() else mask.float()
+
+
+def goes_by_token(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(TABLE(x)) if x.max() < 7 else TABLE(x)
+
+
+def refuses_other_inputs(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(m.not_there(x) if x.abs().max() > 50 or not x.any() else x)
+
+
+def goes_by_size(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x
+
+
+def goes_by_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) if m.linear.weight.abs().max() > 0 else x
 
 
 def skips_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -431,29 +435,30 @@ def drops_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) if x.masked_select(x > 50).shape[0] > 0 else x
 
 
-@pytest.mark.parametrize("forward", [skips_without_hits, skips_unused_experts, drops_without_hits])
-def test_a_size_that_values_decide_is_a_decision(forward: Any) -> None:
-    found = deciding(forward)
-    assert [decision.goes_both_ways for decision in found.decisions] == [True]
-    assert found.probes
-
-
-def test_sizes_and_constants_are_no_decisions() -> None:
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x
-
-    assert deciding(forward) == Deciding()
-
-
-def test_inputs_that_the_model_refuses_are_no_probes() -> None:
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        if x.abs().max() > 50 or not x.any():
-            x = m.not_there(x)
-        return m.linear(x)
-
-    found = deciding(forward)
-    assert found.probes == ()
-    assert [decision.goes_both_ways for decision in found.decisions] == [False]
+@pytest.mark.parametrize(
+    ("forward", "given", "goes_both_ways"),
+    [
+        (loops_by_a_value, [], [True]),
+        (takes_another_expert, [], [True]),
+        (returns_a_count, [], [True]),
+        (skips_without_hits, [], [True]),
+        (skips_unused_experts, [], [True]),
+        (drops_without_hits, [], [True]),
+        (goes_by_mask, [torch.ones(4, 8).bool()], [True]),
+        (goes_by_mask, [torch.zeros(4, 8).bool()], [True]),
+        (goes_by_token, [torch.tensor([[3, 4, 6]]), torch.tensor([[3, 3, 5]])], [False]),  # in the range of both
+        (refuses_other_inputs, [], [False]),
+        (goes_by_size, [], []),
+        (goes_by_weights, [], []),
+    ],
+)
+def test_a_decision_by_values_is_tried_with_inputs_that_go_the_other_way(
+    forward: Forward, given: list[torch.Tensor], goes_both_ways: list[bool]
+) -> None:
+    found = deciding(forward, tuple(Inputs((tensor,)) for tensor in given))
+    assert [decision.goes_both_ways for decision in found.decisions] == goes_both_ways
+    assert bool(found.probes) == any(goes_both_ways)
+    assert all(decision.function == forward.__name__ for decision in found.decisions)
 
 
 def test_inputs_whose_answer_is_nan_are_no_probes_though_a_watched_call_gives_numbers() -> None:
@@ -490,13 +495,6 @@ def test_values_that_are_only_checked_or_printed_decide_nothing() -> None:
     assert watch.decisions == ()
 
 
-def test_a_value_of_the_weights_alone_decides_nothing() -> None:
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        return m.linear(x) if m.linear.weight.abs().max() > 0 else x
-
-    assert deciding(forward) == Deciding()
-
-
 def test_what_fails_in_looking_at_a_model_is_not_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: ModuleState) -> tuple[str, ...]:
         raise NotImplementedError("no such comparison")
@@ -510,16 +508,6 @@ def test_what_fails_in_looking_at_a_model_is_not_its_fault(monkeypatch: pytest.M
 def test_what_the_model_itself_raises_is_its_own() -> None:
     with pytest.raises(AttributeError, match="not_there"):
         traits_of(lambda m, x: m.not_there(x))
-
-
-def test_tokens_stay_in_the_range_that_was_given() -> None:
-    table = nn.Embedding(10, 8)
-
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        return m.linear(table(x)) if x.max() < 7 else table(x)
-
-    found = deciding(forward, (Inputs((torch.tensor([[3, 4, 6]]),)), Inputs((torch.tensor([[3, 3, 5]]),))))
-    assert [decision.goes_both_ways for decision in found.decisions] == [False]
 
 
 def test_a_trace_tells_what_it_froze_but_not_the_sizes_that_it_read() -> None:
@@ -551,17 +539,6 @@ def test_a_list_outside_of_the_module_is_found_if_it_grows(holds: int, grows: bo
     model = Model(forward).eval()
     assert leaves_more_behind(model, inputs()[0], AlikeCalls(model, ModelTraits())) == grows
     OUTSIDE_OF_IT.clear()
-
-
-@pytest.mark.parametrize("given", [torch.ones(4, 8), torch.zeros(4, 8)])
-def test_masks_of_other_values_are_tried(given: torch.Tensor) -> None:
-    def by_mask(m: Any, mask: torch.Tensor) -> torch.Tensor:
-        if 0 < mask.sum() < mask.numel():
-            return m.linear(mask.float())
-        return mask.float()
-
-    (decision,) = deciding(by_mask, sets=(Inputs((given.bool(),)),)).decisions
-    assert decision.goes_both_ways
 
 
 # --- rounding
