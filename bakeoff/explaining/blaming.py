@@ -22,7 +22,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import script_parts
-from bakeoff.shipping.reproduce import script_of_part
+from bakeoff.shipping.failing_part import script_of_part
 
 SEARCH_LIMIT_S = 3600.0
 """The worker of a search ends after so long, whatever it is doing."""

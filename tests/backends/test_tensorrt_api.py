@@ -20,7 +20,7 @@ import pytest
 from bakeoff import models
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell
-from bakeoff.shipping import reproduce
+from bakeoff.shipping.failing_part import script_of_part
 from tests.fakes import real_api
 from tests.reports import samples
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PINNED = "11.0.0.114"
 VERSIONS = ("10.13.3.9", PINNED, "11.4.0.106")
 """The oldest and the newest version, and the one that constraints.txt pins."""
-BUILDING, RUNNING = "bakeoff/backends/tensorrt.py", "bakeoff/backends/loaded/tensorrt.py"
+BUILDING, RUNNING = "bakeoff/backends/tensorrt.py", "bakeoff/backends/runtime/tensorrt.py"
 FILES = (BUILDING, RUNNING, "bakeoff/backends/tensorrt_profiling.py", "bakeoff/backends/torch_tensorrt.py")
 
 CONFIGURATION = """
@@ -124,11 +124,14 @@ def test_the_backend_is_clean_under_mypy(api: Path, mypy: Mypy) -> None:
     assert mypy(api / "stubs", *FILES) == []
 
 
+PART = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
+
+
 def test_a_script_that_builds_an_engine_is_clean_under_mypy(api: Path, mypy: Mypy, tmp_path: Path) -> None:
     cell = Cell(model="mlp", dimensions=models.find("mlp").resolve({}), backend="tensorrt", device=Device("cuda"))
     record = samples.ok(cell, samples.over_processes(1.0))
     lax = '# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="var-annotated"'
-    (tmp_path / "script.py").write_text(f"{lax}\n{reproduce.script_for(samples.report([record]), record)}")
+    (tmp_path / "script.py").write_text(f"{lax}\n{script_of_part(samples.report([record]), record, PART, 'it fails')}")
     assert mypy(api / "stubs", str(tmp_path / "script.py")) == []
 
 
@@ -154,7 +157,8 @@ def caught(mypy: Mypy, stubs: Path, mistakes: Mapping[str, tuple[str, str, str]]
         source = (ROOT / file).read_text()
         assert right in source, mistake
         files[mistake] = folder / f"mistake_{number}.py"
-        files[mistake].write_text(source.replace(right, wrong))
+        text = source.replace(right, wrong).replace("from . ", "from bakeoff.backends.runtime ")
+        files[mistake].write_text(text.replace("from .", "from bakeoff.backends.runtime."))
     said = mypy(stubs, *map(str, files.values()))
     return [mistake for mistake, file in files.items() if any(f"{file.name}:" in line for line in said)]
 
@@ -162,7 +166,7 @@ def caught(mypy: Mypy, stubs: Path, mistakes: Mapping[str, tuple[str, str, str]]
 OVER_NOTHING = """
 import sys
 import tensorrt
-import bakeoff.backends.loaded.tensorrt as ours
+import bakeoff.backends.runtime.tensorrt as ours
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
