@@ -498,34 +498,21 @@ def examine_machine(
 def reproduce_cell(
     path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
     cell: Annotated[str, typer.Argument(help="Id or label of a cell, or the beginning of one")],
-    out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write")] = Path("reproduced"),
     as_json: AsJson = False,
 ) -> int:
-    """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
-    from bakeoff.judging.stored_report import report_at
-    from bakeoff.measuring.same_model import require_same_model
-    from bakeoff.records.store import Store
+    """Write a folder that measures one cell again, eager's too, and needs nothing but the cell's libraries."""
     from bakeoff.reports import command_answers
-    from bakeoff.shipping import reproduce, script_parts
+    from bakeoff.shipping import export
 
-    report, folder = report_at(path), path if path.is_dir() else path.parent
-    record = script_parts.find_record(report, cell)
-    script = reproduce.script_for(report, record, folder)
-    try:
-        require_same_model(Store(folder), record.cell.reference_id)
-    except UsageError as error:
-        say(f"the script builds another model than the run did: {error}", stderr)
-    if out:
-        reproduce.write(script, out)
+    record, start = export.export(path, cell, out, with_models=True)
     if as_json:
+        script = start.read_text(encoding="utf-8")
         answer = command_answers.ScriptAnswer(
-            cell_id=record.cell.id, label=record.cell.label, script=script, path=str(out) if out else None
+            cell_id=record.cell.id, label=record.cell.label, script=script, path=str(start)
         )
         return print_json(answer, 0)
-    if out:
-        say(f"Script: {out}")
-    else:
-        typer.echo(script, nl=False)
+    say(f"{export.Format.FOLDER.next_step(start)}")
     return 0
 
 
@@ -686,7 +673,7 @@ def blame_cell(
 
     Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
     """
-    from bakeoff.shipping import reproduce
+    from bakeoff.shipping import failing_part
     from bakeoff.why import blame_text as shown
     from bakeoff.why import controller
     from bakeoff.why.records import Found
@@ -706,7 +693,7 @@ def blame_cell(
     with search_progress() as tell_progress:
         blame, record = controller.blame_cell(run, label, tell_progress)
     if script and blame.script:
-        reproduce.write(blame.script.text, script)
+        failing_part.write(blame.script.text, script)
     if drawn := shown.figure(blame):
         folder = run if run.is_dir() else run.parent
         path = folder / "figures" / f"blame-{record.cell.id}.svg"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Does the script that `bakeoff reproduce` writes for a cell measure what the report says?
+"""Does the folder that `bakeoff reproduce` writes for a cell measure what the report says?
 
     python benchmarks/reproduces.py
     python benchmarks/reproduces.py --configurations inductor,aotinductor
     python benchmarks/reproduces.py --device cuda --models mlp --configurations eager,eager/cuda-graph,inductor,onnx
 
-Each repetition measures a model's cells with the harness, in one process each, and then with their scripts, so that the
-machine's drift is in both. A ratio is script over report: the median over repetitions, with its 95 % interval from
+Each repetition measures a model's cells with the harness, in one process each, and then with their folders, so that the
+machine's drift is in both. A ratio is folder over report: the median over repetitions, with its 95 % interval from
 order statistics (a dash below six repetitions). Equal processes differ too: the last column is the harness's slowest
 repetition over its fastest. Run it on a quiet machine.
 """
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bakeoff.judging.intervals import median_interval
 from bakeoff.records import report_file
 from bakeoff.records.schema import Report
-from bakeoff.shipping import reproduce, script_parts
+from bakeoff.shipping import export, script_parts
 
 RUNNER = Path(__file__).parents[1] / "runner.py"
 PRINTED = re.compile(r"median latency (\S+) ms")
@@ -44,7 +44,7 @@ def main() -> None:
     if options.repetitions < 1:
         parser.error("--repetitions: at least 1")
     configurations = options.configurations.split(",")
-    _say("| model | configuration | report (ms) | script (ms) | script / report [95 %] | report / report, at most |")
+    _say("| model | configuration | report (ms) | folder (ms) | folder / report [95 %] | report / report, at most |")
     _say("| --- | --- | ---: | ---: | --- | --- |")
     for model in options.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
@@ -56,13 +56,15 @@ def compare(model: str, configurations: Sequence[str], device: str, repetitions:
     told: dict[str, list[float]] = {configuration: [] for configuration in configurations}
     printed: dict[str, list[float]] = {configuration: [] for configuration in configurations}
     for number in range(repetitions):
-        report = measured_by_harness(model, configurations, device, folder / str(number))
+        run = folder / str(number)
+        report = measured_by_harness(model, configurations, device, run)
         for configuration in configurations:
             record = script_parts.find_record(report, configuration)
             if record.latency is None:
                 sys.exit(f"{record.cell.id} has no latency: {record.reason}")
             told[configuration].append(record.latency.median_ms)
-            printed[configuration].append(measured_by_script(reproduce.script_for(report, record), folder))
+            _, script = export.export(run, record.cell.id, run / f"folder-{record.cell.id}", with_models=True)
+            printed[configuration].append(measured_by_script(script, folder))
     for configuration in configurations:
         _say(row(model, configuration, told[configuration], printed[configuration]))
 
@@ -75,10 +77,8 @@ def measured_by_harness(model: str, configurations: Sequence[str], device: str, 
     return report_file.read(folder)
 
 
-def measured_by_script(script: str, folder: Path) -> float:
-    """Run the script and return the median latency in milliseconds that it prints. It finds its compilers' caches."""
-    path = folder / "script.py"
-    path.write_text(script)
+def measured_by_script(path: Path, folder: Path) -> float:
+    """Run `load.py` and return the median latency in milliseconds that it prints. It finds its compilers' caches."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     command = [sys.executable, str(path)]
     said = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout

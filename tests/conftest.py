@@ -23,7 +23,7 @@ from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.records.store import Store
 from tests.lent_servers import lent_servers
 
-LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_reproduce.py")
+LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_folder.py")
 """Files with long tests that would come last."""
 
 CHECKOUT = ("tests.", "benchmarks.", "scripted_backends", "slowed_eager")

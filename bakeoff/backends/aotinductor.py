@@ -39,7 +39,7 @@ from bakeoff.backends.inductor import (
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
 from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
-from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, template
+from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, spelled
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -52,6 +52,12 @@ Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
 PACKAGE = "model.pt2"
 ACCOUNT = "placement.json"
 """The process that compiles writes here where the work goes, for the process that loads."""
+
+LINES = """\
+with torch.no_grad(), TemporaryDirectory() as folder:
+    program = torch.export.export(model, inputs)
+    package = torch._inductor.aoti_compile_and_package(program, package_path=f"{{folder}}/model.pt2"{configs})
+    call = partial(torch._inductor.aoti_load_package(package{loading}), *inputs)"""
 
 LOADING = ("run_single_threaded",)
 """The options of modes that loading takes."""
@@ -118,28 +124,31 @@ class AOTInductor(AheadOfTime):
             )
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        options = self.mode(cell.mode).options
-        configs = inductor_configs(options)
+        mode = self.mode(cell.mode)
         linked = settings.get(LINKED)  # by the process that compiled
+        configs = {**inductor_configs(mode.options), **({LINKED: [linked]} if linked else {})}
         return ScriptPart(
-            template("aotinductor"),
+            LINES.format(
+                configs=spelled({"inductor_configs": configs}) if configs else "",
+                loading=spelled(self.loading(cell, settings)["options"]),
+            ),
             ("from tempfile import TemporaryDirectory", "import torch._inductor"),
-            flat=True,
-            takes_list=True,
-            facts={
-                "options": {name: value for name, value in options.items() if name not in configs},
-                "configs": {**configs, **({LINKED: [linked]} if linked else {})},
-                "linked": linked,
-                "strides": strides_in(str(settings.get(STRIDES, ""))),
-            },
+            captures=mode.captures,
         )
+
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> dict[str, Any]:
+        options = self.mode(cell.mode).options
+        return {
+            "options": {name: options[name] for name in LOADING if name in options},
+            "strides": strides_in(str(settings.get(STRIDES, ""))),
+        }
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
             (PACKAGE,),
             ("torch", "numpy"),
-            ("import torch._inductor",),
-            loader="bakeoff.backends.loaded.torch_programs:load_aotinductor",
+            ("torch",),
+            loader="torch_programs:load_aotinductor",
             triton=TritonBackend("python", is_script=True),
             cpp=CppRuntime(
                 "aotinductor",
@@ -192,17 +201,12 @@ class AOTInductor(AheadOfTime):
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        options, device = self.mode(context.cell.mode).options, context.cell.device
+        from bakeoff.backends.runtime.torch_programs import open_package
+
+        options = self.mode(context.cell.mode).options
         with context.phase("load"):
-            # this takes milliseconds; aoti_load_package compiles test programs for a warning, 17 s on our H200 machine
-            # (https://github.com/pytorch/pytorch/issues/191715)
-            loader = torch._C._aoti.AOTIModelPackageLoader(
-                str(context.workspace / PACKAGE),
-                "model",
-                bool(options.get("run_single_threaded", False)),
-                context.serving.instances if context.serving else 1,  # runners
-                -1 if device.cuda_index is None else device.cuda_index,
-            )
+            runners = context.serving.instances if context.serving else 1
+            loader = open_package(context.workspace / PACKAGE, options, torch.device(context.cell.device), runners)
             account = json.loads((context.workspace / ACCOUNT).read_text())
             run: Function = loader.run
             # rounding weights alone leaves inputs alone, and a decode step is meant to write into its caches

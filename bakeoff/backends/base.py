@@ -118,7 +118,7 @@ class Mode:
     redundant: bool = False
     """True if the mode does what `default` does on one kind of device or model. `NAME/all` leaves it out."""
     no_script: str = ""
-    """Why no script of a page does what this mode does although its backend has a script, or empty."""
+    """Why this mode is not exported although its backend has a runtime, or empty."""
     caveat: str = ""
     """What a reader must know about every number of this mode. It takes the place of the backend's."""
 
@@ -498,15 +498,21 @@ class Backend(ABC):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart | None:
-        """Return how a script does what this backend does for `cell`, or None if no script does.
+        """Return how a script builds a module as this backend does for `cell`, or None if no script does.
 
         `settings` is what the cell's record says was in force. Scripts are of inference.
         """
         return None
 
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
+        """Return what the loader of `runtime` reads for `cell` in `Artifact.settings`, besides what all loaders have.
+
+        `variables` are set in the environment before anything is imported.
+        """
+        return {}
+
     def runtime(self, device: Device) -> Runtime | None:
-        """Return how the artefact is loaded elsewhere, or None if no script loads it. A backend with a runtime has a
-        script."""
+        """Return how the artefact is loaded elsewhere, or None if it cannot be."""
         return None
 
     @abstractmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.runtime.contract import WARMING_CALLS
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import CAPTURE
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from bakeoff.backends.profiling import Profiler
     from bakeoff.models.base import Inputs
-
-WARMING_CALLS = 3
-"""Calls before the capture. In its first calls a library allocates workspaces, which a capture does not allow."""
 
 
 def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:

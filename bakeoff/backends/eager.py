@@ -21,7 +21,7 @@ from bakeoff.backends.base import (
     Suits,
 )
 from bakeoff.backends.model_changes import CHANGES
-from bakeoff.backends.standalone import ScriptPart, template
+from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
@@ -69,7 +69,18 @@ class Eager(Backend):
         return False
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        return ScriptPart(template("eager"))
+        return ScriptPart("call = partial(model, *inputs)", captures=self.mode(cell.mode).captures)
+
+    def runtime(self, device: Device) -> Runtime:
+        return Runtime(
+            ("model.pt",),
+            ("torch", "numpy", "cloudpickle"),
+            ("torch",),
+            loader="torch_programs:load_model",
+            note="It is the model itself, pickled: it loads where the libraries of its code are.",
+            exports_anew=True,
+            pickles=True,
+        )
 
     def reason_against(self, cell: Cell) -> str:
         if cell.mode in CHANGES and (cell.task != INFERENCE or cell.precision.is_quantised):

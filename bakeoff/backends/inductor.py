@@ -39,7 +39,8 @@ from bakeoff.backends.inductor_profiling import (
     naming_kernels,
 )
 from bakeoff.backends.ranges import mark, refusing_guards
-from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, template
+from bakeoff.backends.runtime.contract import WITH_CUDA_GRAPHS
+from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, spelled
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
@@ -87,12 +88,7 @@ ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
-WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
-"""Values of torch.compile's `mode` with which it replays CUDA graphs of its own. The next call overwrites outputs."""
-
-COMPILES_AT_START = (
-    "`load.py` compiles the program at its first start, and finds the compiled code in `cache/` after that."
-)
+COMPILES_AT_START = "It is compiled at its first start, and the compiled code is found in `cache/` after that."
 
 OF_PARTS = "which parts or paddings are compiled takes more than a page"
 
@@ -199,12 +195,18 @@ class Inductor(Backend):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        mode = self.mode(cell.mode)
         return ScriptPart(
-            template("inductor"),
-            is_lazy=True,
-            variables={"TORCHINDUCTOR_FREEZING": "1"} if cell.mode in FROZEN else {},
-            facts={"options": self.mode(cell.mode).options},
+            f'call = partial(torch.compile(model, backend="inductor"{spelled(mode.options)}), *inputs)',
+            captures=mode.captures,
+            variables=self._variables(cell),
         )
+
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
+        return {"options": self.mode(cell.mode).options, "variables": self._variables(cell)}
+
+    def _variables(self, cell: Cell) -> Mapping[str, str]:
+        return {"TORCHINDUCTOR_FREEZING": "1"} if cell.mode in FROZEN else {}
 
     def runtime(self, device: Device) -> Runtime:
         # CUDA graphs of torch.compile belong to the thread that made them
@@ -212,7 +214,8 @@ class Inductor(Backend):
         return Runtime(
             ("model.pt2",),
             ("torch", "numpy"),
-            loader="bakeoff.backends.loaded.torch_programs:load_inductor",
+            ("torch",),
+            loader="torch_programs:load_inductor",
             threads_of_modes={mode.name: Threads.ONE for mode in ours},
             note=COMPILES_AT_START,
             exports_anew=True,

@@ -40,12 +40,12 @@ from bakeoff.backends.exporting import (
     model_at,
     use_exportable_experts,
 )
-from bakeoff.backends.loaded.onnx import CAPTURING_CALLS, ELEMENTS
 from bakeoff.backends.ranges import lowest_and_highest
-from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, template
+from bakeoff.backends.runtime import onnx as runtime
+from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, literal, spelled
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
+from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -78,9 +78,14 @@ Shapes = tuple[tuple[int, ...], ...]
 
 ARTIFACTS = ("int8.onnx", "model.onnx")
 
-LOADER = "bakeoff.backends.loaded.onnx:load"
+LINES = """\
+with torch.no_grad(), TemporaryDirectory() as folder:
+    torch.onnx.export(model, inputs, f"{{folder}}/model.onnx", dynamo=True, verbose=False{opset})
+    session = onnxruntime.InferenceSession(f"{{folder}}/model.onnx", providers={providers})
+names = [value.name for value in session.get_inputs()]
+call = partial(session.run, None, {{name: tensor.numpy(force=True) for name, tensor in zip(names, inputs)}})"""
 
-OTHER_PROVIDER = "the script sets up the CPU's and CUDA's providers only"
+OTHER_PROVIDER = "what is exported runs by the CPU's and CUDA's providers only"
 
 NEVER_RAN_TENSORRT = (
     "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach"
@@ -161,36 +166,43 @@ class Onnx(Backend):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        options = self.mode(cell.mode).options
+        options, provider = self.mode(cell.mode).options, PROVIDERS[_provider(cell)]
+        given: object = [provider]
+        if provider == runtime.CUDA:
+            given = [(provider, {"use_tf32": "1" if cell.precision.allows_tf32 else "0", **self._more(cell)})]
         return ScriptPart(
-            template("onnx"),
-            ("from tempfile import TemporaryDirectory", "import onnxruntime", "from onnx import TensorProto"),
-            flat=True,
-            binds_outputs=True,
-            facts={
-                "options": options.get("options", {}),
-                "opset": options.get("opset"),
-                "provider": PROVIDERS[_provider(cell)],
-                "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
-            },
+            LINES.format(
+                opset=spelled({"opset_version": options["opset"]} if "opset" in options else {}),
+                providers=literal(given),
+            ),
+            ("from tempfile import TemporaryDirectory", "import onnxruntime"),
         )
 
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
+        return {"options": self._more(cell)}
+
+    @classmethod
+    def _more(cls, cell: Cell) -> Mapping[str, str]:
+        """Return what the mode sets of its provider besides what all modes do."""
+        more: Any = cls.mode(cell.mode).options.get("options", {})
+        return dict(more)
+
     def runtime(self, device: Device) -> Runtime:
-        runtime = Runtime(
+        on_cpu = Runtime(
             ARTIFACTS,
             ("onnxruntime", "numpy"),
-            ("import onnxruntime",),
-            loader=LOADER,
+            ("onnxruntime",),
+            loader="onnx:load",
+            binds_outputs=True,
             triton=TRITON,
             cpp=CPP,
             holds_quantised=True,
         )
         if not device.is_cuda:
-            return runtime
-        libraries = ("onnxruntime-gpu", "torch", "onnx", "numpy")
-        imports = ("import onnxruntime", "from onnx import TensorProto")
+            return on_cpu
+        libraries, imports = ("onnxruntime-gpu", "torch", "numpy"), ("onnxruntime", "torch")
         # a session has one stream
-        return replace(runtime, libraries=libraries, imports=imports, cpp=None, threads=Threads.TURNS)
+        return replace(on_cpu, libraries=libraries, imports=imports, cpp=None, threads=Threads.TURNS)
 
     def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
         """The CUDA provider tries out nothing but convolutions."""
@@ -235,7 +247,7 @@ class Onnx(Backend):
             changed = {**experts, **({"caches": "in place"} if caches else {})}
             bound = BoundSession(sessions, layers, changed, caches, static=inputs if graph else None)
             bound.bind(inputs)
-            for _ in range(CAPTURING_CALLS if graph else 1):
+            for _ in range(runtime.CAPTURING_CALLS if graph else 1):
                 bound.run()
         return bound
 
@@ -312,13 +324,7 @@ class Sessions:
 
         Raise BakeoffError if the provider did not start, since ONNX Runtime would silently go on without it.
         """
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.intra_op_num_threads = self.context.threads
-        options.inter_op_num_threads = 1
+        options = runtime.session_options(self.context.threads)
         if serving := self.context.serving:
             if serving.options.get("sessions") == ONE_FOR_ALL:
                 options.intra_op_num_threads = serving.instances * self.context.threads
@@ -340,11 +346,7 @@ class Sessions:
             providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
         if self._asked == onnx_tensorrt_rtx.MODE:
             onnx_tensorrt_rtx.session_options(options, self.context, self._profile("nv"))
-        # without `enable_fallback=0` its Python side tries other providers when a session fails
-        session = onnxruntime.InferenceSession(str(self.exported.path), options, providers=providers, enable_fallback=0)
-        if self.provider not in session.get_providers():
-            raise BakeoffError(f"ONNX Runtime could not start {self.provider} (its log says why)")
-        return session
+        return runtime.open_session(self.exported.path, options, providers, wanted=self.provider)
 
     @property
     def are_shared(self) -> bool:
@@ -375,21 +377,16 @@ class Sessions:
 
     def _cuda_options(self) -> dict[str, str]:
         cell = self.context.cell
-        more = Onnx.mode(cell.mode).options.get("options", {})
-        assert isinstance(more, Mapping)
-        return {
-            **self._device_and_stream(),
-            "use_tf32": "1" if cell.precision.allows_tf32 else "0",
-            "cudnn_conv_algo_search": "EXHAUSTIVE",
-            **more,
-        }
+        return runtime.cuda_options(*_device_and_stream(cell.device), cell.precision.allows_tf32, Onnx._more(cell))
 
     def _tensorrt_options(self) -> dict[str, str]:
         """Return the options. TF32 is on and has no option: only NVIDIA_TF32_OVERRIDE turns it off."""
         os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self.context.cell.precision.allows_tf32 else "0"
         folder = str(self.context.workspace)
+        device, stream_handle = _device_and_stream(self.context.cell.device)
         return {
-            **self._device_and_stream(),
+            "device_id": str(device.index or 0),
+            "user_compute_stream": str(stream_handle),
             "trt_engine_cache_enable": "1",
             "trt_engine_cache_path": folder,
             "trt_timing_cache_enable": "1",
@@ -422,13 +419,12 @@ class Sessions:
         }
         return {"device_type": "CPU", "precision": "ACCURACY", "load_config": json.dumps({"CPU": properties})}
 
-    def _device_and_stream(self) -> dict[str, str]:
-        import torch
 
-        return {
-            "device_id": str(self.context.cell.device.cuda_index or 0),
-            "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
-        }
+def _device_and_stream(device: Device) -> tuple[torch.device, int]:
+    """Return the device, and the stream that is current now."""
+    import torch
+
+    return torch.device(device), torch.cuda.current_stream().cuda_stream
 
 
 class BoundSession(Compiled):
@@ -449,7 +445,6 @@ class BoundSession(Compiled):
         static: Inputs | None = None,
         session: Any = None,
     ) -> None:
-        import onnxruntime
         import torch
 
         self._sessions = sessions
@@ -461,11 +456,7 @@ class BoundSession(Compiled):
         self._device = torch.device(sessions.context.cell.device)
         self._caches = caches
         self._static = tuple(_as_bound(tensor).clone() for tensor in static.tensors()) if static else None
-        self._run_options = onnxruntime.RunOptions()
-        # the harness synchronises the stream, so ONNX Runtime must only enqueue
-        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        # the default, given explicitly: otherwise 1.31 raises an exception to look it up, 34 µs in every call
-        self._run_options.add_run_config_entry("gpu_graph_id", "0")
+        self._run_options = runtime.run_options()
         self._buffers: dict[Shapes, list[torch.Tensor | None]] = {}  # the outputs, by the shapes of the inputs
         self._unsized: tuple[str, ...] = ()  # outputs for which each call allocates memory
         self._spare = torch.empty(1, dtype=torch.uint8, device=self._device)  # the address of outputs without elements
@@ -599,7 +590,11 @@ class BoundSession(Compiled):
         if key not in self._buffers:
             values = self._session.get_outputs()
             values = values[: len(values) - self._caches]
-            shapes = self._shapes_told_by_a_call(tensors) if self._is_open else [value.shape for value in values]
+            shapes = (
+                runtime.shapes_by_call(self._session, tensors, self._device.type, self._device.index or 0)
+                if self._is_open
+                else [value.shape for value in values]
+            )
             self._buffers[key] = [
                 None
                 if _depends_on_values(value, self._is_open)
@@ -607,14 +602,6 @@ class BoundSession(Compiled):
                 for value, shape in zip(values, shapes, strict=False)
             ]
         return self._buffers[key]
-
-    def _shapes_told_by_a_call(self, tensors: tuple[torch.Tensor, ...]) -> list[list[int]]:
-        binding = self._session.io_binding()
-        self._bind_inputs(binding, tensors)
-        for name in self._exported.output_names:
-            binding.bind_output(name, self._device.type, self._device.index or 0)
-        self._session.run_with_iobinding(binding)
-        return [value.shape() for value in binding.get_outputs()]
 
     def close(self) -> None:
         self._bindings.clear()
@@ -625,23 +612,14 @@ class BoundSession(Compiled):
 
     def _binding(self, tensors: tuple[torch.Tensor, ...], session: Any = None) -> Any:
         binding = (session or self._session).io_binding()
-        index = self._device.index or 0
-        self._bind_inputs(binding, tensors)
+        runtime.bind(binding.bind_input, self._exported.input_names, tensors)
         outputs = (*self._buffers_for(tensors), *self._caches_in(tensors))
         for name, buffer in zip(self._exported.output_names, outputs, strict=True):
             if buffer is None:
-                binding.bind_output(name, self._device.type, index)
-                continue
-            address = buffer.data_ptr() or self._spare.data_ptr()
-            binding.bind_output(name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), address)
+                binding.bind_output(name, self._device.type, self._device.index or 0)
+            else:
+                runtime.bind(binding.bind_output, [name], [buffer], self._spare.data_ptr())
         return binding
-
-    def _bind_inputs(self, binding: Any, tensors: tuple[torch.Tensor, ...]) -> None:
-        index = self._device.index or 0
-        for name, tensor in zip(self._exported.input_names, tensors, strict=True):
-            binding.bind_input(
-                name, self._device.type, index, _onnx_type(tensor.dtype), tuple(tensor.shape), tensor.data_ptr()
-            )
 
 
 def assignment(session: Any, provider: str) -> Placement | None:
@@ -720,11 +698,6 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
     else:
         memory = torch.frombuffer((ctypes.c_uint8 * size).from_address(value.data_ptr()), dtype=torch.uint8)
     return memory.view(dtype).view(shape).clone()
-
-
-def _onnx_type(dtype: torch.dtype) -> int:
-    """Return the number of the element type in ONNX."""
-    return ELEMENTS[str(dtype).removeprefix("torch.")]
 
 
 def _torch_type(name: str) -> torch.dtype:

@@ -26,7 +26,8 @@ from bakeoff.backends.exporting import QUANTISED, use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, converted_from_onnx, noting_modules
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, lowest_and_highest
-from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, template
+from bakeoff.backends.runtime import openvino as runtime
+from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, literal
 from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
@@ -44,6 +45,18 @@ layers that are not quantised."""
 
 INPUTS_PER_SCALE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 """The property that rounds inputs of products with rounded weights. 0 is off; OpenVINO's default depends on the CPU."""
+
+LINES = """\
+with torch.no_grad():
+    converted = openvino.convert_model(torch.export.export(model, inputs))
+converted.reshape({{index: list(tensor.shape) for index, tensor in enumerate(inputs)}})
+compiled = openvino.Core().compile_model(converted, "CPU", {properties})
+call = partial(compiled, [{array} for tensor in inputs])"""
+
+BF16_ARRAY = (
+    "openvino.Tensor(tensor.view(torch.int16).numpy(), openvino.Shape(list(tensor.shape)), openvino.Type.bf16)"
+    " if tensor.dtype is torch.bfloat16 else tensor.numpy()"
+)
 
 MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 """Layer types that a quantised layer can have in the runtime model."""
@@ -86,26 +99,24 @@ class OpenVINO(Backend):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        properties = {"INFERENCE_PRECISION_HINT": PRECISION_HINTS[cell.precision.products], **self._options(cell)}
+        array = BF16_ARRAY if cell.precision is Precision.BF16 else "tensor.numpy()"
+        return ScriptPart(LINES.format(properties=literal(properties), array=array), ("import openvino",))
+
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
+        return {"options": self._options(cell), "hint": PRECISION_HINTS[cell.precision.products]}
+
+    def _options(self, cell: Cell) -> Mapping[str, object]:
         unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}
-        return ScriptPart(
-            template("openvino"),
-            ("import openvino",),
-            flat=True,
-            binds_outputs=True,
-            facts={
-                "options": {**unrounded, **self.mode(cell.mode).options},
-                "hint": PRECISION_HINTS[cell.precision.products],
-            },
-        )
+        return {**unrounded, **self.mode(cell.mode).options}
 
     def runtime(self, device: Device) -> Runtime:
-        files = ("int8.onnx", "model.xml", "model.onnx")
-        loader = "bakeoff.backends.loaded.openvino:load"
         return Runtime(
-            files,
+            ("int8.onnx", "model.xml", "model.onnx"),
             ("openvino", "numpy"),
-            ("import openvino",),
-            loader=loader,
+            ("openvino",),
+            loader="openvino:load",
+            binds_outputs=True,
             triton=TRITON,
             cpp=CPP,
             holds_quantised=True,
@@ -135,13 +146,8 @@ class OpenVINO(Backend):
             model, quantised = _converted(core, module, inputs, context)
         if precision is Precision.INT8 and context.for_profile:
             converted = converted_from_onnx(context.workspace / QUANTISED)
-        properties: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": hint,
-            "INFERENCE_NUM_THREADS": context.threads,
-            **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
-            **self.mode(context.cell.mode).options,
-            **_serving_options(context),
-        }
+        options = {**self._options(context.cell), **_serving_options(context)}
+        properties = runtime.properties(hint, context.threads, options)
         with context.phase("compile"):
             compiled = core.compile_model(model, "CPU", properties)
             request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
@@ -276,30 +282,28 @@ class Request(Compiled):
         self._precision = precision
         self._quantised = quantised
         self._changed = changed
-        self._request = compiled.create_infer_request()
         self.counted: Any = None  # the same with performance counters, if the build will be profiled
         self.converted = Converted()  # what is known of torch's graph, for a profile
         self._is_open = is_open
         self._buffers: dict[int, torch.Tensor] = {}
-        self._bound: tuple[torch.Tensor, ...] = ()
+        self._bound: list[Any] = []
         for index, port in enumerate([] if is_open else compiled.outputs):
             if port.partial_shape.is_static:
                 self._buffers[index] = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
-                self._request.set_output_tensor(index, _shared(self._buffers[index]))
+        arrays = {index: _array(buffer) for index, buffer in self._buffers.items()}
+        self._request: Any = runtime.BoundRequest(compiled, arrays)
 
     def bind(self, inputs: Inputs) -> None:
-        # kept alive here, because OpenVINO holds their memory and not the tensors
-        self._bound = tuple(tensor.contiguous() for tensor in inputs.tensors())
-        for index, tensor in enumerate(self._bound):
-            self._request.set_input_tensor(index, _shared(tensor))
+        self._bound = [_array(tensor.contiguous()) for tensor in inputs.tensors()]
+        self._request.bind(self._bound)
 
     def run(self) -> None:
-        self._request.infer(share_outputs=True)
+        self._request.run()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(
-            self._buffers[index].clone() if index in self._buffers else _copied(self._request.get_output_tensor(index))
-            for index in range(len(self._compiled.outputs))
+            self._buffers[index].clone() if index in self._buffers else _copied(tensor)
+            for index, tensor in enumerate(self._request.request.output_tensors)
         )
 
     def instance(self) -> Compiled:
@@ -310,10 +314,9 @@ class Request(Compiled):
 
     def _bind_as_here(self, request: Any) -> None:
         """Have another request read and write the same memory as this one."""
-        for index, tensor in enumerate(self._bound):
-            request.set_input_tensor(index, _shared(tensor))
+        runtime.bind(request, self._bound)
         for index, buffer in self._buffers.items():
-            request.set_output_tensor(index, _shared(buffer))
+            request.set_output_tensor(index, runtime.shared(_array(buffer)))
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""
@@ -357,7 +360,7 @@ class Request(Compiled):
         return list(self._compiled.get_runtime_model().get_ops())
 
     def close(self) -> None:
-        self._bound = ()
+        self._bound = []
         self._request = None
         self._compiled = None
 
@@ -381,21 +384,18 @@ def _plain(value: Any) -> str | int:
     return value.get_type_name() if hasattr(value, "get_type_name") else str(getattr(value, "name", value))
 
 
-def _shared(tensor: torch.Tensor) -> Any:
-    """Return an OpenVINO tensor over a contiguous torch tensor's memory. NumPy has no bfloat16."""
-    import openvino
+def _array(tensor: torch.Tensor) -> Any:
+    """Return a contiguous tensor's memory as an array, with words for bfloat16."""
     import torch
 
-    if tensor.dtype != torch.bfloat16:
-        return openvino.Tensor(tensor.numpy(), shared_memory=True)
-    return openvino.Tensor(tensor.view(torch.int16).numpy(), openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def _copied(tensor: Any) -> torch.Tensor:
     import torch
 
     copy = torch.empty(tuple(tensor.shape), dtype=_torch_type(tensor.element_type))
-    tensor.copy_to(_shared(copy))
+    tensor.copy_to(runtime.shared(_array(copy)))
     return copy
 
 

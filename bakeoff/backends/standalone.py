@@ -1,8 +1,6 @@
-"""What a backend says about running without Bakeoff: how a script does what it does, and how its artefact is loaded.
+"""What a backend says about running without Bakeoff: how its artefact is loaded, and how a script builds a model."""
 
-`bakeoff reproduce` and `bakeoff export` write such scripts around the template of the backend.
-"""
-
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -61,9 +59,11 @@ class Runtime:
     libraries: tuple[str, ...]
     """The distributions to install."""
     imports: tuple[str, ...] = ()
-    """The lines of Python that import what the script needs besides torch."""
+    """The modules that it needs, which are imported before it is loaded."""
     loader: str = ""
-    """The function, as `module:name`, with which `bakeoff.load` loads it: see `bakeoff.backends.loaded.contract`."""
+    """The function that loads it, as `file:name` in `bakeoff/backends/runtime`. Of a plug-in, as `module:name`."""
+    binds_outputs: bool = False
+    """True if it writes its outputs into memory of one size that it is given."""
     threads: Threads = Threads.ANY
     """Which threads may call it once it is loaded by `bakeoff.load`."""
     threads_of_modes: Mapping[str, Threads] = field(default_factory=dict)
@@ -78,7 +78,9 @@ class Runtime:
     """True if the artefact of a quantised model runs as it is."""
     exports_anew: bool = False
     """True if no artefact can be loaded elsewhere. The model is then exported as a program of torch.export, into the
-    first of `files`, and the script compiles it."""
+    first of `files`, and compiled when it is loaded."""
+    pickles: bool = False
+    """True if the model itself is pickled, for `bakeoff reproduce` alone."""
 
     @property
     def uses_torch(self) -> bool:
@@ -87,30 +89,27 @@ class Runtime:
 
 @dataclass(frozen=True)
 class ScriptPart:
-    """The part of a script that does what a backend does for one cell."""
+    """How a script without Bakeoff builds a module. `bakeoff blame` writes one of what a library does not build."""
 
-    template: str
-    """Source of a Jinja template, which defines `bind(index)`: it returns the call with that input set.
-
-    It builds from `model` and `input_sets`, or loads the file `artifact_path` if `artifact` is set. If it defines
-    `compiled` instead, a line `{% include "bind.py.jinja" %}` makes `bind` of that.
-    """
+    lines: str
+    """The lines of Python that build `model` for the tensors `inputs`, and define `call`, which calls it with them."""
     imports: tuple[str, ...] = ()
-    """The lines of Python that import what building needs besides torch."""
-    flat: bool = False
-    """True if what is built takes flat tensors, whatever arguments the model takes."""
-    takes_list: bool = False
-    """True if it takes these tensors in one list."""
-    is_lazy: bool = False
-    """True if it compiles in its first calls."""
-    binds_outputs: bool = False
-    """True if calls write into tensors that the script has made, and `bind` uses functools.partial."""
+    """The lines of Python that import what they need besides torch."""
+    captures: bool = False
+    """True if `call` is captured in a CUDA graph."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables to set before anything is imported."""
-    facts: Mapping[str, object] = field(default_factory=dict)
-    """What only this template reads, by name."""
 
 
-def template(name: str) -> str:
-    """Return the source of one of our templates."""
-    return (Path(__file__).with_name("templates") / f"{name}.py.jinja").read_text(encoding="utf-8")
+def spelled(arguments: Mapping[str, object]) -> str:
+    """Return such as `, mode="x", level=3`, which further arguments of a call are in a script."""
+    return "".join(f", {name}={literal(value)}" for name, value in arguments.items())
+
+
+def literal(value: object) -> str:
+    """Return `value` as Python source. Reports come from anywhere, and none of their text may become code."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{literal(key)}: {literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

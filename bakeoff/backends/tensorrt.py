@@ -30,19 +30,18 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
-from bakeoff.backends.loaded.onnx import ELEMENTS
-from bakeoff.backends.loaded.tensorrt import (
+from bakeoff.backends.profiling import Profiler
+from bakeoff.backends.ranges import lowest_and_highest, of_tensor
+from bakeoff.backends.runtime.onnx import ELEMENTS
+from bakeoff.backends.runtime.tensorrt import (
     ENGINE,
     Complaints,
     Engine,
     Execution,
     Manifest,
-    current_stream_handle,
     logger_for,
 )
-from bakeoff.backends.profiling import Profiler
-from bakeoff.backends.ranges import lowest_and_highest, of_tensor
-from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend, template
+from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend
 from bakeoff.backends.tensorrt_profiling import LayerProfiler
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
@@ -58,6 +57,20 @@ if TYPE_CHECKING:
 OLDEST, TOO_NEW = (8, 6), (12, 0)
 """This backend was written for versions from the first, and below the second."""
 REMEDY = "pip install 'tensorrt>=10.13,<12'"
+
+LINES = """\
+logger = tensorrt.Logger(tensorrt.Logger.WARNING)
+tensorrt.init_libnvinfer_plugins(logger, "")
+builder = tensorrt.Builder(logger)
+network = builder.create_network(1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+parser = tensorrt.OnnxParser(network, logger)
+with torch.no_grad(), TemporaryDirectory() as folder:
+    torch.onnx.export(model, inputs, f"{{folder}}/model.onnx", dynamo=True, verbose=False)
+    assert parser.parse_from_file(f"{{folder}}/model.onnx"), parser.get_error(0).desc()
+config = builder.create_builder_config()
+config.{tf32}_flag(tensorrt.BuilderFlag.TF32){level}
+engine = tensorrt.Runtime(logger).deserialize_cuda_engine(builder.build_serialized_network(network, config))
+call = engine.create_execution_context"""
 
 TIMING_CACHE = "timing.cache"
 """A file that `package` leaves in the workspace, beside the exported graph and the engine."""
@@ -109,20 +122,20 @@ class TensorRT(AheadOfTime):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        return ScriptPart(
-            template("tensorrt"),
-            ("from tempfile import TemporaryDirectory", "import tensorrt"),
-            flat=True,
-            binds_outputs=True,
-            facts={"level": self.mode(cell.mode).options.get("builder_optimization_level")},
+        level = self.mode(cell.mode).options.get("builder_optimization_level")
+        lines = LINES.format(
+            tf32="set" if cell.precision.allows_tf32 else "clear",
+            level="" if level is None else f"\nconfig.builder_optimization_level = {level}",
         )
+        return ScriptPart(lines, ("from tempfile import TemporaryDirectory", "import tensorrt"))
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
             (ENGINE,),
             ("tensorrt", "torch", "numpy"),
-            ("import json", "import tensorrt"),
-            loader="bakeoff.backends.loaded.tensorrt:load",
+            ("tensorrt", "torch"),
+            loader="tensorrt:load",
+            binds_outputs=True,
             threads=Threads.TURNS,
             triton=TritonBackend("tensorrt", names=_names_in),
             note="It loads with the same version of TensorRT on the same kind of GPU: build it again for another one.",
@@ -269,7 +282,7 @@ class BoundEngine(Compiled):
         self._execution.refresh()
 
     def run(self) -> None:
-        self._execution.enqueue(current_stream_handle(self._engine.device))
+        self._execution.run()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(output.clone() for output in self._execution.results())

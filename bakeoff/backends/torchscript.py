@@ -19,7 +19,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
-from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend, template
+from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 ARTIFACT = "model.pt"
+
+LINES = """\
+with torch.no_grad():
+    call = partial(torch.jit.freeze(torch.jit.trace(model, inputs, check_trace=False)), *inputs)"""
 
 SPECIALISING_CALLS = 3
 """The profiling executor records the first call, compiles in the second, and is final by the third."""
@@ -63,13 +67,14 @@ class TorchScript(Backend):
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        return ScriptPart(template("torchscript"), flat=True, is_lazy=True)
+        return ScriptPart(LINES, captures=self.mode(cell.mode).captures)
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
             (ARTIFACT,),
             ("torch", "numpy"),
-            loader="bakeoff.backends.loaded.torch_programs:load_torchscript",
+            ("torch",),
+            loader="torch_programs:load_torchscript",
             triton=TritonBackend("pytorch", threads="INTRA_OP_THREAD_COUNT"),
         )
 
@@ -77,6 +82,7 @@ class TorchScript(Backend):
         import torch
 
         from bakeoff.backends.calling import FlatModule, as_called
+        from bakeoff.backends.runtime.torch_programs import open_torchscript
 
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
@@ -90,7 +96,7 @@ class TorchScript(Backend):
                 torch.jit.save(traced, str(artifact))
                 del traced
         with context.phase("load"):  # in every process, so that all of them run the same
-            frozen: Any = torch.jit.load(str(artifact))
+            frozen = open_torchscript(artifact, context.cell.device)
         with context.phase("compile"):
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)

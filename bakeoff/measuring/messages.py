@@ -130,6 +130,7 @@ class ExportProgram(Message):
 
     cell: Cell
     program: Path  # the file to write
+    pickles: bool = False  # the model itself, which needs the libraries of its code
     weights: str = ""  # as in `CellJob`
     sample: Path | None = None  # the contest's, whose outputs the program must give
 

@@ -1,7 +1,5 @@
 """Makes further sets of inputs from one example: other values in the same memory layout, which the model takes, too.
 
-Scripts that reproduce a measurement hold this file, so it imports nothing of Bakeoff's.
-
 - Rows of the batch are rolled. A tensor has rows if its first dimension is as long as that of the first tensor.
 - Real and complex numbers, unless they are whole, are also drawn in a little, towards the one of their range that is
   nearest to zero, so that sums and means differ, too. That keeps their order, signs, zeros and ties. A single row is

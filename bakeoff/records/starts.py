@@ -35,7 +35,7 @@ class StartedCell(Frozen):
 
     cell_id: str
     label: str
-    script: str = ""  # what was started: load.py or main.cpp of its folder, or the script of `bakeoff reproduce`
+    script: str = ""  # what was started: load.py or main.cpp of its folder
     artifact_bytes: int | None = None  # what the script loads, without the sample; None: it loads no artefact
     distributions: dict[str, int] | None = None  # bytes of each distribution that must be installed
     starts: list[Start] = Field(default_factory=list)

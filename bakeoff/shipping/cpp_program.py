@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from bakeoff import backends
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -65,7 +66,7 @@ def require(record: Record, runtime: Runtime, captures: bool) -> None:
         raise UsageError(f"{record.cell.id} cannot be exported: of what is built, only that of {having} has a program")
     if captures:
         raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
-    if script_parts.part_of(record).facts.get("strides"):
+    if _loading(record).get("strides"):
         raise UsageError(f"{record.cell.id} cannot be exported: it takes inputs that are not contiguous in memory")
 
 
@@ -75,15 +76,15 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
     types = {*sample.inputs, *(output.type for output in sample.outputs)}
     if unknown := {each for each in types if each not in _TYPES or not (_TYPES[each].cpp or runtime.cpp.needs_torch)}:
         raise UsageError(f"{record.cell.id} cannot be exported: no type {', '.join(sorted(unknown))} in the program")
-    part = script_parts.part_of(record)
+    loading = _loading(record)
     known = {**report.environment.versions, **record.versions}
-    common = script_parts.common_settings(report, record, part)
+    common = script_parts.common_settings(report, record)
     server = runtime.triton
     names = server.names(folder / artifact) if server and server.names else None
     inputs, outputs = _write_sample(folder, sample, names)
-    options: Any = part.facts.get("options", {})
     facts = {
         **common,
+        **loading,
         "artifact": artifact,
         "label": record.cell.label,
         "title": record.cell.title,
@@ -94,9 +95,9 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
         "is_compiled_here": runtime.note == COMPILED_HERE,
         "standard": 20 if runtime.cpp.needs_torch and _numbers(known.get("torch", "")) >= CPP20_SINCE else 17,
         "properties": {
-            "INFERENCE_PRECISION_HINT": part.facts.get("hint", ""),
+            "INFERENCE_PRECISION_HINT": loading.get("hint", ""),
             "INFERENCE_NUM_THREADS": common["threads"],
-            **options,
+            **loading.get("options", {}),
         },
         "inputs": inputs,
         "outputs": outputs,
@@ -104,6 +105,10 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
     for name, template in {PROGRAM: "main.cpp", "CMakeLists.txt": "CMakeLists.txt", "README.md": "CPP.md"}.items():
         write_atomically(folder / name, script_parts.render(f"{template}.jinja", facts))
     return PROGRAM
+
+
+def _loading(record: Record) -> dict[str, Any]:
+    return dict(backends.create(record.cell.backend).loading(record.cell, record.settings))
 
 
 def build(folder: Path, cpp: CppRuntime) -> Path:

@@ -1,8 +1,10 @@
-"""Writes what a backend has built for a cell into a folder that runs without Bakeoff, with a script that loads it.
+"""Writes what a backend has built for a cell into a folder that runs without Bakeoff, with what loads it.
 
-The folder holds the artefact, `sample.npz` with an input and the outputs that it must give, `load.py`, `README.md` and
-`requirements.txt`. An ahead-of-time backend's artefact is the one that was measured. torch.compile leaves nothing that
-another process can load, so the model is exported anew as a program, which `load.py` compiles.
+The folder holds the artefact, the files of `bakeoff.backends.runtime` that load it, `bakeoff.json` with its options,
+`sample.npz` with an input and the outputs that it must give, `load.py`, `README.md` and `requirements.txt`. An
+ahead-of-time backend's artefact is the one that was measured. torch.compile leaves nothing that another process can
+load, so the model is exported anew as a program, which is compiled when it is loaded. Of eager, `bakeoff reproduce`
+has the model itself, pickled.
 """
 
 import contextlib
@@ -15,27 +17,26 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from bakeoff import backends
+from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Runtime, Threads
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import contests_of
-from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
 from bakeoff.measuring import probes
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import ExportProgram, Packaged
 from bakeoff.measuring.same_model import require_same_model
+from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import cpp_program, script_models, script_parts, triton_server
-from bakeoff.shipping.loading import DESCRIPTION, FORMAT
-from bakeoff.shipping.sample_facts import Sample, list_source, sample_file, sample_of
-
-WIDTH = 120
+from bakeoff.shipping import cpp_program, script_environment, script_parts, triton_server
+from bakeoff.shipping.sample_facts import Sample, sample_file, sample_of
 
 TORCHS_OWN = frozenset((
     "_c10d_functional", "_dtensor", "_native", "_quantized", "aten", "c10d", "export", "flex_lib", "higher_order",
@@ -73,7 +74,8 @@ class Format(StrEnum):
 
 _NAMES = {Format.TRITON: "the server", Format.CPP: "a program in C++"}
 
-COMMON_IMPORTS = ("import gc", "import os", "import statistics", "from time import perf_counter_ns", "import numpy")
+START = "load.py"
+"""The file of a folder to start with."""
 
 
 def choose(report: Report, name: str | None) -> Record:
@@ -101,15 +103,18 @@ def choose(report: Report, name: str | None) -> Record:
     return next(cell.record for cell in contest.cells if cell.label == asked.winner)
 
 
-def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLDER) -> tuple[Record, Path]:
+def export(
+    path: Path, name: str | None, out: Path, format: Format = Format.FOLDER, with_models: bool = False
+) -> tuple[Record, Path]:
     """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the file to start with.
 
-    Raises UsageError where the folder exists and is not empty, or where there is nothing to export.
+    Only `with_models` is a model exported that was not compiled. Raises UsageError where the folder exists and is not
+    empty, or where there is nothing to export.
     """
     report = report_at(path)
     run = path if path.is_dir() else path.parent
     record = choose(report, name)
-    runtime = _runtime_of(record, run)
+    runtime = _runtime_of(record, run, with_models)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     if record.cell.dynamic and (captures or format is not Format.FOLDER):
         what = "its CUDA graph" if captures else _NAMES[format]
@@ -119,7 +124,7 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
     elif format is Format.CPP:
         cpp_program.require(record, runtime, captures)
     sample = sample_of(record, run)
-    require_sizes(record, sample, format)
+    require_sizes(record, runtime, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: there is something already; name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -140,10 +145,10 @@ def export(path: Path, name: str | None, out: Path, format: Format = Format.FOLD
     return record, out / start
 
 
-def require_sizes(record: Record, sample: Sample, format: Format) -> None:
+def require_sizes(record: Record, runtime: Runtime, sample: Sample, format: Format) -> None:
     """Raise UsageError where the sizes of outputs depend on values, and what is written has memory of fixed sizes."""
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
-    has_fixed_sizes = format is not Format.FOLDER or captures or script_parts.part_of(record).binds_outputs
+    has_fixed_sizes = format is not Format.FOLDER or captures or runtime.binds_outputs
     if sample.sizes_vary and has_fixed_sizes:
         raise UsageError(
             f"{record.cell.id} cannot be exported: the sizes of its outputs depend on the values in its inputs, and "
@@ -152,15 +157,39 @@ def require_sizes(record: Record, sample: Sample, format: Format) -> None:
 
 
 def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:
-    """Write what loads the artefact: a script, and what `bakeoff.load` reads. Return the script's name."""
+    """Write what loads the artefact, here and in `bakeoff.load`. Return the name of the script."""
     foreign = foreign_operators(folder / artifact)
-    write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact, foreign))
-    versions = requirements(report, record, runtime)
+    shutil.copyfile(_SCRIPTS / START, folder / START)
+    copy_runtime(runtime.loader, folder / "runtime")
+    versions = [
+        *requirements(report, record, runtime),
+        *(script_environment.distributions_in(folder / artifact, runtime.libraries) if runtime.pickles else ()),
+    ]
     write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
     described = {**description(report, record, runtime, sample, artifact), "operators": foreign}
     write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
     write_atomically(folder / "README.md", readme(report, record, runtime, artifact, foreign))
-    return "load.py"
+    return START
+
+
+_SCRIPTS = Path(__file__).with_name("scripts")
+_RUNTIME = Path(backends.__file__).with_name("runtime")
+_NEIGHBOURS = re.compile(r"^ *from \.(\w*) import (.+)$", re.MULTILINE)
+
+
+def copy_runtime(loader: str, folder: Path) -> None:
+    """Copy the files that load an artefact, with those that they import. The last one that they need is that of the
+    errors, which imports nothing of ours."""
+    folder.mkdir()
+    wanted, copied = ["__init__", "folder", loader.partition(":")[0]], {"errors"}
+    shutil.copyfile(Path(errors.__file__), folder / "errors.py")
+    while wanted:
+        name = wanted.pop()
+        if name not in copied and (file := _RUNTIME / f"{name}.py").exists():
+            copied.add(name)
+            shutil.copyfile(file, folder / file.name)
+            for module, names in _NEIGHBOURS.findall(file.read_text(encoding="utf-8")):
+                wanted += [module] if module else names.split(", ")
 
 
 _WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str], str]] = {
@@ -170,8 +199,8 @@ _WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str],
 }
 
 
-def _runtime_of(record: Record, run: Path) -> Runtime:
-    """Return what loads the record's artefact. Raises UsageError, with a remedy, where no script covers that."""
+def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
+    """Return what loads the record's artefact. Raises UsageError, with a remedy, where nothing does."""
     cell = record.cell
     backend = backends.create(cell.backend)
     kept = f"what it built is in {record.artifact}" if record.artifact else "nothing of it was kept"
@@ -179,11 +208,11 @@ def _runtime_of(record: Record, run: Path) -> Runtime:
     reason = ""
     if record.status is not Status.OK:
         reason = f"it is {record.status}: {one_line(record.reason)}"
-    elif cell.backend == BASELINE:
+    elif runtime is not None and runtime.pickles and not with_models:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
     elif runtime is None:
         having = script_parts.backends_with_runtime(cell.device)
-        reason = f"no script loads what {cell.backend} builds, only that of {having}; {kept}"
+        reason = f"nothing loads what {cell.backend} builds, only that of {having}; {kept}"
     elif cell.mode not in backend.mode_names():
         reason = f"this version does not have its mode; {kept}"
     elif no_script := backend.mode(cell.mode).no_script:
@@ -213,13 +242,13 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
     """Put the artefact into `folder`, and return the name of the file to load."""
     if runtime.exports_anew:
         program = runtime.files[0]
-        if (kept_program := _program_of(record, run)).exists():
+        if not runtime.pickles and (kept_program := _program_of(record, run)).exists():
             shutil.copyfile(kept_program, folder / program)
             return program
         require_same_model(Store(run), record.cell.reference_id)
         with Launchers("spawn") as launchers:
             try:
-                _export_program(record, run, folder / program, launchers)
+                _export_program(record, run, folder / program, launchers, runtime.pickles)
             except BakeoffError as error:
                 raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
         return program
@@ -244,7 +273,7 @@ def keep_programs(report: Report, run: Path, of_all: bool) -> None:
         for cell in (cell for cell in contest.cells if cell.rank is not None or cell.beyond):
             runtime = backends.create(cell.cell.backend).runtime(cell.cell.device)
             is_wanted = of_all or cell.label in (*contest.fastest.candidates, *contest.answer.candidates)
-            if is_wanted and runtime and runtime.exports_anew and not cell.cell.environment:
+            if is_wanted and runtime and runtime.exports_anew and not (runtime.pickles or cell.cell.environment):
                 program = _program_of(cell.record, run)
                 if program in kept:
                     continue
@@ -258,14 +287,15 @@ def _program_of(record: Record, run: Path) -> Path:
     return run / "programs" / f"{record.cell.reference_id}.pt2"
 
 
-def _export_program(record: Record, run: Path, program: Path, launchers: Launchers) -> None:
-    """Export the model, if it still has the weights and gives the outputs that the run has kept."""
+def _export_program(record: Record, run: Path, program: Path, launchers: Launchers, pickles: bool = False) -> None:
+    """Export or pickle the model, if it still has the weights and gives the outputs that the run has kept."""
     store, reference_id = Store(run), record.cell.reference_id
     sample = store.sample(reference_id)
     repeats = record.traits is None or record.traits.begins_alike
     job = ExportProgram(
         cell=record.cell,
         program=program.resolve(),
+        pickles=pickles,
         weights=store.weights(reference_id),
         sample=sample.resolve() if repeats and sample.exists() else None,
     )
@@ -273,10 +303,14 @@ def _export_program(record: Record, run: Path, program: Path, launchers: Launche
 
 
 def description(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> dict[str, object]:
-    """Return what `bakeoff.load` must know of the artefact, and of the call that it was made for."""
-    part = script_parts.part_of(record)
-    settings = script_parts.common_settings(report, record, part)
+    """Return what must be known to load the artefact, and of the call that it was made for."""
     cell = record.cell
+    loading: dict[str, Any] = {
+        "options": {},
+        "variables": {},
+        **backends.create(cell.backend).loading(cell, record.settings),
+    }
+    settings = script_parts.common_settings(report, record, loading["variables"])
     names = sample.call.get("names")
     names = names if isinstance(names, list) else [f"input_{number}" for number in range(len(sample.inputs))]
     inputs = zip(names, sample.inputs, sample.input_shapes, strict=True)
@@ -287,13 +321,13 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
         "device": str(cell.device),
         "file": artifact,
         "loader": runtime.loader,
+        "imports": runtime.imports,
         "libraries": runtime.libraries,
         "thread_safety": _thread_safety(record, runtime),
         "settings": {
-            **{name: settings[name] for name in ("threads", "tf32", "graph", "channels_last")},
-            "options": {},
-            **part.facts,
-            "variables": settings["variables"] if runtime.uses_torch else {},
+            **loading,
+            **{name: settings[name] for name in SETTINGS},
+            "variables": settings["variables"] if runtime.uses_torch else {},  # nothing else reads them
         },
         "reported": settings["reported"],
         "inputs": [
@@ -308,59 +342,14 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
     }
 
 
+SETTINGS = ("threads", "tf32", "graph", "channels_last", "fast_path", "calling")
+"""What all loaders have in `Artifact.settings`, besides `options` and `variables`."""
+
+
 def _thread_safety(record: Record, runtime: Runtime) -> Threads:
     """Return which threads may call what `bakeoff.load` makes of the folder."""
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     return runtime.threads_of_modes.get(record.cell.mode, Threads.TURNS if captures else runtime.threads)
-
-
-def script_for(
-    report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str, foreign: Sequence[str] = ()
-) -> str:
-    """Return the script that loads the artefact, checks it on the sample, and measures it.
-
-    Before it loads an artefact with `foreign` operators, it imports what registers them.
-    """
-    part = script_parts.part_of(record)
-    settings = script_parts.common_settings(report, record, part)
-    uses_torch = runtime.uses_torch
-    imports = [*COMMON_IMPORTS, *runtime.imports]
-    if settings["channels_last"]:
-        imports.append(script_models.PYTREE)
-    if uses_torch and not any(line.startswith("import torch.") for line in imports):  # which imports torch, too
-        imports.append("import torch")
-    if foreign:
-        imports.append("import importlib")
-    if part.binds_outputs or not settings["graph"]:
-        imports.append("from functools import partial")
-    has_words = settings["bfloat16"] and not uses_torch
-    on_numpy = '(output.astype("uint32") << 16).view("float32")' if has_words else "output"
-    if uses_torch:
-        where = f'device="{record.cell.device}"'
-        buffers = [f"torch.empty({output.shape}, dtype=torch.{output.type}, {where})" for output in sample.outputs]
-    else:
-        buffers = [f'numpy.empty({output.shape}, "{output.numpy_type}")' for output in sample.outputs]
-    return script_parts.render(
-        "load.py.jinja",
-        {
-            **settings,
-            "variables": settings["variables"] if uses_torch else {},  # nothing else reads them
-            "artifact": artifact,
-            "operators": ", ".join(foreign),
-            "standard_imports": script_parts.import_lines(imports, standard=True),
-            "library_imports": script_parts.import_lines(imports, standard=False),
-            "uses_torch": uses_torch,
-            "structured": False,
-            "flat": True,
-            "inputs": len(sample.inputs),
-            "buffers": list_source("outputs", buffers, WIDTH),
-            "outputs_are_bound": part.binds_outputs or settings["graph"],
-            "found": sample.as_doubles if uses_torch else on_numpy,
-            "allowed_errors": sample.allowed_errors(WIDTH),
-            "answers": "outputs",
-            "compares_all": sample.compares_all and not has_words,
-        },
-    )
 
 
 def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
@@ -384,7 +373,7 @@ def readme(report: Report, record: Record, runtime: Runtime, artifact: str, fore
     return script_parts.render(
         "README.md.jinja",
         {
-            **script_parts.common_settings(report, record, script_parts.part_of(record)),
+            **script_parts.common_settings(report, record),
             "artifact": artifact,
             "operators": ", ".join(foreign),
             "portability": runtime.note,

@@ -5,9 +5,7 @@ It imports no torch unless the folder needs it, and nothing that the call of a m
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import json
 import sys
 import threading
 import warnings
@@ -15,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.loaded.contract import Artifact, Loaded, TensorSpec
+from bakeoff.backends.runtime.contract import WORDS, Loaded, TensorSpec
+from bakeoff.backends.runtime.folder import artifact_of, read
+from bakeoff.backends.runtime.folder import load as load_artifact
 from bakeoff.backends.standalone import Threads
 from bakeoff.records.call_form import Arguments, HasNoForm, maker, taker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError, first_line
@@ -23,13 +23,6 @@ from bakeoff.records.errors import BakeoffError, NotServed, UsageError, first_li
 if TYPE_CHECKING:
     import numpy
     import torch
-
-DESCRIPTION = "bakeoff.json"
-"""The file in an exported folder that says how what it holds is loaded and called."""
-
-FORMAT = 1
-WORDS = {"bfloat16": "uint16"}
-"""How NumPy keeps types that it lacks, by torch's names."""
 
 
 def load(
@@ -41,21 +34,7 @@ def load(
     serve raises `bakeoff.NotServed`, which says what it serves, or goes to `fallback`. On CUDA, `device` may name
     another GPU than the one it was built on.
     """
-    return ShippedModel(Path(folder), read_description(Path(folder)), fallback, device)
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """Return what the folder says of itself. Raise UsageError if it was not exported, or by another version."""
-    try:
-        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} is no folder that `bakeoff export` wrote: {first_line(error)}") from None
-    if description.get("format") != FORMAT:
-        raise UsageError(
-            f"{folder} was exported by another version of Bakeoff: export the run again with this one "
-            "(bakeoff export RUN --out FOLDER), or use its load.py"
-        )
-    return description
+    return ShippedModel(Path(folder), read(Path(folder)), fallback, device)
 
 
 class ShippedModel:
@@ -84,11 +63,11 @@ class ShippedModel:
         self.folder = folder
         self._arguments = _arguments(description["call"])
         self._make = _maker(description["call"]["answer"])
-        self._inputs = tuple(_spec(each) for each in description["inputs"])
-        self._outputs = tuple(_spec(each) for each in description["outputs"])
-        self._is_open = any(spec.ranges for spec in self._inputs)
+        self._artifact = artifact_of(folder, description, self.device)
+        self._inputs, self._outputs = self._artifact.inputs, self._artifact.outputs
+        self._is_open = self._artifact.is_open
         self._numpy, self._array = numpy, numpy.ndarray
-        self._on_arrays = [(spec.shape, numpy.dtype(WORDS.get(spec.type, spec.type))) for spec in self._inputs]
+        self._on_arrays = [(spec.shape, numpy.dtype(spec.numpy_type)) for spec in self._inputs]
         self._has_words = any(spec.type in WORDS for spec in (*self._inputs, *self._outputs))
         self._on_tensors: list[tuple[tuple[int, ...], Any]] = []  # once tensors of torch came
         self._tensor: Any = None
@@ -105,17 +84,8 @@ class ShippedModel:
 
     def _load(self) -> Loaded:
         description = self.description
-        module, _, name = description["loader"].partition(":")
-        self._artifact = Artifact(
-            path=self.folder / description["file"],
-            device=self.device,
-            settings=description["settings"],
-            inputs=self._inputs,
-            outputs=self._outputs,
-            sample=self.sample_inputs,
-        )
         try:
-            loaded: Loaded = getattr(importlib.import_module(module), name)(self._artifact)
+            loaded = load_artifact(self._artifact, description["loader"])
         except ImportError as error:
             libraries = " ".join(description["libraries"])
             raise BakeoffError(f"{self.folder} needs {libraries}: pip install {libraries} ({error})") from error
@@ -146,12 +116,11 @@ class ShippedModel:
 
     def sample_inputs(self) -> list[Any]:
         """Return the inputs of the sample as arrays of NumPy, with words of uint16 for bfloat16."""
-        with self._numpy.load(self.folder / "sample.npz") as arrays:
-            return [arrays[f"input_{number}"] for number in range(len(self._inputs))]
+        return self._artifact.sample()
 
     def sample_tensors(self) -> list[torch.Tensor]:
         """Return the inputs of the sample as tensors of torch on the build's device."""
-        from bakeoff.backends.loaded.torch_streams import sample_tensors
+        from bakeoff.backends.runtime.torch_streams import sample_tensors
 
         return sample_tensors(self._artifact, self.device)
 
@@ -243,9 +212,9 @@ class ShippedModel:
     def _as_tensor(self, array: Any, spec: TensorSpec) -> torch.Tensor:
         import torch
 
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        wanted: torch.dtype = getattr(torch, spec.type)
-        return tensor if tensor.dtype is wanted else tensor.view(wanted)
+        from bakeoff.backends.runtime.torch_streams import as_tensor
+
+        return as_tensor(array if array.flags.writeable else array.copy(), getattr(torch, spec.type))
 
     def _to_device(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         device = self._torch_device
@@ -289,11 +258,6 @@ def _maker(answer: dict[str, Any]) -> Callable[[Sequence[Any]], Any]:
         except HasNoForm as error:
             why = str(error)
     raise BakeoffError(f"bakeoff.load cannot make the model's answer, but load.py can: {why}")
-
-
-def _spec(described: Mapping[str, Any]) -> TensorSpec:
-    ranges = {int(axis): (low, high) for axis, (low, high) in described.get("ranges", {}).items()}
-    return TensorSpec(described["name"], described["type"], tuple(described["shape"]), ranges)
 
 
 def _warn_without_tf32(description: Mapping[str, Any], device: str) -> None:

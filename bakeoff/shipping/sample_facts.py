@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -24,11 +23,6 @@ class SampleOutput(Frozen):
     type: str = Field(pattern=r"^\w+$")  # torch's name
     allowed: float  # the largest RMSE that passes for right
 
-    @property
-    def numpy_type(self) -> str:
-        """Return NumPy's name of the type. Raw words stand for bfloat16, which NumPy lacks."""
-        return {"bfloat16": "uint16"}.get(self.type, self.type)
-
 
 class Sample(Frozen):
     """What a contest's sample holds."""
@@ -38,34 +32,18 @@ class Sample(Frozen):
     outputs: tuple[SampleOutput, ...]
     call: dict[str, JsonValue] = Field(default_factory=dict)  # its form: `bakeoff.records.call_form`
     sizes_vary: bool = False  # the sizes of outputs depend on the values in the inputs
-    compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
 
     def allowing(self, rmse: float) -> Sample:
         """Return the sample where each output may have at least this RMSE."""
         outputs = [each.model_copy(update={"allowed": max(each.allowed, rmse)}) for each in self.outputs]
         return self.model_copy(update={"outputs": tuple(outputs)})
 
-    @property
-    def as_doubles(self) -> str:
-        """Return the source that makes an array of doubles of a tensor `output`. Complex numbers become pairs."""
-        if not any(output.type.startswith("complex") for output in self.outputs):
-            return "output.double().cpu().numpy()"
-        pairs = "torch.view_as_real(output.resolve_conj()) if output.is_complex() else output"
-        return f"({pairs}).double().cpu().numpy()"
-
-    def allowed_errors(self, width: int) -> str:
-        """Return the source of a list of what is allowed of each output, on one line if that is not too long."""
-        allowed = [repr(float(f"{output.allowed:.3g}")) for output in self.outputs]
-        return list_source("allowed_errors", allowed, width)
-
     @classmethod
     def read(cls, path: Path) -> Sample:
         with numpy.load(path) as arrays:
             facts = json.loads(str(arrays["facts"]))
-            whole = not any(name.startswith("places_") for name in arrays.files)
-            finite = all(numpy.isfinite(arrays[f"output_{number}"]).all() for number in range(len(facts["outputs"])))
             shapes = tuple(arrays[f"input_{number}"].shape for number in range(len(facts["inputs"])))
-            return cls(**facts, input_shapes=shapes, compares_all=whole and bool(finite))
+            return cls(**facts, input_shapes=shapes)
 
 
 def sample_file(record: Record, run: Path) -> Path:
@@ -83,9 +61,3 @@ def sample_of(record: Record, run: Path) -> Sample:
     if record.accuracy is not None and not record.accuracy.passed:  # a metric accepted it
         return sample.allowing(ACCEPTED_TIMES * record.accuracy.rmse)
     return sample
-
-
-def list_source(name: str, elements: Sequence[str], width: int) -> str:
-    """Return the source of a list, on one line if that is not too long."""
-    line = f"{name} = [{', '.join(elements)}]"
-    return line if len(line) <= width else "\n".join([f"{name} = [", *(f"    {element}," for element in elements), "]"])

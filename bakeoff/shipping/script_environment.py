@@ -1,9 +1,10 @@
 """The smallest environment that runs a script: its distributions with all that they need, and their sizes on disk."""
 
-import ast
 import contextlib
+import pickletools
 import sysconfig
 import venv
+import zipfile
 from collections.abc import Collection, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -54,16 +55,14 @@ def make_environment(distributions: Collection[str], folder: Path) -> Path:
     return Path(sysconfig.get_path("scripts", "venv", base)) / "python"
 
 
-def distributions_imported(script: str) -> list[str]:
-    """Return the distributions that the import statements of a script name."""
+def distributions_in(pickled: Path, others: Collection[str]) -> list[str]:
+    """Return the distributions whose modules a file of torch.save names, without `others`."""
     owners = metadata.packages_distributions()
-    names = set()
-    for node in ast.walk(ast.parse(script)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return sorted({owners[name][0] for name in names if name in owners})
+    with zipfile.ZipFile(pickled) as archive:
+        (program,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        texts = {text for _, text, _ in pickletools.genops(archive.read(program)) if isinstance(text, str)}
+    tops = {text.partition(".")[0] for text in texts if "." in text}
+    return sorted({owners[top][0] for top in tops if top in owners} - {*others, "bakeoff"})
 
 
 def _size(distribution: metadata.Distribution, counted: set[str]) -> int:

@@ -1,11 +1,9 @@
-"""What the scripts of `reproduce` and of `export` have in common: the cell they are of, their templates and settings.
+"""What exports and scripts have in common: the cell they are of, their templates and settings.
 
-The templates lie in `scripts` beside this file, and those of a backend with the backend. They contain what a user of
-the library would write, so they repeat the set-up of each backend. Neither torch nor a compiler is imported here.
+The templates lie in `scripts` beside this file. Neither torch nor a compiler is imported here.
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,12 +13,10 @@ import jinja2
 
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
-from bakeoff.backends.standalone import ScriptPart
+from bakeoff.backends.standalone import literal
 from bakeoff.measuring.variables import READ_AT_START
-from bakeoff.models.base import INPUT_SETS
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record, Report
 from bakeoff.records.text import counted, one_line, spell_ms
 
@@ -55,13 +51,8 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(known[:MAX_CELLS_NAMED]) + more
 
 
-def backends_with_script() -> str:
-    """Return the names of the backends that have a script, for a message."""
-    return backends_that(lambda backend: backend.script(Cell(model="", backend=backend.name), {}))
-
-
 def backends_with_runtime(device: Device) -> str:
-    """Return the names of the backends whose artefact a script loads on this device, for a message."""
+    """Return the names of the backends whose artefact can be loaded on this device, for a message."""
     return backends_that(lambda backend: backend.runtime(device))
 
 
@@ -75,45 +66,25 @@ def backends_that(has: Callable[[Backend], object]) -> str:
     return ", ".join(having)
 
 
-def part_of(record: Record) -> ScriptPart:
-    """Return the backend's part of a script for the record. Raise UsageError if the backend has none."""
-    cell = record.cell
-    part = backends.create(cell.backend).script(cell, record.settings)
-    if part is None:
-        raise UsageError(f"no script does what {cell.backend} does, only what {backends_with_script()} do")
-    return part
-
-
-def common_settings(report: Report, record: Record, part: ScriptPart) -> dict[str, Any]:
-    """Return what both kinds of scripts set, under the names in the templates."""
+def common_settings(report: Report, record: Record, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return what was set in the record's process, under the names in templates and in `Artifact.settings`."""
     cell = record.cell
     mode = backends.create(cell.backend).mode(cell.mode)
+    of_run = report.environment.variables
     return {
         "variables": {
-            **{
-                name: value
-                for name, value in report.environment.variables.items()
-                if not name.startswith(READ_AT_START)
-            },
-            **part.variables,
+            **{name: value for name, value in of_run.items() if not name.startswith(READ_AT_START)},
+            **(variables or {}),
         },
         "threads": _threads(report, record),
         "cuda": cell.device.is_cuda,
-        "placed_on_cores": report.environment.os.startswith("Linux"),  # elsewhere a thread cannot be put on a core
         "device": cell.device,
-        "device_kind": cell.device.kind,
         "device_index": cell.device.cuda_index or 0,
         "fast_path": mode.fast_path or cell.model in models.TABLE,  # ours have no layers with one
         "tf32": cell.precision.allows_tf32,
         "calling": "no_grad" if record.traits and record.traits.needs_autograd else "inference_mode",
-        "input_sets": INPUT_SETS,
-        "backend": ENVIRONMENT.from_string(part.template),
-        "as_list": part.takes_list,
-        "lazy": part.is_lazy,
         "graph": mode.captures,
         "channels_last": bool(mode.channels_last_of),
-        "bfloat16": cell.precision is Precision.BF16,
-        **part.facts,
         "reported": spell_ms(record.latency.median_ms) if record.latency else "",
     }
 
@@ -184,15 +155,6 @@ def _pairs(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _literal(value: object) -> str:
-    """Return `value` as Python source. Reports come from anywhere, and none of their text may become code."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_literal(key)}: {_literal(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
 def _begins(cell: Cell, name: str) -> bool:
     return cell.id.startswith(name) or cell.label.startswith(name)
 
@@ -205,4 +167,4 @@ ENVIRONMENT = jinja2.Environment(
     keep_trailing_newline=True,
     autoescape=False,
 )
-ENVIRONMENT.filters["literal"] = _literal
+ENVIRONMENT.filters["literal"] = literal

@@ -1,10 +1,9 @@
 """Measures what it takes to start: each contender's exported folder in fresh processes, in turns.
 
-Every process has private, empty caches for what compilers keep, as a new container has. It runs the script of the
-folder as a user would, stage by stage; `scripts/start_stages.py` stamps the end of each.
+Every process has private, empty caches for what compilers keep, as a new container has. It does what the folder's
+`load.py` does, stage by stage; `scripts/start_stages.py` stamps the end of each.
 """
 
-import ast
 import contextlib
 import itertools
 import math
@@ -26,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from bakeoff import backends
+from bakeoff.backends.runtime import folder as exported
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
@@ -34,13 +34,12 @@ from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
-from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.starts import Start, StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
-from bakeoff.shipping import cpp_program, export, reproduce, script_environment
+from bakeoff.shipping import cpp_program, export, script_environment
 
 LONGEST_START_S = 600.0
 """A start that takes longer is ended."""
@@ -49,7 +48,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 _CHILD = Path(__file__).with_name("scripts") / "start_stages.py"
 _ENDS = re.compile(r"^bakeoff start: (\d+) (\d+) (\d+) (\d+) (\d+)$")
-_NOT_LOADED = frozenset({"load.py", "sample.npz", "README.md", "requirements.txt", "bakeoff.json"})
+_NOT_LOADED = frozenset({export.START, exported.SAMPLE, exported.DESCRIPTION, "README.md", "requirements.txt"})
 _ARTIFACTS = frozenset({".onnx", ".data", ".xml", ".bin", ".pt2"})
 
 
@@ -266,27 +265,22 @@ def _contenders(records: Sequence[Record]) -> list[Record]:
 
 
 def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Contender | StartedCell:
-    """Write the script of a cell into `folder`, with the environment that runs it; or say why there is none."""
+    """Export a cell into `folder`, with the environment that runs it; or say why that cannot be."""
     try:
         if record.cell.environment:
             raise UsageError(f"it ran in the environment {record.cell.environment}, and starts are those of this one")
-        if record.cell.backend == BASELINE:
-            require_same_model(Store(path if path.is_dir() else path.parent), record.cell.reference_id)
-            script = folder / "script.py"
-            folder.mkdir()
-            source = reproduce.script_for(report, record)
-            reproduce.write(source, script)
-            sizes = _sizes(script_environment.distributions_imported(source))
-            return Contender(record, record.cell.label, script.name, _staged(sys.executable, script), None, sizes)
-        _, script = export.export(path, record.cell.id, folder)
+        _, script = export.export(path, record.cell.id, folder, with_models=True)
     except BakeoffError as error:
         return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
-    loaded = sum(file.stat().st_size for file in folder.iterdir() if file.name not in _NOT_LOADED)
+    files = (file for file in folder.iterdir() if file.is_file() and file.name not in _NOT_LOADED)
+    loaded = sum(file.stat().st_size for file in files)
     sizes = _sizes((folder / "requirements.txt").read_text(encoding="utf-8").splitlines())
     python = sys.executable
+    is_model = record.cell.backend == BASELINE  # whose code may import anything that is here
     with contextlib.suppress(OSError):  # without links it runs in this environment
-        python = str(script_environment.make_environment(sizes, folder / "environment")) if sizes else python
-    return Contender(record, record.cell.label, script.name, _staged(python, script), loaded, sizes)
+        if sizes and not is_model:
+            python = str(script_environment.make_environment(sizes, folder / "environment"))
+    return Contender(record, record.cell.label, script.name, _staged(python, folder), loaded, sizes)
 
 
 def _prepare_program(
@@ -307,9 +301,9 @@ def _prepare_program(
     return Contender(record, label, source.name, [str(program), str(folder), "--start"], loaded, None)
 
 
-def _staged(python: str, script: Path) -> list[str]:
-    """Return the command that runs a script stage by stage."""
-    return [python, str(_CHILD), str(script), *map(str, _stage_lines(script.read_text(encoding="utf-8")))]
+def _staged(python: str, folder: Path) -> list[str]:
+    """Return the command that starts a folder stage by stage."""
+    return [python, str(_CHILD), str(folder)]
 
 
 def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
@@ -317,20 +311,6 @@ def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
         return script_environment.sizes_of(requirements)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _stage_lines(source: str) -> tuple[int, int, int, int]:
-    """Return after which line imports and loading end, and between which lines the script checks its outputs."""
-    body = ast.parse(source).body
-    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    imports_end = imports[-1].end_lineno or 0 if imports else 0
-    main = next((node for node in reversed(body) if isinstance(node, ast.If)), None)
-    if main is None:
-        return imports_end, source.count("\n") + 1, 0, 0
-    measuring = next(
-        (node.lineno for node in main.body if isinstance(node, ast.Expr) and ast.unparse(node) == "gc.disable()"), None
-    )
-    return imports_end, main.lineno - 1, main.lineno, (measuring or main.lineno + 1) - 1
 
 
 def _memory(pid: int) -> tuple[int | None, int | None]:

@@ -70,7 +70,7 @@ def _facts(
     types = [*sample.inputs, *(output.type for output in sample.outputs)]
     if unknown := set(types) - TYPES.keys():
         raise UsageError(f"{cell.id} cannot be exported: Triton has no type {', '.join(sorted(unknown))}")
-    common = script_parts.common_settings(report, record, script_parts.part_of(record))
+    common = script_parts.common_settings(report, record)
     threads = settings.threads if settings else common["threads"]
     versions = {**report.environment.versions, **record.versions}
     return {

@@ -13,7 +13,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Report
-from bakeoff.shipping.reproduce import script_of_part
+from bakeoff.shipping.failing_part import script_of_part
 from bakeoff.why.records import Blame, Script, Trial
 
 SCRIPT_LIMIT_S = 300.0

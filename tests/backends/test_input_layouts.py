@@ -9,8 +9,8 @@ import torch
 from bakeoff.backends.aotinductor import PACKAGE
 from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
-from bakeoff.backends.loaded.contract import Artifact
-from bakeoff.backends.loaded.torch_programs import load_aotinductor
+from bakeoff.backends.runtime.contract import Artifact
+from bakeoff.backends.runtime.torch_programs import load_aotinductor
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.understanding import changed_inputs, copied
@@ -58,18 +58,13 @@ def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path:
     """A user's own tensors are contiguous, such as those that `load.py` reads from a file."""
     cell = case("strided_inputs.py:factory", "aotinductor")
     with built(cell, tmp_path) as one:
-        facts = one.backend.script(cell, one.compiled.settings()).facts
+        loading = one.backend.loading(cell, one.compiled.settings())
         expected = one.call(one.sets[0])
         contiguous = [tensor.contiguous() for tensor in one.sets[0].tensors()]
         artifact = Artifact(
             tmp_path / PACKAGE,
             "cpu",
-            {
-                "options": {},
-                "graph": False,
-                "channels_last": False,
-                "strides": json.loads(json.dumps(facts["strides"])),
-            },
+            {**json.loads(json.dumps(loading)), "graph": False, "channels_last": False},
             (),
             (),
             list,

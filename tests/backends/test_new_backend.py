@@ -25,7 +25,7 @@ from bakeoff.records.schema import Report, Status
 from bakeoff.reports import csv_files
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.page import to_page
-from bakeoff.shipping import export, reproduce
+from bakeoff.shipping import export, failing_part
 from tests.support.distributions import distribute
 from tests.support.measuring import by_label, measure
 
@@ -47,19 +47,6 @@ from bakeoff import (
     Weight,
 )
 
-TEMPLATE = """{% if artifact %}
-compiled = torch.jit.load({{ artifact_path }})
-{% else %}
-with torch.inference_mode():
-    compiled = torch.jit.trace(model, input_sets[0], check_trace=False)
-{% if freezes %}
-    compiled = torch.jit.freeze(compiled.eval())
-{% endif %}
-{% endif %}
-{% include "bind.py.jinja" %}
-"""
-
-
 def always_there(facts):
     yield Finding(weight=Weight.NOTE, text="tracing is old", remedy="none is needed", backends=["tracing"])
 
@@ -78,10 +65,10 @@ class Tracing(Backend):
         return AVAILABLE
 
     def script(self, cell, settings):
-        return ScriptPart(TEMPLATE, flat=True, is_lazy=True, facts=self.mode(cell.mode).options)
+        return ScriptPart("call = partial(torch.jit.trace(model, inputs), *inputs)")
 
     def runtime(self, device):
-        return Runtime(("traced.pt",), ("torch", "numpy"))
+        return Runtime(("traced.pt",), ("torch", "numpy"), ("torch",), "torch_programs:load_torchscript")
 
     def build(self, module, inputs, context):
         with context.phase("export"):
@@ -163,14 +150,12 @@ def test_it_is_measured_and_drawn_in_its_colour(report: Report) -> None:
     assert "#0000ff" in to_page(judge(report))
 
 
-@pytest.mark.slow
-def test_it_is_exported_and_reproduced(run: Path, report: Report, tmp_path: Path) -> None:
-    again, thawed = (reproduce.script_for(report, by_label(report)[label]) for label in LABELS)
-    assert "torch.jit.freeze" in again and "torch.jit.freeze" not in thawed
-    _, script = export.export(run, "tracing", tmp_path / "export")
-    assert "output 0 is right" in ran("-I", script, cwd=tmp_path)
-    (tmp_path / "again.py").write_text(again)
-    assert "median latency" in ran("-I", tmp_path / "again.py", cwd=tmp_path)
+def test_it_is_exported_and_its_failures_have_a_script(run: Path, report: Report, tmp_path: Path) -> None:
+    export.export(run, "tracing", tmp_path / "export")
+    assert "output 0 is right" in ran("load.py", cwd=tmp_path / "export")
+    source = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
+    script = failing_part.script_of_part(report, by_label(report)["tracing"], source, "it fails")
+    assert "it builds and runs" in ran("-c", script, cwd=tmp_path)
 
 
 def test_the_tables_and_the_csv_name_it(report: Report) -> None:

@@ -22,10 +22,10 @@ from bakeoff.backends import tensorrt_8, tensorrt_profiling
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel
-from bakeoff.backends.loaded import tensorrt as loaded
-from bakeoff.backends.loaded.tensorrt import ALIGNMENT, ENGINE, Complaints, Engine, Execution, Manifest, logger_for
 from bakeoff.backends.profiling import Kind, Owner
 from bakeoff.backends.ranges import OpenAxis
+from bakeoff.backends.runtime import tensorrt as loaded
+from bakeoff.backends.runtime.tensorrt import ALIGNMENT, ENGINE, Complaints, Engine, Execution, Manifest, logger_for
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.shipping import reproduce
+from bakeoff.shipping.failing_part import script_of_part
 from tests.fakes import real_api
 from tests.reports import samples
 from tests.support.cells import cell_of
@@ -23,7 +23,7 @@ PINNED = "11.0.0.114"
 VERSIONS = ("10.13.3.9", PINNED, "11.4.0.106")
 """The oldest and the newest version, and the one that constraints.txt pins."""
 FILES = [
-    f"bakeoff/backends/{name}.py" for name in ("tensorrt", "loaded/tensorrt", "tensorrt_profiling", "torch_tensorrt")
+    f"bakeoff/backends/{name}.py" for name in ("tensorrt", "runtime/tensorrt", "tensorrt_profiling", "torch_tensorrt")
 ]
 
 CONFIGURATION = """
@@ -82,18 +82,21 @@ def test_the_pinned_version_is_the_one_of_constraints_txt() -> None:
     assert pinned == PINNED
 
 
+PART = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
+
+
 @pytest.mark.slow
 def test_the_backend_and_a_script_that_builds_an_engine_are_clean_under_mypy(api: Path, tmp_path: Path) -> None:
     record = samples.ok(cell_of("mlp", "tensorrt", device="cuda"), samples.over_processes(1.0))
     lax = '# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="var-annotated"'
-    (tmp_path / "script.py").write_text(f"{lax}\n{reproduce.script_for(samples.report([record]), record)}")
+    (tmp_path / "script.py").write_text(f"{lax}\n{script_of_part(samples.report([record]), record, PART, 'it fails')}")
     assert mypy(tmp_path, api / "stubs", *FILES, str(tmp_path / "script.py")) == []
 
 
 OVER_NOTHING = """
 import sys
 import tensorrt
-import bakeoff.backends.loaded.tensorrt as ours
+import bakeoff.backends.runtime.tensorrt as ours
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError

@@ -21,9 +21,9 @@ from bakeoff.backends import onnx_tensorrt_rtx
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.exporting import OnnxModel, export_onnx
-from bakeoff.backends.loaded.tensorrt import ENGINE, Engine, Manifest
 from bakeoff.backends.onnx_quantising import static_onnx
 from bakeoff.backends.ranges import OpenAxis
+from bakeoff.backends.runtime.tensorrt import ENGINE, Engine, Manifest
 from bakeoff.measuring.worker import precision as switches
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device

@@ -6,9 +6,10 @@ import pytest
 
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
+from bakeoff.records import report_file
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Status
-from bakeoff.shipping import reproduce
+from bakeoff.shipping import export
 from tests.support.measuring import by_label, measure
 
 SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
@@ -28,11 +29,9 @@ def test_a_training_cell_ends_as_a_record_with_its_stages(tmp_path: Path) -> Non
     assert "has no backward" in records["onnx"].reason
     # three products forward; backward two of each but the first, whose input asks for no gradient
     assert eager.roofline.flops == 2 * 2 * 8 * 8 * (3 + 5)
-    with pytest.raises(UsageError, match="no script for task train_step"):
-        reproduce.script_for(report, eager)
-    other = eager.model_copy(update={"cell": eager.cell.model_copy(update={"model": "attention"})})
-    with pytest.raises(UsageError, match="no script for model attention"):
-        reproduce.script_for(report, other)
+    report_file.write_json(report, tmp_path / "run")
+    with pytest.raises(UsageError, match="only inference is exported, and this is train_step"):
+        export.export(tmp_path / "run", "eager", tmp_path / "export", with_models=True)
 
 
 def test_tasks_are_contests_of_their_own() -> None:

@@ -13,11 +13,17 @@ from bakeoff import backends
 from bakeoff.backends.standalone import Runtime
 from bakeoff.records import report_file
 from bakeoff.records.schema import Cell, Record, Report
+from bakeoff.shipping.sample_facts import Sample, SampleOutput
 from tests.reports import samples
 from tests.support.measuring import measure
 
 SMALL = {"features": ("64",), "hidden": ("64",)}
 BUILDING = ("onnx", "openvino", "torchscript")
+COMPILING = ("aotinductor", "inductor")
+ON_CUDA = ("inductor", "inductor/reduce-overhead", "aotinductor", "aotinductor/cuda-graph", "onnx", "onnx/cuda-graph")
+SAMPLE = Sample(
+    inputs=("float32",), input_shapes=((4, 64),), outputs=(SampleOutput(shape=(4, 64), type="float32", allowed=1e-5),)
+)
 
 
 @pytest.fixture(scope="session")

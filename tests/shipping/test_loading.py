@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 import bakeoff
 from bakeoff import shipped as bakeoff_shipped
 from bakeoff.backends.calling import FlatModule, call_form, returned_by_call
+from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Threads
 from bakeoff.backends.torchscript import TorchScript
 from bakeoff.measuring.worker.matching import without_numbers
@@ -38,9 +39,8 @@ from bakeoff.records.call_form import parameters_of
 from bakeoff.records.device import CPU
 from bakeoff.records.schema import Status
 from bakeoff.shipping import export
-from bakeoff.shipping.loading import DESCRIPTION, FORMAT, ShippedModel
-from tests.shipping.conftest import BUILDING, SMALL
-from tests.shipping.test_export import COMPILING, ON_CUDA
+from bakeoff.shipping.loading import ShippedModel
+from tests.shipping.conftest import BUILDING, COMPILING, ON_CUDA, SMALL
 from tests.support.measuring import by_label, measure
 
 WITHOUT_TORCH = """
@@ -165,6 +165,7 @@ def shipped(folder: Path, module: nn.Module, *args: Any, **kwargs: Any) -> Shipp
         "device": "cpu",
         "file": "model.pt",
         "loader": TorchScript().runtime(CPU).loader,
+        "imports": ["torch"],
         "libraries": ["torch"],
         "thread_safety": Threads.ANY,
         "settings": {"threads": 1, "tf32": False, "graph": False, "channels_last": False, "options": {}},
@@ -395,7 +396,7 @@ def test_a_wrong_output_is_told(
     np.savez(folder / "sample.npz", **changed)
     monkeypatch.setattr(bakeoff_shipped, "median_ms", lambda fast: pytest.fail("a wrong build is not measured"))
     assert bakeoff_shipped.main([str(folder)]) == 1
-    assert "output 0 is wrong: its RMSE is 0.001" in capsys.readouterr().out
+    assert "output 0 is wrong: its RMSE is 0.001" in capsys.readouterr().err
     assert bakeoff_shipped.main([str(tmp_path)]) == 2
 
 

@@ -15,7 +15,7 @@ import torch
 from google.protobuf import text_format
 
 from bakeoff import backends
-from bakeoff.backends.loaded.tensorrt import ENGINE, Manifest
+from bakeoff.backends.runtime.tensorrt import ENGINE, Manifest
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Load, ServingSettings
 from bakeoff.records.schema import Record
@@ -139,14 +139,11 @@ def test_the_script_of_a_package_answers_requests(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", server)
     opened = []
 
-    def open_package(path: str, device_index: int) -> Any:
+    def open_package(path: str, name: str, is_single_threaded: bool, runners: int, device_index: int) -> Any:
         opened.append((path, device_index))
-        loader = types.SimpleNamespace(run=lambda tensors: [tensors[0] * tensors[1]])
-        return types.SimpleNamespace(loader=loader)
+        return types.SimpleNamespace(run=lambda tensors: [tensors[0] * tensors[1]])
 
-    import torch._inductor
-
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", open_package)
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", open_package)
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     script: dict[str, Any] = {}
     exec((model / "1" / "model.py").read_text(), script)

@@ -28,7 +28,7 @@ ALWAYS = (
 
 TOO_SLOW = {
     *("test_conformance.py", "test_quantising.py", "test_run.py", "test_cli.py"),
-    *("test_reproduce.py", "test_export.py", "test_fit.py", "test_streams.py", "test_image.py"),
+    *("test_export.py", "test_fit.py", "test_streams.py", "test_image.py"),
 }
 """Files that take most of a minute. They run only if they were changed themselves."""
 

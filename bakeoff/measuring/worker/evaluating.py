@@ -18,8 +18,8 @@ import torch
 from bakeoff import models
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.calling import flatten_outputs
-from bakeoff.backends.loaded.contract import TensorSpec
 from bakeoff.backends.ranges import OpenAxes, of_tensor
+from bakeoff.backends.runtime.contract import TensorSpec
 from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision

@@ -23,7 +23,7 @@ from bakeoff.backends.calling import FlatModule, as_called
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, evaluating, open_axes, precision, reference
+from bakeoff.measuring.worker import ceilings, evaluating, open_axes, pickled_model, precision, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.global_settings import few_threads, threads_for_untimed_work
@@ -172,18 +172,22 @@ def measure_packaged(worker: WorkerContext) -> None:
 def export_program(job: messages.ExportProgram, cwd: Path) -> None:
     """Write a cell's model as a program of torch.export, with its weights, that torch loads without the model's source.
 
-    It takes and returns flat tensors, on the cell's device and in its precision. Raises BakeoffError where the model is
-    not the one that was measured.
+    It takes and returns flat tensors, on the cell's device and in its precision. Or else the model itself is pickled.
+    Raises BakeoffError where the model is not the one that was measured.
     """
     precision.apply(job.cell.precision)
     fast_path.apply(backends.create(job.cell.backend), job.cell)
     module, sets = move_to_device(load(job.cell, cwd), job.cell)
     require_weights(module, job.weights)
     with torch.no_grad():
-        program = torch.export.export(FlatModule(module, sets[0]), as_called(sets[0]))
+        flat = FlatModule(module, sets[0])
+        program = None if job.pickles else torch.export.export(flat, as_called(sets[0]))
         if job.sample is not None:
-            require_outputs(job.sample, program.module(), job.cell.device)
-    torch.export.save(program, job.program)
+            require_outputs(job.sample, program.module() if program else flat, job.cell.device)
+    if program is not None:
+        torch.export.save(program, job.program)
+    else:
+        pickled_model.write(module, sets[0], job.program)
 
 
 def probe(lists_versions: bool) -> messages.TorchFacts:

@@ -1,4 +1,4 @@
-"""What `bakeoff.load` gives to the loader of a backend, and what it wants back. Nothing here imports a library."""
+"""What loads an artefact is given, and what it returns. Nothing here imports a library."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 Shape = tuple[int, ...]
+
+WORDS = {"bfloat16": "uint16"}
+"""How NumPy keeps types that it lacks, by torch's names."""
+
+WARMING_CALLS = 3
+"""Calls before a CUDA graph is captured. In its first calls a library allocates workspaces, which a capture does not
+allow."""
+
+WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Values of torch.compile's `mode` with which it replays CUDA graphs of its own. The next call overwrites outputs."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,11 @@ class TensorSpec:
         )
 
     @property
+    def numpy_type(self) -> str:
+        """Return NumPy's name of the type. Raw words stand for a type that NumPy lacks."""
+        return WORDS.get(self.type, self.type)
+
+    @property
     def served(self) -> str:
         """Return the type and the sizes in words, such as `float32 (1 to 64, 256)`."""
         sizes = [
@@ -44,7 +59,7 @@ class Artifact:
     path: Path
     device: str
     settings: Mapping[str, Any]
-    """The settings of `load.py`: threads, `tf32`, `graph`, `channels_last`, and what the backend's template reads."""
+    """The settings of `bakeoff.json`: threads, `tf32`, `graph`, `channels_last`, and what the loader reads."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sample: Callable[[], list[Any]]
@@ -54,6 +69,25 @@ class Artifact:
     def is_open(self) -> bool:
         """Return True if the build serves a range of sizes."""
         return any(spec.ranges for spec in self.inputs)
+
+
+class Execution(ABC):
+    """Calls of a loaded artefact over memory that is bound before. What is timed is `run` alone."""
+
+    stream: Any = None
+    """The CUDA stream that calls belong on, or None where they may be on any."""
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Any]) -> None:
+        """Take the inputs of the next calls. It may copy, on the current stream."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Enqueue one call on the current stream."""
+
+    @abstractmethod
+    def results(self) -> Sequence[Any]:
+        """Return the outputs of the last call, which the next one may overwrite."""
 
 
 class Loaded(ABC):
@@ -69,3 +103,7 @@ class Loaded(ABC):
 
         On CUDA they are ready on the caller's current stream, and nothing waits for the device.
         """
+
+    @abstractmethod
+    def execution(self) -> Execution:
+        """Return what is measured: calls over bound memory, as a run makes them."""

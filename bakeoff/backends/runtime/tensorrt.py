@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.loaded.contract import Artifact, Loaded, Shape
-from bakeoff.records.errors import BakeoffError, Unsupported, first_line
+from . import contract
+from .contract import Artifact, Loaded, Shape
+from .errors import BakeoffError, Unsupported, first_line
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -145,7 +146,7 @@ class Engine:
             vars(self).pop(held, None)
 
 
-class Execution:
+class Execution(contract.Execution):
     """An execution context of an engine, whose inputs and outputs are the memory of torch tensors.
 
     Inputs are bound where they are. One that TensorRT cannot read there is copied when it is bound: if it is not
@@ -207,6 +208,9 @@ class Execution:
         if not self.context.execute_async_v3(stream_handle):
             raise self._owner.complaints.failure("TensorRT enqueued nothing")
 
+    def run(self) -> None:
+        self.enqueue(current_stream_handle(self._owner.device))
+
     def results(self) -> list[torch.Tensor]:
         """Return the outputs in the types of the graph. The next call overwrites those that the engine has in the same
         type."""
@@ -261,7 +265,7 @@ class Execution:
 
 
 def load(artifact: Artifact) -> Loaded:
-    from bakeoff.backends.loaded.torch_programs import called
+    from .torch_programs import called
 
     if not artifact.settings["graph"]:
         return OnCuda(artifact)
@@ -270,7 +274,7 @@ def load(artifact: Artifact) -> Loaded:
 
     def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         execution.bind(tensors)
-        execution.enqueue(current_stream_handle(engine.device))
+        execution.run()
         return execution.results()
 
     return called(artifact, call)
@@ -282,11 +286,15 @@ class OnCuda(Loaded):
     takes_arrays = False
 
     def __init__(self, artifact: Artifact) -> None:
-        from bakeoff.backends.loaded.torch_streams import OwnStream
+        from .torch_streams import OwnStream
 
         self._engine = Engine(artifact.path.parent, artifact.device)
         self._execution = Execution(self._engine)
         self._own = OwnStream(self._engine.device)
+        self._execution.stream = self._own.stream
+
+    def execution(self) -> contract.Execution:
+        return self._execution
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         import torch

@@ -1,0 +1,230 @@
+"""An exported folder: what it says of itself, how a process is set up for it, and how it is checked and measured."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from .contract import Artifact, Execution, Loaded, TensorSpec
+from .errors import UsageError, first_line
+
+DESCRIPTION, SAMPLE = "bakeoff.json", "sample.npz"
+"""Files of a folder: how what it holds is loaded and called, and an input with the outputs that it must give."""
+
+FORMAT = 2
+
+SETS_IN_ROTATION = 4
+WARM_UP_S, BURST_S, BURSTS = 1.0, 0.05, 20
+PLACING_S = 0.01
+
+Description = Mapping[str, Any]
+Call = Callable[[], object]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what a folder says of itself. Raise UsageError if it was not exported, or by another version."""
+    try:
+        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} is no folder that `bakeoff export` wrote: {first_line(error)}") from None
+    if description.get("format") != FORMAT:
+        raise UsageError(
+            f"{folder} was exported by another version of Bakeoff: export the run again with this one "
+            "(bakeoff export RUN --out FOLDER), or use its load.py"
+        )
+    return description
+
+
+def artifact_of(folder: Path, description: Description, device: str = "") -> Artifact:
+    return Artifact(
+        path=folder / description["file"],
+        device=device or description["device"],
+        settings=description["settings"],
+        inputs=tuple(map(_spec, description["inputs"])),
+        outputs=tuple(map(_spec, description["outputs"])),
+        sample=partial(sample_inputs, folder, description),
+    )
+
+
+def _spec(described: Mapping[str, Any]) -> TensorSpec:
+    ranges = {int(axis): (low, high) for axis, (low, high) in described.get("ranges", {}).items()}
+    return TensorSpec(described["name"], described["type"], tuple(described["shape"]), ranges)
+
+
+def sample_inputs(folder: Path, description: Description) -> list[Any]:
+    """Return the inputs of the sample as arrays of NumPy, with words of uint16 for bfloat16."""
+    import numpy
+
+    with numpy.load(folder / SAMPLE) as arrays:
+        return [arrays[f"input_{number}"] for number in range(len(description["inputs"]))]
+
+
+def set_process_up(description: Description) -> None:
+    """Give this process the settings of the measurement, and import what the build needs.
+
+    `IMPORT_FIRST` in the environment names modules that register operators of the build.
+    """
+    settings, device = description["settings"], description["device"]
+    if "torch" in description["imports"]:  # which reads variables when it is imported
+        os.environ.update(settings["variables"])
+        if device.startswith("cuda"):  # these would overrule the precision, and NGC's images set one of them
+            os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+            os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)
+    for name in (*description["imports"], *os.environ.get("IMPORT_FIRST", "").split()):
+        importlib.import_module(name)
+    if "torch" not in description["imports"]:
+        return
+    import torch
+
+    torch.set_num_threads(settings["threads"])
+    torch.set_float32_matmul_precision("high" if settings["tf32"] else "highest")
+    torch.backends.mha.set_fastpath_enabled(settings["fast_path"])
+    if device.startswith("cuda"):
+        torch.backends.cudnn.allow_tf32 = settings["tf32"]
+        torch.cuda.set_device(torch.device(device).index or 0)
+        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
+def load(artifact: Artifact, loader: str) -> Loaded:
+    """Return what the loader makes of the artefact: one in a file beside this one, or that of an installed module."""
+    module, _, name = loader.partition(":")
+    is_here = Path(__file__).with_name(f"{module}.py").exists()
+    found = importlib.import_module(f".{module}" if is_here else module, __package__)
+    loaded: Loaded = getattr(found, name)(artifact)
+    return loaded
+
+
+class Measured:
+    """A folder's build, loaded into a process that was set up for it, with calls of the sample's inputs."""
+
+    def __init__(self, folder: Path, description: Description) -> None:
+        self.folder, self.description = folder, description
+        artifact = artifact_of(folder, description)
+        loaded = load(artifact, description["loader"])
+        self.execution: Execution = loaded.execution()
+        self.synchronise: Callable[[], object] = tuple
+        if "torch" not in description["imports"]:
+            self._sets = [artifact.sample() for _ in range(SETS_IN_ROTATION)]
+            return
+        import torch
+
+        from .torch_streams import sample_tensors
+
+        self._sets = [sample_tensors(artifact, artifact.device) for _ in range(SETS_IN_ROTATION)]
+        if artifact.device.startswith("cuda"):
+            if self.execution.stream is not None:
+                torch.cuda.current_stream().synchronize()
+                torch.cuda.set_stream(self.execution.stream)
+            self.synchronise = torch.cuda.current_stream().synchronize
+        getattr(torch, description["settings"]["calling"])().__enter__()  # for the rest of this process
+
+    def call(self, number: int) -> Call:
+        """Return a call that is ready to be timed."""
+        self.execution.bind(self._sets[number % SETS_IN_ROTATION])
+        return self.execution.run
+
+    def answer(self, number: int) -> None:
+        self.call(number)()
+        self.synchronise()
+
+    def check(self) -> bool:
+        self.answer(0)
+        return check(self.execution.results(), self.folder, self.description)
+
+    def measure(self) -> None:
+        reported = self.description["reported"]
+        median = median_ms(self.call, self.synchronise)
+        say(f"median latency {median:.4g} ms{f'; in the report {reported}' if reported else ''}")
+
+
+def main(folder: Path) -> int:
+    """Load a folder, check it, and measure it. Return 1 if an output is wrong."""
+    description = read(folder)
+    set_process_up(description)
+    measured = Measured(folder, description)
+    if not measured.check():
+        return 1
+    measured.measure()
+    return 0
+
+
+def check(outputs: Sequence[Any], folder: Path, description: Description) -> bool:
+    """Compare outputs for the sample with those that the model must give, and report each error."""
+    import numpy
+
+    are_right = True
+    with numpy.load(folder / SAMPLE) as sample:
+        for number, (output, described) in enumerate(zip(outputs, description["outputs"], strict=True)):
+            expected = sample[f"output_{number}"]
+            found = _in_float64(output, described["type"])
+            if f"places_{number}" in sample:  # of a large output some elements are compared
+                found = found.reshape(-1, *expected.shape[1:])[sample[f"places_{number}"]]
+            error = float(numpy.sqrt(numpy.mean((found - expected)[numpy.isfinite(expected)] ** 2)))
+            passes = error <= described["allowed"]
+            are_right = are_right and passes
+            said = f"its RMSE is {error:.2g}, and {described['allowed']:.2g} is allowed"
+            (sys.stdout if passes else sys.stderr).write(
+                f"output {number} is {'right' if passes else 'wrong'}: {said}\n"
+            )
+    return are_right
+
+
+def _in_float64(output: Any, kind: str) -> Any:
+    """Return an output as doubles of NumPy. Complex numbers become pairs, and words the numbers that they stand for."""
+    if type(output).__module__ == "numpy":
+        is_words = kind == "bfloat16" and output.dtype == "uint16"
+        return ((output.astype("uint32") << 16).view("float32") if is_words else output).astype("float64")
+    output = output.detach()
+    if output.is_complex():
+        import torch
+
+        output = torch.view_as_real(output.resolve_conj())
+    return output.double().cpu().numpy()
+
+
+def median_ms(call: Callable[[int], Call], synchronise: Callable[[], object]) -> float:
+    """Return the median latency of bursts of calls, which `call` gets ready by their numbers.
+
+    Threads are moved between bursts, since threads that nobody moves can lie badly for seconds.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    gc.disable()
+    try:
+        _burst(call, synchronise, WARM_UP_S)
+        medians = []
+        for number in range(BURSTS):
+            if cores:
+                os.sched_setaffinity(0, {cores[number % len(cores)]})
+                _burst(call, synchronise, PLACING_S)
+                os.sched_setaffinity(0, cores)
+            medians.append(_burst(call, synchronise, BURST_S))
+        return statistics.median(medians)
+    finally:
+        gc.enable()
+
+
+def _burst(call: Callable[[int], Call], synchronise: Callable[[], object], seconds: float) -> float:
+    """Return the median latency in milliseconds of at least three calls over `seconds`."""
+    latencies: list[float] = []
+    end_ns = perf_counter_ns() + int(seconds * 1e9)
+    while len(latencies) < 3 or perf_counter_ns() < end_ns:
+        ready = call(len(latencies))
+        synchronise()
+        start_ns = perf_counter_ns()
+        ready()
+        synchronise()
+        latencies.append((perf_counter_ns() - start_ns) / 1e6)
+    return statistics.median(latencies)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

@@ -1,0 +1,202 @@
+"""What torch itself loads: TorchScript, AOTInductor's packages, programs for torch.compile, and models themselves."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .contract import WARMING_CALLS, WITH_CUDA_GRAPHS, Artifact, Execution, Loaded
+from .torch_streams import OwnStream, Replayed, copy, sample_tensors
+
+Tensors = Sequence[torch.Tensor]
+Function = Callable[[list[torch.Tensor]], Tensors]
+Prepare = Callable[[Tensors], list[torch.Tensor]]
+CallWith = Callable[[list[torch.Tensor]], Callable[[], object]]
+
+
+def open_torchscript(path: object, device: object) -> Any:
+    return torch.jit.load(str(path), map_location=str(device))  # type: ignore[no-untyped-call]
+
+
+def load_torchscript(artifact: Artifact) -> Loaded:
+    module = open_torchscript(artifact.path, artifact.device)
+    return called(artifact, lambda tensors: module(*tensors))
+
+
+def open_package(path: object, options: Mapping[str, object], device: torch.device, runners: int = 1) -> Any:
+    """Return the loader of AOTInductor's package, whose `run` takes and returns a list of tensors, as C++ calls it.
+
+    This takes milliseconds. `aoti_load_package` compiles test programs for a warning, 17 s on our H200 machine
+    (https://github.com/pytorch/pytorch/issues/191715).
+    """
+    index = -1 if device.type == "cpu" else device.index or 0
+    is_single_threaded = bool(options.get("run_single_threaded", False))
+    return torch._C._aoti.AOTIModelPackageLoader(str(path), "model", is_single_threaded, runners, index)
+
+
+def load_aotinductor(artifact: Artifact) -> Loaded:
+    package = open_package(artifact.path, artifact.settings["options"], torch.device(artifact.device))
+    strides: dict[int, tuple[int, ...]] = {number: tuple(each) for number, each in artifact.settings["strides"]}
+
+    def laid_out(tensors: Tensors) -> list[torch.Tensor]:
+        return [_laid_out(tensor, strides.get(number)) for number, tensor in enumerate(tensors)]
+
+    return called(artifact, package.run, laid_out if strides else list, needs_no_grad=False)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """Return the tensor in memory with these strides, which the package was compiled for."""
+    if strides is None or tensor.stride() == strides:
+        return tensor
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    result = tensor.new_empty(length).as_strided(tensor.shape, strides)
+    once = tuple(slice(None if stride else 1) for stride in strides)  # an expanded tensor holds each value once
+    result[once].copy_(tensor[once])
+    return result
+
+
+def load_inductor(artifact: Artifact) -> Loaded:
+    """Compile the program, or take what Inductor's cache on this machine has of it."""
+    import torch._inductor.config
+
+    settings = artifact.settings
+    with warnings.catch_warnings():  # torch.export reads weights into memory that it does not write to
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        module: Any = torch.export.load(artifact.path).module()
+    if settings["channels_last"]:
+        module = module.to(memory_format=torch.channels_last)
+    compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])
+    example = _prepare(artifact)(sample_tensors(artifact, torch.device(artifact.device)))
+    with torch.no_grad(), torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"]):
+        for _ in range(WARMING_CALLS):
+            compiled(*example)
+    if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:
+        return called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
+    return called(artifact, lambda tensors: compiled(*tensors))
+
+
+def load_model(artifact: Artifact) -> Loaded:
+    """Load a model that was pickled, with the arguments of a call. It is called as it was measured, uncompiled."""
+    kept = torch.load(artifact.path, map_location=artifact.device, weights_only=False)
+    model = kept["model"]
+    if artifact.settings["channels_last"]:
+        model = model.to(memory_format=torch.channels_last)
+    leaves, structure = pytree.tree_flatten((kept["args"], kept["kwargs"]))
+
+    def call_with(tensors: Tensors) -> Callable[[], object]:
+        remaining = iter(tensors)
+        given = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(given, structure)
+        return functools.partial(model, *args, **kwargs)
+
+    return called(artifact, lambda tensors: list(tensors_in(call_with(tensors)())), call_with=call_with)
+
+
+def tensors_in(answer: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a model's answer, in the order of the parts that hold them."""
+    if isinstance(answer, torch.Tensor):
+        yield answer
+    elif isinstance(answer, Mapping | list | tuple) or (hasattr(answer, "__dict__") and not callable(answer)):
+        parts = answer if isinstance(answer, Mapping | list | tuple) else vars(answer)
+        for part in parts.values() if isinstance(parts, Mapping) else parts:
+            yield from tensors_in(part)
+
+
+def _prepare(artifact: Artifact) -> Prepare:
+    """Return what puts inputs where the build wants them: images in channels_last memory for a mode of that name."""
+
+    def ordered(tensors: Tensors) -> list[torch.Tensor]:
+        images = torch.channels_last
+        return [tensor.contiguous(memory_format=images) if tensor.dim() == 4 else tensor for tensor in tensors]
+
+    return ordered if artifact.settings["channels_last"] else list
+
+
+def called(
+    artifact: Artifact,
+    function: Function,
+    prepare: Prepare | None = None,
+    needs_no_grad: bool = True,
+    call_with: CallWith | None = None,
+) -> Loaded:
+    """Return a function of torch with what its calls need around it. `prepare` is not part of what is measured.
+
+    What is measured is the call that `call_with` returns for prepared inputs: by default, that of the function.
+    """
+    prepare = prepare or _prepare(artifact)
+    if artifact.settings["graph"]:
+        return Captured(artifact, function, prepare)
+    return Called(function, prepare, needs_no_grad, call_with or (lambda tensors: functools.partial(function, tensors)))
+
+
+class Calls(Execution):
+    """Calls on the current stream."""
+
+    def __init__(self, call_with: CallWith, prepare: Prepare) -> None:
+        self._call_with, self._prepare = call_with, prepare
+        self._call: Callable[[], object] = tuple
+        self._answer: object = ()
+
+    def bind(self, inputs: Tensors) -> None:
+        self._call = self._call_with(self._prepare(inputs))
+
+    def run(self) -> None:
+        self._answer = self._call()
+
+    def results(self) -> Tensors:
+        return list(tensors_in(self._answer))
+
+
+class Called(Loaded):
+    """Calls a function of torch on the caller's current stream. It must return new tensors from each call."""
+
+    takes_arrays = False
+
+    def __init__(self, function: Function, prepare: Prepare, needs_no_grad: bool, call_with: CallWith) -> None:
+        self._function, self._prepare, self._call_with = function, prepare, call_with
+        self._needs_no_grad = needs_no_grad
+
+    def run(self, inputs: Tensors) -> Tensors:
+        if not self._needs_no_grad:
+            return self._function(self._prepare(inputs))
+        with torch.no_grad():
+            return self._function(self._prepare(inputs))
+
+    def execution(self) -> Execution:
+        return Calls(self._call_with, self._prepare)
+
+
+class Captured(Loaded):
+    """Replays a CUDA graph over fixed buffers, which each call copies its inputs into and its outputs from."""
+
+    takes_arrays = False
+
+    def __init__(self, artifact: Artifact, function: Function, prepare: Prepare) -> None:
+        self._own = OwnStream(torch.device(artifact.device))
+        self._function = function  # its weights and kernels are what the graph works with
+        example = sample_tensors(artifact, self._own.device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), self._own.ordered():
+            self._buffers = prepare([tensor.clone() for tensor in example])
+            for _ in range(WARMING_CALLS):
+                function(self._buffers)
+            self._own.stream.synchronize()
+            with torch.cuda.graph(self._graph, stream=self._own.stream):
+                self._results = function(self._buffers)
+
+    def run(self, inputs: Tensors) -> Tensors:
+        with torch.no_grad():
+            outputs = [torch.empty_like(result) for result in self._results]
+            with self._own.ordered():
+                copy(inputs, self._buffers)
+                self._graph.replay()
+                copy(self._results, outputs)
+        return outputs
+
+    def execution(self) -> Execution:
+        return Replayed(self._buffers, self._results, self._graph.replay, self._own.stream)

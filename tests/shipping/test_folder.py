@@ -1,0 +1,307 @@
+"""An exported folder computes in a bare process what was measured, to the bit, and holds all that it needs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bakeoff import models
+from bakeoff.backends.calling import returned_by_call
+from bakeoff.backends.runtime import folder as runtime_folder
+from bakeoff.measuring.worker import pickled_model
+from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.sample import Sample
+from bakeoff.records import report_file
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell
+from bakeoff.records.store import Store
+from bakeoff.shipping import export, script_environment
+from tests.backends.building import built
+from tests.conftest import CommandLine
+from tests.shipping import conftest
+from tests.shipping.conftest import BUILDING, COMPILING, ON_CUDA, record_of, report_on
+from tests.support.measuring import measure
+
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES = {"numpy", "torch", "onnxruntime", "openvino", "tensorrt"}
+MEDIAN = re.compile(r"median latency (\S+) ms; in the report (\S+) ms")
+
+# Calls a folder without Bakeoff, and keeps what it answers when it is measured, and when a program calls it.
+BARE = """
+import sys
+import threading
+from pathlib import Path
+sys.modules["bakeoff"] = None
+sys.path.insert(0, sys.argv[1])
+import numpy
+from runtime import folder
+path = Path(sys.argv[1])
+description = folder.read(path)
+folder.set_process_up(description)
+measured = folder.Measured(path, description)
+assert measured.check()
+kinds = [output["type"] for output in description["outputs"]]
+artifact = folder.artifact_of(path, description)
+given = measured._sets[0]
+answers = [measured.execution.results(), folder.load(artifact, description["loader"]).run(given)]
+answers = [list(map(folder._in_float64, answer, kinds)) for answer in answers]
+numpy.savez(path / "answers.npz", *answers[0], *answers[1])
+"""
+
+
+def ran(*command: object, cwd: Path, python: object = sys.executable) -> subprocess.CompletedProcess[str]:
+    """Run Python without this repository on its path, with compilers' caches of its own."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = os.pathsep.join(entry for entry in entries if entry and Path(entry).resolve() != ROOT)
+    environment = {**os.environ, "PYTHONPATH": others, "TORCHINDUCTOR_CACHE_DIR": str(cwd / "cache")}
+    words = [str(python), *map(str, command)]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def answers_of(folder: Path) -> list[np.ndarray]:
+    done = ran("-c", BARE, folder, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "answers.npz") as answers:
+        return list(answers.values())
+
+
+def cell_of(label: str, model: str = "mlp", **fields: object) -> Cell:
+    small = {"mlp": {"batch": 2, "features": 8, "hidden": 16}, "conv": {"batch": 1, "size": 8, "width": 4}}
+    dimensions = models.find(model).resolve(small.get(model, {}))
+    return conftest.cell_of(label, **{"model": model, "dimensions": dimensions, **fields})
+
+
+def measured_and_exported(cell: Cell, base: Path) -> tuple[Path, list[np.ndarray]]:
+    """Build a cell as a worker does. Return what is exported of it, and what the build answers for the sample."""
+    (base / "run/artifacts").mkdir(parents=True)
+    (base / "run/artifacts/x").mkdir()
+    with built(cell, base / "run/artifacts/x") as one:
+        inputs = one.sets[0]
+        outputs = [output.double().cpu().numpy() for output in one.call(inputs)]
+        settings = {**one.compiled.settings(), "threads": one.context.threads}
+        answer = returned_by_call(one.module(*inputs.args, **inputs.kwargs))
+        file = Store(base / "run").sample(cell.reference_id)
+        file.parent.mkdir()
+        Sample.of(one.module, inputs, answer).save(file, answer, [1e-4] * len(answer), cell.precision)
+    record = record_of(cell, settings=settings)
+    report_file.write_json(report_on(record), base / "run")
+    export.export(base / "run", cell.id, base / "export", with_models=True)
+    return base / "export", outputs
+
+
+def assert_same_bits(cell: Cell, base: Path) -> None:
+    folder, outputs = measured_and_exported(cell, base)
+    for ours, theirs in zip(answers_of(folder), [*outputs, *outputs], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+TWO_HEADS = f"{ROOT}/examples/two_heads.py:factory"
+STORY = [
+    *(("mlp", label, "fp32") for label in ("eager", *BUILDING, "onnx/opset-23")),
+    *(("conv", label, "fp32") for label in ("eager/channels-last", "torchscript/channels-last")),
+    *((TWO_HEADS, label, "fp32") for label in ("eager", "torchscript", "onnx", "openvino")),
+    *(("mlp", label, "bf16") for label in ("eager", "openvino")),
+]
+SLOW_STORY = [
+    *(("mlp", label, "fp32") for label in (*COMPILING, "inductor/freezing", "aotinductor/freezing")),
+    *(("transformer", label, "fp32") for label in ("eager", "torchscript", "onnx", "openvino")),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "precision"), [*STORY, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_STORY)]
+)
+def test_a_folder_answers_to_the_bit_what_the_build_does(
+    tmp_path: Path, model: str, label: str, precision: str
+) -> None:
+    assert_same_bits(cell_of(label, model, precision=precision, seed=3), tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ["eager", "eager/cuda-graph", "torchscript/cuda-graph", *ON_CUDA])
+def test_a_folder_answers_on_cuda_what_the_build_does(tmp_path: Path, label: str) -> None:
+    folder, outputs = measured_and_exported(cell_of(label, device="cuda"), tmp_path)
+    for ours, theirs in zip(answers_of(folder), [*outputs, *outputs], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_script_checks_and_measures(run: Path, tmp_path: Path) -> None:
+    export.export(run, "onnx", tmp_path / "export")
+    (tmp_path / "elsewhere").mkdir()
+    done = ran(tmp_path / "export" / "load.py", cwd=tmp_path / "elsewhere")
+    assert done.returncode == 0, done.stderr
+    right, median = done.stdout.splitlines()
+    assert re.fullmatch(r"output 0 is right: its RMSE is \S+, and \S+ is allowed", right) and MEDIAN.fullmatch(median)
+    with np.load(tmp_path / "export" / "sample.npz") as arrays:
+        changed = {name: arrays[name] + 1e-3 if name == "output_0" else arrays[name] for name in arrays.files}
+    np.savez(tmp_path / "export" / "sample.npz", **changed)
+    done = ran("load.py", cwd=tmp_path / "export")
+    assert done.returncode == 1 and not done.stdout
+    assert re.search(r"output 0 is wrong: its RMSE is 0.001, and \S+ is allowed", done.stderr)
+
+
+@pytest.mark.parametrize("label", ["onnx", "openvino"])
+def test_a_folder_without_torch_needs_none(run: Path, tmp_path: Path, label: str) -> None:
+    export.export(run, label, tmp_path / "export")
+    hidden = "import sys, runpy; sys.modules['torch'] = None; sys.path[0] = '.'; runpy.run_path('load.py')"
+    measuring = f"{hidden}; from pathlib import Path; from runtime import folder; sys.exit(folder.main(Path('.')))"
+    done = ran("-c", measuring, cwd=tmp_path / "export")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("label", [*BUILDING, *COMPILING])
+def test_an_export_installs_elsewhere_and_takes_as_long_as_in_the_report(tmp_path: Path, label: str) -> None:
+    """In one of four attempts, because other programs use the machine. The model is large enough to be measured."""
+    python = tmp_path / "venv" / "bin" / "python"
+    ratios = []
+    for attempt in range(4):
+        run = tmp_path / str(attempt)
+        report_file.write_json(measure(run, label, set={"hidden": ("2048",)}, min_time_s=1.5, processes=3), run)
+        _, script = export.export(run, label, tmp_path / f"export-{attempt}")
+        if attempt == 0:
+            venv.create(tmp_path / "venv", with_pip=True)
+            install = [python, "-m", "pip", "install", "-q", "-r", script.parent / "requirements.txt"]
+            subprocess.run(install, check=True, timeout=3000)
+        done = ran(script, cwd=tmp_path, python=python)
+        found = MEDIAN.search(done.stdout)
+        assert found, done.stderr
+        ratios.append(float(found[1]) / float(found[2]))
+        if 1 / 1.1 < ratios[-1] < 1.1:
+            return
+    pytest.fail(f"load.py / report: {ratios}")
+
+
+# --- what a folder holds
+
+
+def imports_of(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def test_the_files_that_load_import_one_another_and_libraries_only(tmp_path: Path) -> None:
+    here = Path(runtime_folder.__file__).parent
+    for file in here.glob("*.py"):
+        if file.name not in ("errors.py", "folder.py", "contract.py", "__init__.py"):
+            export.copy_runtime(f"{file.stem}:load", tmp_path / file.stem)
+            assert (tmp_path / file.stem / file.name).read_bytes() == file.read_bytes()
+    copies = list(tmp_path.rglob("*.py"))
+    assert {name for file in copies for name in imports_of(file)} <= LIBRARIES
+    assert {file.name for file in copies} == {file.name for file in here.glob("*.py")}
+    assert {path.name for path in (tmp_path / "onnx").iterdir()} == {
+        *("__init__.py", "folder.py", "contract.py", "errors.py", "onnx.py", "torch_streams.py")
+    }
+
+
+def test_the_variables_and_threads_of_the_measurement_are_data(tmp_path: Path) -> None:
+    for label, has_torch in {"onnx": False, "torchscript": True, "inductor/freezing": True}.items():
+        record = record_of(label)
+        report = report_on(record, variables={"OMP_NUM_THREADS": "1", "LD_PRELOAD": "x.so"})
+        runtime = conftest.runtime_of(record)
+        sample = conftest.SAMPLE
+        described = json.loads(json.dumps(export.description(report, record, runtime, sample, runtime.files[0])))
+        freezing = {"TORCHINDUCTOR_FREEZING": "1"} if "freezing" in label else {}
+        assert described["settings"]["variables"] == ({"OMP_NUM_THREADS": "1", **freezing} if has_torch else {})
+        assert described["settings"]["threads"] == 2
+
+
+# --- a model itself
+
+COMPLEX = """
+import torch
+
+class Spectrum(torch.nn.Linear):
+    def forward(self, x):
+        return torch.fft.rfft(super().forward(x)).conj()
+
+def factory(batch: int = 2):
+    return Spectrum(3, 8), torch.randn(batch, 3)
+"""
+PROJECT = {
+    "models/__init__.py": "",
+    "models/blocks.py": "from torch import nn\n\n\nclass Block(nn.Linear):\n    pass\n",
+    "models/net.py": (
+        "import torch\nfrom .blocks import Block\n\n\ndef factory(batch: int = 2):\n"
+        "    return Block(3, 4), torch.randn(batch, 3)\n"
+    ),
+    "spectrum.py": COMPLEX,
+}
+TINY_BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 8, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}  # fmt: skip
+
+
+def project_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    for name in ("spectrum", "models", "models.net", "models.blocks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "model", ["models.net:factory", "spectrum.py:factory", f"{ROOT}/tests/cases/dataclass_output.py:factory"]
+)
+def test_a_model_is_pickled_with_all_code_that_no_library_has_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    project_in(tmp_path / "project", monkeypatch)
+    made = load(cell_of("eager", model))
+    inputs = made.inputs[0]
+    record = record_of(cell_of("eager", model))
+    export.copy_runtime("torch_programs:load_model", tmp_path / "runtime")
+    pickled_model.write(made.module.eval(), inputs, tmp_path / "model.pt")
+    with torch.no_grad():
+        answer = returned_by_call(made.module(*inputs.args, **inputs.kwargs))
+    sample = Sample.of(made.module, inputs, answer)
+    sample.save(tmp_path / "sample.npz", answer, [1e-5] * len(answer), record.cell.precision)
+    facts = export.Sample.read(tmp_path / "sample.npz")
+    described = export.description(report_on(record), record, conftest.runtime_of(record), facts, "model.pt")
+    (tmp_path / "bakeoff.json").write_text(json.dumps(described))
+    shutil.move(tmp_path / "project", tmp_path / "gone")
+    found = answers_of(tmp_path)
+    with np.load(tmp_path / "sample.npz") as arrays:
+        for number in range(len(facts.outputs)):
+            np.testing.assert_allclose(found[number].reshape(-1), arrays[f"output_{number}"].reshape(-1), atol=1e-5)
+
+
+def test_the_libraries_of_a_models_code_are_required(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(TINY_BERT))
+    made = load(cell_of("eager", f"hf:{tmp_path}"))
+    pickled_model.write(made.module, made.inputs[0], tmp_path / "model.pt")
+    assert script_environment.distributions_in(tmp_path / "model.pt", ("torch", "numpy")) == ["transformers"]
+
+
+def test_a_model_that_holds_what_belongs_to_its_process_is_refused(tmp_path: Path) -> None:
+    made = load(cell_of("eager"))
+    made.module.lock = threading.Lock()
+    with pytest.raises(BakeoffError, match="the model cannot be pickled: "):
+        pickled_model.write(made.module, made.inputs[0], tmp_path / "model.pt")
+
+
+def test_eager_is_reproduced_and_not_exported(run: Path, tmp_path: Path, command_line: CommandLine) -> None:
+    assert "see bakeoff reproduce" in command_line("export", run, "eager", "--out", tmp_path / "export")[2]
+    status, out, _ = command_line("reproduce", run, "eager", "--out", tmp_path / "again", "--json")
+    answer = json.loads(out)
+    assert (status, answer["path"]) == (0, str(tmp_path / "again/load.py"))
+    assert answer["script"] == (tmp_path / "again/load.py").read_text()
+    assert "cloudpickle" in (tmp_path / "again/requirements.txt").read_text()
