@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -10,7 +11,7 @@ import torch
 
 from bakeoff.backends.cuda_graph import WARMING_CALLS
 from bakeoff.backends.inductor import WITH_CUDA_GRAPHS
-from bakeoff.backends.loaded.contract import Artifact, Loaded
+from bakeoff.backends.loaded.contract import Artifact, Loaded, Shape
 from bakeoff.backends.loaded.torch_streams import OwnStream, sample_tensors
 
 Tensors = Sequence[torch.Tensor]
@@ -40,15 +41,31 @@ def load_aotinductor(artifact: Artifact) -> Loaded:
         return called(artifact, package.run, needs_no_grad=False)
 
     def run(tensors: list[torch.Tensor]) -> Tensors:
-        laid_out = (_laid_out(tensor, strides.get(number)) for number, tensor in enumerate(tensors))
-        return cast("Tensors", package.run(list(laid_out)))
+        laid_out = list(tensors)
+        for number, known in strides.items():
+            tensor = tensors[number]
+            laid_out[number] = _laid_out(tensor, strides_at(tuple(tensor.shape), known, artifact.inputs[number].shape))
+        return cast("Tensors", package.run(laid_out))
 
     return called(artifact, run, needs_no_grad=False)
 
 
-def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+def strides_at(shape: Shape, strides: Shape, of_shape: Shape) -> Shape:
+    """Return the strides of a tensor of this shape in the layout that has these strides at another shape.
+
+    A stride grows with the sizes of the dimensions that lie within it.
+    """
+    dimensions = range(len(shape))
+    within = [[inner for inner in dimensions if 0 < strides[inner] < strides[outer]] for outer in dimensions]
+    return tuple(
+        strides[outer] * math.prod(shape[inner] for inner in inners) // math.prod(of_shape[inner] for inner in inners)
+        for outer, inners in enumerate(within)
+    )
+
+
+def _laid_out(tensor: torch.Tensor, strides: Shape) -> torch.Tensor:
     """Return the tensor in memory with these strides, which the package was compiled for."""
-    if strides is None or tensor.stride() == strides:
+    if tensor.stride() == strides:
         return tensor
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     result = tensor.new_empty(length).as_strided(tensor.shape, strides)
