@@ -213,8 +213,8 @@ class AOTInductor(AheadOfTime):
             if account["layers"] and not context.cell.precision.is_weight_only:
                 spared = quantising.sparing_inputs(lambda *tensors: loader.run(list(tensors)), inputs)
                 run = lambda tensors: spared(*tensors)  # noqa: E731
-            strides = "" if context.open_axes else spelled_strides(inputs.tensors())
-            loaded: Compiled = LoadedPackage(run, {**account, "strides": strides}, options)
+            account["strides"] = spelled_strides(inputs.tensors())
+            loaded: Compiled = LoadedPackage(run, account, options)
         return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == CUDA_GRAPH else loaded
 
 

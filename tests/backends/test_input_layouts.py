@@ -9,8 +9,8 @@ import torch
 from bakeoff.backends.aotinductor import PACKAGE
 from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
-from bakeoff.backends.runtime.contract import Artifact
-from bakeoff.backends.runtime.torch_programs import load_aotinductor
+from bakeoff.backends.runtime.contract import Artifact, TensorSpec
+from bakeoff.backends.runtime.torch_programs import load_aotinductor, strides_at
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.understanding import changed_inputs, copied
@@ -65,13 +65,27 @@ def test_a_package_is_called_with_the_strides_that_it_was_compiled_for(tmp_path:
             tmp_path / PACKAGE,
             "cpu",
             {**json.loads(json.dumps(loading)), "graph": False, "channels_last": False},
-            (),
+            tuple(TensorSpec("", "float32", tuple(tensor.shape), {}) for tensor in contiguous),
             (),
             list,
         )
         answer = load_aotinductor(artifact).run(contiguous)
     for ours, theirs in zip(answer, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("strides", "larger"),
+    [
+        ((16, 2), (16, 2)),  # every other column
+        ((1, 4), (1, 7)),  # transposed
+        ((0, 1), (0, 1)),  # expanded
+        ((32, 4), (32, 4)),
+    ],
+)
+def test_a_build_for_several_sizes_has_the_layout_at_each(strides: tuple[int, int], larger: tuple[int, int]) -> None:
+    assert strides_at((4, 8), strides, (4, 8)) == strides
+    assert strides_at((7, 8), strides, (4, 8)) == larger
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -420,6 +420,21 @@ def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_a_value_is_not() ->
     assert short.or_of_sums(Precision.FP32, 4096) == short == short.or_of_sums(Precision.BF16, 10**6)
 
 
+def test_an_ill_conditioned_column_excuses_no_fault_in_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact, noise, other = torch.randn(3, 256, 32, dtype=torch.float64, generator=generator)
+    shares = torch.tensor([1e-2] * 2 + [1e-7] * 30)
+    errors = errors_of_eager([((exact * (1 + shares * noise)).float(),)], [(exact,)])
+    assert errors.differs_in_parts(Precision.FP32)
+    perturbed = errors_of_eager([(exact * (1 + 2 * shares * other),)], [(exact,)])
+    reference = Reference(((exact,),), *errors.or_perturbed(perturbed))
+    right = (exact * (1 + 3 * shares * other)).float()
+    assert check([(right,)], reference, Precision.FP32).passed
+    right[:, 7] *= 1.003
+    found = check([(right,)], reference, Precision.FP32)
+    assert not found.passed and "at index 7 of dimension 1" in found.rule
+
+
 def test_the_place_that_is_shown_is_in_the_wrong_slice() -> None:
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(64, 64, dtype=torch.float64, generator=generator) * torch.tensor([1e6] + [1.0] * 63)

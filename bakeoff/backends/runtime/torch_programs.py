@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .contract import WARMING_CALLS, WITH_CUDA_GRAPHS, Artifact, Execution, Loaded
+from .contract import WARMING_CALLS, WITH_CUDA_GRAPHS, Artifact, Execution, Loaded, Shape
 from .torch_streams import OwnStream, Replayed, copy, sample_tensors
 
 Tensors = Sequence[torch.Tensor]
@@ -41,17 +42,34 @@ def open_package(path: object, options: Mapping[str, object], device: torch.devi
 
 def load_aotinductor(artifact: Artifact) -> Loaded:
     package = open_package(artifact.path, artifact.settings["options"], torch.device(artifact.device))
-    strides: dict[int, tuple[int, ...]] = {number: tuple(each) for number, each in artifact.settings["strides"]}
+    strides: dict[int, Shape] = {number: tuple(compiled) for number, compiled in artifact.settings["strides"]}
 
     def laid_out(tensors: Tensors) -> list[torch.Tensor]:
-        return [_laid_out(tensor, strides.get(number)) for number, tensor in enumerate(tensors)]
+        outcome = list(tensors)
+        for number, compiled in strides.items():
+            tensor, example = tensors[number], artifact.inputs[number].shape
+            outcome[number] = _laid_out(tensor, strides_at(tuple(tensor.shape), compiled, example))
+        return outcome
 
     return called(artifact, package.run, laid_out if strides else list, needs_no_grad=False)
 
 
-def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+def strides_at(shape: Shape, strides: Shape, of_shape: Shape) -> Shape:
+    """Return the strides of a tensor of this shape in the layout that has these strides at another shape.
+
+    A stride grows with the sizes of the dimensions that lie within it.
+    """
+    dimensions = range(len(shape))
+    within = [[inner for inner in dimensions if 0 < strides[inner] < strides[outer]] for outer in dimensions]
+    return tuple(
+        strides[outer] * math.prod(shape[inner] for inner in inners) // math.prod(of_shape[inner] for inner in inners)
+        for outer, inners in enumerate(within)
+    )
+
+
+def _laid_out(tensor: torch.Tensor, strides: Shape) -> torch.Tensor:
     """Return the tensor in memory with these strides, which the package was compiled for."""
-    if strides is None or tensor.stride() == strides:
+    if tensor.stride() == strides:
         return tensor
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     result = tensor.new_empty(length).as_strided(tensor.shape, strides)

@@ -125,10 +125,16 @@ class ErrorSpread:
         return ErrorSpread(share * self.octaves.size, slices, self.octaves.off_by(share))
 
     def or_perturbed(self, perturbed: ErrorSpread) -> ErrorSpread:
-        """Return the same with the larger error in each magnitude, where the other one is that of a perturbed model."""
+        """Return the same with the larger error in each part, where the other one is that of a perturbed model."""
         if not (self.octaves and perturbed.octaves):
             return self
-        return replace(self, octaves=self.octaves.or_perturbed(perturbed.octaves))
+        slices = {
+            dimension: torch.stack(
+                (eager.maximum(perturbed.slices[dimension][0].minimum(tolerance.MAX_PERTURBED_SHARE * sizes)), sizes)
+            )
+            for dimension, (eager, sizes) in self.slices.items()
+        }
+        return replace(self, slices=slices, octaves=self.octaves.or_perturbed(perturbed.octaves))
 
 
 @dataclass(frozen=True)
@@ -382,7 +388,7 @@ class EagerErrors(NamedTuple):
         )
 
     def or_perturbed(self, perturbed: EagerErrors) -> EagerErrors:
-        """Return the same with the larger error in each magnitude, where the others are those of a perturbed model."""
+        """Return the same with the larger error in each part, where the others are those of a perturbed model."""
         return self._replace(spread=tuple(map(ErrorSpread.or_perturbed, self.spread, perturbed.spread)))
 
     def or_of_sums(self, precision: Precision, length: int) -> EagerErrors:
@@ -392,15 +398,16 @@ class EagerErrors(NamedTuple):
         rmse = tuple(share * known.octaves.size if known.octaves else 0.0 for known in self.spread)
         return self.or_larger(EagerErrors(rmse, spread)) if share else self
 
-    def spans_magnitudes(self, precision: Precision) -> bool:
-        """Return True if values of some magnitude must be more exact than their output on the whole."""
+    def differs_in_parts(self, precision: Precision) -> bool:
+        """Return True if values of some magnitude or slice must be more exact than their output on the whole."""
         if precision not in tolerance.ROUNDING_UNITS:
             return False
         for rmse, spread in zip(self.rmse, self.spread, strict=True):
             if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager)):
                 limit = tolerance.rmse_limit(precision, rmse, spread.octaves.size)
-                limits = groups.limits(precision, limit, rmse)
-                if bool((limits < limit).any()):
+                of_parts = [groups.limits(precision, limit, rmse)]
+                of_parts += [tolerance.usual_limits(precision, *rows) for rows in spread.slices.values()]
+                if any(bool((limits < limit).any()) for limits in of_parts):
                     return True
         return False
 

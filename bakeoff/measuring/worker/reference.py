@@ -228,7 +228,7 @@ def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> Refe
         for each in noisy:
             noise = [each[place] for place in places]
             errors = errors.or_larger(yardsticks(noise, theirs, rounding_decides=True, only_whole=not lost))
-        if computed.outputs is not None and traits.begins_alike and errors.spans_magnitudes(cell.precision):
+        if computed.outputs is not None and traits.begins_alike and errors.differs_in_parts(cell.precision):
             if not perturbed:
                 with clock.on_stream(), known.gradients():
                     perturbed = outputs_with_perturbed_weights(known)
