@@ -134,7 +134,7 @@ def _of_a_branch(kind: str, text: str) -> Failure | None:
     unknown = ", ".join(dict.fromkeys(_SYMBOL.findall(match[1])))
     sentence = f"torch.export cannot follow what depends on the values in a tensor: {line.rstrip(':') or match[1]}"
     if unknown and not line:
-        sentence += f", where only a call tells what {unknown} is"
+        sentence += f", where only a call shows what {unknown} is"
     return Failure(kind="data-dependent branch", place=place, text=sentence)
 
 

@@ -173,7 +173,7 @@ def _beside_latency(cells: Sequence[CellChange]) -> str:
 
 def _environment(differences: Sequence[Difference]) -> str:
     if not differences:
-        return "Nothing that either of them tells."
+        return "Neither of them reports a difference."
     rows = [[escape(each.what), escape(each.base), escape(each.new), each.bearing.value] for each in differences]
     return table(["what", "base", "new", "how it counts"], rows, "llll")
 
@@ -192,7 +192,7 @@ def headline(comparison: Comparison) -> str:
     inconclusive = comparison.inconclusive
     if inconclusive and inconclusive.is_all:
         subject, rest = ("No latency", " No metric is worse.") if comparison.has_metrics else ("Nothing", "")
-        return f"{subject} can be told: {_why_inconclusive(inconclusive, comparison)}.{rest}"
+        return f"{subject} can be said: {_why_inconclusive(inconclusive, comparison)}.{rest}"
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         numbers = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
@@ -215,9 +215,9 @@ def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str
         return f"a run has one process of each cell, and processes of one cell differ{alone}; {remedy}"
     if inconclusive.kind is ReasonKind.WIDE_INTERVAL:
         limit = f"a change of {spell_share(comparison.fail_above)}"
-        remedy = f"to tell {limit} takes about {inconclusive.processes} of each (--processes)"
+        remedy = f"to see {limit} takes about {inconclusive.processes} of each (--processes)"
         if not inconclusive.is_enough:
-            remedy = f"not even {inconclusive.processes} of each would tell {limit}, so measure on a quieter machine"
+            remedy = f"not even {inconclusive.processes} of each would see {limit}, so measure on a quieter machine"
         return f"the processes of a cell differ by more than the runs do; {remedy}"
     text = _INCONCLUSIVE.get(inconclusive.kind, "no cell was measured in both runs")
     return text.format(baseline=listed(comparison.baselines)) + alone

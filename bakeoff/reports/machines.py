@@ -24,7 +24,7 @@ def to_markdown(machines: Machines) -> str:
     rows = [[escape(name), escape(machine.name(report.environment))] for name, report in machines.reports.items()]
     sections += [
         table(["machine", "hardware"], rows, "ll"),
-        "Cells of two machines share no rounds: the fastest is told where intervals do not overlap. Calls/s "
+        "Cells of two machines share no rounds: the fastest is named where intervals do not overlap. Calls/s "
         "and prices are of calls back to back; J is beyond an idle machine.",
     ]
     return "\n\n".join(sections) + "\n"

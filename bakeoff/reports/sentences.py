@@ -299,7 +299,7 @@ def _why_latency(change: CellChange) -> str:
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)
-    return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be told"
+    return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be detected"
 
 
 def difference(difference: Difference) -> str:
@@ -381,7 +381,7 @@ def _endings_of(base: Record | None, new: Record | None) -> str:
 
 _WHY = {
     ReasonKind.NO_SAMPLES: "no samples to compare",
-    ReasonKind.IS_CONTROL: "it is the control: its change cannot be told from the machine's",
+    ReasonKind.IS_CONTROL: "it is the control: its change cannot be distinguished from the machine's",
     ReasonKind.OTHER_MACHINE: "measured on another machine",
     ReasonKind.SINGLE_PROCESS: "measured in a single process",
     ReasonKind.NO_BASELINE: "no {baseline} in the same rounds of both runs",

@@ -78,7 +78,7 @@ def of_comparison(compared: Comparison) -> str:
         columns = shown_in(Surface.MARKDOWN, comparisons.columns_of(changes), changes)
         lines += ["", *table_of(columns, changes).splitlines()]
     if rest := len(compared.cells) - len(changes):
-        lines += ["", f"Not shown: {counted(rest, 'cell')} of less weight, or of which nothing can be told."]
+        lines += ["", f"Not shown: {counted(rest, 'cell')} of less weight, or of which nothing is known."]
     return _joined([*lines, "", f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."])
 
 

@@ -26,7 +26,7 @@ def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
 def sentences(traits: ModelTraits) -> Iterator[str]:
     """Yield what each trait is and what was done about it, to be read after the name of the model."""
     if traits.unwrapped:
-        yield f"came wrapped in {listed(traits.unwrapped)}, which was taken off: eager is eager"
+        yield f"came wrapped in {listed(traits.unwrapped)}, which was removed: eager is eager"
     yield from traits.forms
     if traits.autocasts:
         yield (
@@ -74,7 +74,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.one_answer and (same := traits.one_answer.outputs):
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
     elif traits.one_answer:
-        yield f"gives one answer {traits.one_answer.how}: the check tells little of a build, and no winner is sure"
+        yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:
         yield (
             "needs what torch.inference_mode lacks, such as gradients in forward: everything was called in "

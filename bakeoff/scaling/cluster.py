@@ -97,7 +97,7 @@ class Cluster:
         if devices == ("cuda",) and not has_gpus:
             raise UsageError("--devices cuda: no node of the cluster has a GPU")
         if request.budget:
-            raise UsageError("--budget and --cluster: nodes are taken as they come free, so leave --budget out")
+            raise UsageError("--budget and --cluster: contests go to nodes as these become free, so leave --budget out")
         return request.model_copy(update={"devices": devices})
 
     def measure(self, request: Request, contests: Sequence[Contest], store: Store, progress: Progress) -> None:

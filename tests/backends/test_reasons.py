@@ -126,12 +126,12 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             "mine.thrice.default\n\nThe error above occurred when calling torch.export.export.",
             "torch.export: mine.thrice has no fake (meta) implementation",
         ),
-        ("GuardOnDataDependentSymNode", GUARD, f"{BRANCH}Eq(u0, 1), where only a call tells what u0 is"),
+        ("GuardOnDataDependentSymNode", GUARD, f"{BRANCH}Eq(u0, 1), where only a call shows what u0 is"),
         ("GuardOnDataDependentSymNode", GUARD_WITH_SOURCE, f"{BRANCH}if x.sum() > 0 (mine.py, line 26, in forward)"),
         (
             "GuardOnDataDependentSymNode",
             GUARD.replace("_export/non_strict_utils.py:1205 in __torch_function__", "home/me/mine.py:26 in forward"),
-            f"{BRANCH}Eq(u0, 1), where only a call tells what u0 is (mine.py, line 26, in forward)",
+            f"{BRANCH}Eq(u0, 1), where only a call shows what u0 is (mine.py, line 26, in forward)",
         ),
         (
             "OpConversionFailure",

@@ -307,7 +307,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     ("mode", "status", "reason"),
     [
         ("eager", Status.OK, ""),
-        ("null", Status.FALLBACK, "null does not tell where it ran, and --strict asks for full"),
+        ("null", Status.FALLBACK, "null does not report where it ran, and --strict asks for full"),
         (
             "null/partial",
             Status.FALLBACK,

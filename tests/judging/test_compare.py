@@ -235,7 +235,7 @@ def test_another_machine_is_said_first_and_makes_small_changes_untellable(
     found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=0.99), **changed))
     assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
     assert headline(found) == (
-        f"Nothing can be told: the runs are of two machines ({said}), so only a change over 25 % would count; measure "
+        f"Nothing can be said: the runs are of two machines ({said}), so only a change over 25 % would count; measure "
         "both on one, more processes do not help."
     )
     told = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.9), **changed))
@@ -324,7 +324,7 @@ def test_runs_that_share_no_cell_are_refused() -> None:
 def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
     found = compare(report([ok(cell(), [])]), report([ok(cell(), [])]))
     assert outcomes(found) == {"eager": "cannot tell"}
-    assert headline(found) == "Nothing can be told: no cell was measured in both runs."
+    assert headline(found) == "Nothing can be said: no cell was measured in both runs."
 
 
 # --- where nothing can be told
@@ -333,7 +333,7 @@ def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
 def test_single_processes_are_told_in_one_line_with_the_number_that_would_do() -> None:
     found = compare(run(0, processes=1, onnx=0.9), run(5, processes=1, onnx=0.9))
     assert headline(found) == (
-        "Nothing can be told: a run has one process of each cell, and processes of one cell differ, so only a change "
+        "Nothing can be said: a run has one process of each cell, and processes of one cell differ, so only a change "
         "over 25 % would count; measure both again with --processes 3 or more."
     )
     assert to_markdown(found, folds=False) == f"**{headline(found)}**\n"
@@ -358,7 +358,7 @@ def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> Non
     assert nothing is not None and nothing.processes is not None and nothing.is_enough
     assert 20 < nothing.processes < 80, "Student's interval of half of 5 % takes 43"
     assert headline(found) == (
-        "Nothing can be told: the processes of a cell differ by more than the runs do; to tell a change of 5 % takes "
+        "Nothing can be said: the processes of a cell differ by more than the runs do; to see a change of 5 % takes "
         f"about {nothing.processes} of each (--processes)."
     )
     assert set(outcomes(compare(at_noise(10, nothing.processes), at_noise(50, nothing.processes))).values()) == {"same"}
@@ -447,7 +447,7 @@ def test_metrics_are_told_where_no_latency_can_be() -> None:
         return made.model_copy(update={"records": records})
 
     found = compare(once(GOOD), once(GOOD))
-    assert headline(found).startswith("No latency can be told: ") and headline(found).endswith("No metric is worse.")
+    assert headline(found).startswith("No latency can be said: ") and headline(found).endswith("No metric is worse.")
     assert "1 \u2192 1 (0)" in to_markdown(found, folds=False)
     assert headline(compare(once(GOOD), once(HALF))).startswith("1 regression: onnx")
 
@@ -495,7 +495,7 @@ def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new:
     assert found.failing(parse_fail_on("slower,broken,worse")) == []
     assert "onnx" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
     alone = compare(report([unreached]), report([unreached]))
-    assert headline(alone).startswith("Nothing can be told: a run's budget was over, or it was interrupted")
+    assert headline(alone).startswith("Nothing can be said: a run's budget was over, or it was interrupted")
 
 
 # --- properties

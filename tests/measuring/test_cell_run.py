@@ -287,7 +287,7 @@ def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool,
             "placement is partial, and --strict asks for full: gelu, sort and 1 more",
         ),
         (Placement(extent=Extent.FALLBACK), "placement is fallback, and --strict asks for full"),
-        (None, "onnx does not tell where it ran, and --strict asks for full"),
+        (None, "onnx does not report where it ran, and --strict asks for full"),
     ],
 )
 def test_strict_asks_for_a_full_placement(placement: Placement | None, reason: str) -> None:

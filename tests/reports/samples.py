@@ -236,7 +236,7 @@ def strictly_on_cpu() -> list[Record]:
         ok(cell("onnx"), bursts(0.9, seed=1), build_s=0.3, roofline=roofline(0.1), status=Status.FALLBACK,
            reason=why, placement=partly),
         ok(cell("openvino"), bursts(0.8, seed=2), build_s=0.3, roofline=roofline(0.8), status=Status.FALLBACK,
-           reason="openvino does not tell where it ran, and --strict asks for full", placement=None),
+           reason="openvino does not report where it ran, and --strict asks for full", placement=None),
         failed(cell("inductor"), Status.ERROR, "no compiler"),
     ]  # fmt: skip
 

@@ -234,7 +234,7 @@ def test_cells_that_ended_alike_share_a_line() -> None:
 def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
     text = printed(judged(strictly_on_cpu()))
     assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
-    assert "x openvino fallback: openvino does not tell where it ran" in text
+    assert "x openvino fallback: openvino does not report where it ran" in text
     assert text.count("--strict asks for full: aten.gelu") == 1
     assert "ran only in part" not in text
     assert "only eager could be ranked" in text

@@ -282,7 +282,7 @@ def products_of(cell: Cell) -> Precision:
 def shortfall(placement: Placement | None, backend: str) -> Failure | None:
     """Return why a cell fails under --strict, or None if it ran wholly where it was asked to."""
     if placement is None:
-        text = f"{backend} does not tell where it ran, and --strict asks for full"
+        text = f"{backend} does not report where it ran, and --strict asks for full"
         return Failure(kind="placement unknown", text=text)
     if placement.extent is Extent.FULL:
         return None
