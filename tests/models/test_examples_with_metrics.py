@@ -36,7 +36,9 @@ def test_an_example_is_won_by_int8_where_its_loss_is_allowed_and_never_surely_wh
     assert all(record.metrics and metric in record.metrics.values for record in report.records)
     [allowed], [forbidden] = (contests_of(judged_anew(report, require=f"{metric}>{share}")) for share in ("-5%", "=0%"))
     assert {cell.cell.precision for cell in allowed.ranked} == {Precision.FP32, Precision.INT8}
-    assert f", {metric} " in headline.line(allowed) and "calibrate()" in " ".join(allowed.cells[0].record.traits.forms)
+    assert f", {metric} " in headline.line(allowed)
+    calibrated = {cell.cell.precision for cell in allowed.cells if "calibrate()" in " ".join(cell.record.traits.forms)}
+    assert calibrated == {Precision.INT8}, "whichever comes first on a busy machine"
     assert (
         forbidden.fastest.winner in ("eager fp32", "onnx fp32", None)
         or forbidden.fastest.certainty is Certainty.DOUBTED
