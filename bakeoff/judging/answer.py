@@ -84,7 +84,7 @@ class Score:
 
     def ms(self, label: str) -> float:
         """Return the score of a cell, with as many digits as outputs print."""
-        return rounded_ms(sum(weight * ms for weight, ms, _ in self._parts(label)))
+        return rounded_ms(sum(self._parts_ms(label)))
 
     def value(self, label: str) -> float:
         """Return the score in the unit of the answer."""
@@ -137,6 +137,11 @@ class Score:
         """Return what the score consists of, if that is a single latency."""
         return self.terms[0].fit if len(self.terms) == 1 and not self.shared else None
 
+    def _parts_ms(self, label: str) -> list[float]:
+        """Return what each part adds to the sum."""
+        own_ms = [term.weight * term.fit.latency_ms[label] for term in self.terms]
+        return [*own_ms, *(part.ms for part in self.shared)]
+
     def _parts(self, label: str) -> list[tuple[float, float, Interval | None]]:
         """Return the weight, the latency and its interval of each part."""
         own = [(term.weight, term.fit.latency_ms[label], term.fit.latency_ci95_ms(label)) for term in self.terms]
@@ -168,8 +173,7 @@ class Score:
 
     def _shares(self, label: str) -> list[float]:
         """Return the share of each part of the sum."""
-        parts_ms = [weight * ms for weight, ms, _ in self._parts(label)]
-        return [part_ms / sum(parts_ms) for part_ms in parts_ms]
+        return [part_ms / sum(self._parts_ms(label)) for part_ms in self._parts_ms(label)]
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
         """Return why a cell left the contest of each term, or None if it stayed in one."""

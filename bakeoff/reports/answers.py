@@ -1,6 +1,7 @@
 """Says an answer to any question: who, how good, how much better than eager, and how surely."""
 
 from collections.abc import Sequence
+from typing import Self
 
 from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.decision import FEWEST_PROCESSES
@@ -8,9 +9,45 @@ from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.doubts_of_answers import is_open_requirement
 from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.records.frozen import Frozen
+from bakeoff.records.schema import Ratio
 from bakeoff.records.text import first, listed, one_line, spell_ms
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
+
+
+class AnswerToQuestion(Frozen):
+    """Who is best at one question. Ratios say how many times better the first candidate is."""
+
+    question: Question
+    """`latency` of a call, `load`, whole `generation`, the total time of so many `calls`,
+    the mean over `recorded sizes`, `whole requests`, or a `start`."""
+    outcome: Certainty
+    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
+    winner: str | None
+    """The only candidate, or None where there are several, or none."""
+    candidates: list[str]
+    """The best first, then those that may prove as good."""
+    tied: list[str]
+    """Labels that share the first place, if there are several."""
+    open: list[str]
+    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
+    value: float | None
+    """What the first candidate reaches, in `unit`."""
+    unit: str
+    processes: int
+    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
+    baseline: str | None
+    speedup: Ratio | None
+    """How many times better the first candidate is than the baseline, eager, at the question."""
+    runner_up: str | None
+    """The best one that is no candidate."""
+    lead: Ratio | None
+    """How many times better the first candidate is than the runner-up."""
+
+    @classmethod
+    def to(cls, answer: Answer, **others: object) -> Self:
+        return cls.of(answer, outcome=answer.certainty, open=answer.open_labels, **others)
 
 
 def said(answer: Answer, value: str, *kept: str, sure: str = "") -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from pydantic import Field
 
 from bakeoff.judging.answer import Answer as Answered
-from bakeoff.judging.answer import Certainty, Question
+from bakeoff.judging.answer import Question
 from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
@@ -21,6 +20,7 @@ from bakeoff.records.doubts import Effect
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
 from bakeoff.reports import doubt_sentences, dynamic, end_to_end, headline, load, mix, starts, suite_report, traits
+from bakeoff.reports.answers import AnswerToQuestion
 from bakeoff.reports.starts import ContestStarts
 
 FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
@@ -60,40 +60,6 @@ class StepAnswer(Frozen):
     ms: float
     ci95_ms: Interval | None
     share: float
-
-
-class AnswerToQuestion(Frozen):
-    """Who is best at one question. Ratios say how many times better the first candidate is."""
-
-    question: Question
-    """`latency` of a call, `load`, whole `generation`, or the total time of so many `calls`; of others the mean over
-    `recorded sizes`, or `whole requests`."""
-    outcome: Certainty
-    """How sure it is. `open`: measuring ended before it was decided. `doubted`: the first doubt could change it."""
-    winner: str | None
-    """The only candidate, or None where there are several, or none."""
-    candidates: list[str]
-    """The best first, then those that may prove as good."""
-    tied: list[str]
-    """Labels that share the first place, if there are several."""
-    open: list[str]
-    """Labels that may still prove as good as the best one, because measuring ended before it was decided."""
-    value: float | None
-    """What the first candidate reaches, in `unit`."""
-    unit: str
-    processes: int
-    """In how many processes the first candidate was measured. A sure answer of fewer than three holds for these."""
-    baseline: str | None
-    speedup: Ratio | None
-    """How many times better the first candidate is than the baseline, eager, at the question."""
-    runner_up: str | None
-    """The best one that is no candidate."""
-    lead: Ratio | None
-    """How many times better the first candidate is than the runner-up."""
-
-    @classmethod
-    def to(cls, answer: Answered, **others: object) -> Self:
-        return cls.of(answer, outcome=answer.certainty, open=answer.open_labels, **others)
 
 
 class EndToEndAnswer(AnswerToQuestion):

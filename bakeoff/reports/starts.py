@@ -37,11 +37,10 @@ class StartAnswer(Frozen):
     unmet: list[str]
 
 
-class ContestStarts(Frozen):
+class ContestStarts(answers.AnswerToQuestion):
     """What it takes to start the cells of one contest."""
 
     headline: str
-    candidates: list[str]
     cells: list[StartAnswer]
     not_started: dict[str, str]
     """Why a cell has no numbers, by label."""
@@ -126,9 +125,9 @@ def answer_of(judged: StartsJudgement, starts: Starts, files: list[Path]) -> Sta
 
 def contest_answer(judged: StartsJudgement) -> ContestStarts:
     """Return what it takes to start the cells of a contest, for programs."""
-    return ContestStarts(
+    return ContestStarts.to(
+        judged.answer,
         headline=headline(judged),
-        candidates=judged.answer.candidates,
         cells=[_answer(cell) for cell in judged.cells],
         not_started={cell.label: cell.reason for cell in judged.without_starts},
     )
