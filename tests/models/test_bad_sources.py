@@ -66,7 +66,7 @@ def _of_the_future(name: str, content: bytes) -> bytes:
         ("hf:pickled", "pytorch_model.bin can run code when read, Bakeoff takes safetensors only"),
         ("hf:mistyped", "unknown type of model in hf:mistyped 'brt': did you mean 'bert'?"),
         ("diffusers:nowhere", "no folder nowhere"),
-        ("diffusers:pipeline", "no config.json in pipeline"),
+        ("diffusers:pipeline", "such as the subfolder unet of a pipeline"),
         ("onnx:nowhere.onnx", "no file nowhere.onnx"),
         ("onnx:short.onnx", "is no whole ONNX model"),
         ("pt2:nowhere.pt2", "no file nowhere.pt2"),

@@ -110,11 +110,3 @@ def test_folders_that_cannot_be_measured(tmp_path: Path, name: str, more: dict[s
     with pytest.raises(UsageError, match=message) as caught:
         models.find(model)
     assert "\n" not in str(caught.value)
-
-
-def test_the_folder_of_a_pipeline_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model_index.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"no config.json .*such as the subfolder unet of a pipeline"):
-        models.find(f"diffusers:{tmp_path}")
-    with pytest.raises(UsageError, match=r"no folder .*missing"):
-        models.find(f"diffusers:{tmp_path}/missing")

@@ -1,7 +1,6 @@
 """Programs that torch.export.save wrote: open axes, inputs, and files that cannot be read."""
 
 import io
-import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -91,27 +90,6 @@ def rewritten(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> st
     return f"pt2:{to}"
 
 
-def refused(name: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        models.find(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
-    def of_the_future(name: str, content: bytes) -> bytes:
-        if not name.endswith("models/model.json"):
-            return content
-        known = json.loads(content)
-        return json.dumps({**known, "schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1"}).encode()
-
-    (tmp_path / "short.pt2").write_bytes(file.read_bytes()[:2000])
-    assert "no file" in refused(f"pt2:{tmp_path}/missing.pt2")
-    assert "cannot be read by torch" in refused(f"pt2:{tmp_path}/short.pt2")
-    newer = rewritten(file, tmp_path / "newer.pt2", of_the_future)
-    assert f"torch {torch.__version__} (torch 9.1 wrote it, in schema 99.1)" in refused(newer)
-
-
 class Evil:
     def __reduce__(self) -> Any:
         return (exec, ("raise SystemExit('the pickle was run')",))
@@ -123,4 +101,5 @@ def test_code_in_the_file_is_not_run(file: Path, tmp_path: Path) -> None:
     name = rewritten(
         file, tmp_path / "evil.pt2", lambda name, content: pickled.getvalue() if "sample_inputs" in name else content
     )
-    assert "cannot be read" in refused(name)
+    with pytest.raises(UsageError, match="cannot be read"):
+        models.find(name)
