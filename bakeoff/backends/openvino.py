@@ -292,13 +292,14 @@ class Request(Compiled):
                 self._buffers[index] = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
         arrays = {index: _array(buffer) for index, buffer in self._buffers.items()}
         self._request: Any = runtime.BoundRequest(compiled, arrays)
+        self._infer = self._request.request.infer
 
     def bind(self, inputs: Inputs) -> None:
         self._bound = [_array(tensor.contiguous()) for tensor in inputs.tensors()]
         self._request.bind(self._bound)
 
     def run(self) -> None:
-        self._request.run()
+        self._infer(share_outputs=True)  # as `BoundRequest.run` does, without another call in between
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(
@@ -361,7 +362,7 @@ class Request(Compiled):
 
     def close(self) -> None:
         self._bound = []
-        self._request = None
+        self._request = self._infer = None
         self._compiled = None
 
 

@@ -39,6 +39,7 @@ from bakeoff.backends.runtime.tensorrt import (
     Engine,
     Execution,
     Manifest,
+    current_stream_handle,
     logger_for,
 )
 from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend
@@ -282,7 +283,7 @@ class BoundEngine(Compiled):
         self._execution.refresh()
 
     def run(self) -> None:
-        self._execution.run()
+        self._execution.enqueue(current_stream_handle(self._engine.device))
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(output.clone() for output in self._execution.results())

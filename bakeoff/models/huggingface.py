@@ -72,12 +72,6 @@ class HuggingFace(Family):
         model_type = str(self.config.get("model_type", "")).replace("-", "_")
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
 
-    @property
-    def is_of_one_kind(self) -> bool:
-        """Return True for a model that takes texts, images or sound, and not two of these."""
-        kinds = ({"batch", "seq"}, {"batch", "size"}, {"batch", "samples"})
-        return set(self.dimensions) in kinds and "num_mel_bins" not in self.config
-
     def prepare(self) -> None:
         if self.commit:
             hub.download_weights(self.commit)

@@ -27,16 +27,12 @@ class Timm(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         timm = import_library("timm", self.name)
         size = int(dimensions["size"])
-        given = {"img_size": size} if self.is_resized(size) else {}
+        given = {"img_size": size} if self.facts["is_fixed"] and size != self.facts["size"] else {}
         with seeded(seed):
             module = timm.create_model(self.architecture, pretrained=False, **given)
             inputs = normal_inputs(*self.shape(dimensions))
             make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
-
-    def is_resized(self, size: int) -> bool:
-        """Return whether the weights must be made for images of another size."""
-        return bool(self.facts["is_fixed"]) and size != self.facts["size"]
 
     def shape(self, dimensions: Sizes) -> tuple[int, int, int, int]:
         size = int(dimensions["size"])

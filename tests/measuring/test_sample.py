@@ -21,7 +21,6 @@ def test_a_sample_is_read_without_torch_and_bfloat16_is_kept_as_words(tmp_path: 
     )
     facts = Read.read(tmp_path / "s.npz")
     assert (facts.inputs, facts.outputs[0].shape, facts.outputs[0].type) == (("bfloat16",), (1, 2), "bfloat16")
-    assert facts.compares_all
     with np.load(tmp_path / "s.npz") as arrays:
         words = torch.from_numpy(arrays["input_0"]).view(torch.bfloat16)
         assert torch.equal(words, given)
@@ -35,7 +34,6 @@ def test_the_places_of_a_large_output_are_kept(tmp_path: Path) -> None:
     Sample.of(torch.nn.Identity(), Inputs((given,)), (2 * given,)).save(
         tmp_path / "s.npz", [exact], [0.0], Precision.FP32
     )
-    assert not Read.read(tmp_path / "s.npz").compares_all
     with np.load(tmp_path / "s.npz") as arrays:
         assert arrays["output_0"].tolist() == (2 * arrays["input_0"])[arrays["places_0"]].tolist()
 
@@ -64,7 +62,7 @@ def test_a_program_must_give_the_outputs_of_the_sample(tmp_path: Path) -> None:
     require_outputs(path, lambda x: [torch.complex(2 * x.float(), x.float())], "cpu")
     with pytest.raises(BakeoffError, match="does not compute what was measured: the RMSE of output 0 is"):
         require_outputs(path, lambda x: [torch.complex(2 * x.float(), 1.01 * x.float())], "cpu")
-    with pytest.raises(BakeoffError, match="output 0 has another shape"):
+    with pytest.raises(BakeoffError, match="the RMSE of output 0 is inf"):
         require_outputs(path, lambda x: [x], "cpu")
 
 

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+import bakeoff
 from bakeoff import models
+from bakeoff import shipped as bakeoff_shipped
 from bakeoff.backends.calling import returned_by_call
 from bakeoff.backends.runtime import folder as runtime_folder
 from bakeoff.measuring.worker import pickled_model
@@ -107,6 +109,14 @@ def assert_same_bits(cell: Cell, base: Path) -> None:
     folder, outputs = measured_and_exported(cell, base)
     for ours, theirs in zip(answers_of(folder), [*outputs, *outputs], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    fast = bakeoff.load(folder)
+    assert bakeoff_shipped.check(fast)
+    answers = []
+    for times in (1, 0):  # no call overwrites the answer of another
+        args, kwargs = fast.sample_call([tensor * times for tensor in fast.sample_tensors()])
+        answers.append(fast.tensors_of(fast(*args, **kwargs)))
+    for ours, theirs in zip(answers[0], outputs, strict=True):
+        np.testing.assert_array_equal(ours.double().numpy(), theirs)
 
 
 TWO_HEADS = f"{ROOT}/examples/two_heads.py:factory"

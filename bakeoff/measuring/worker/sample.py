@@ -14,6 +14,8 @@ import numpy
 import torch
 
 from bakeoff.backends.calling import Returned, call_form, comparable, sampled_places
+from bakeoff.backends.runtime.folder import errors_of
+from bakeoff.backends.runtime.torch_streams import as_tensor
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 from bakeoff.models.base import Inputs
@@ -77,22 +79,16 @@ def require_outputs(path: Path, program: Callable[..., Sequence[torch.Tensor]], 
     """
     with numpy.load(path) as arrays:
         facts = json.loads(str(arrays["facts"]))
-        given = [torch.from_numpy(arrays[f"input_{number}"]) for number in range(len(facts["inputs"]))]
-        types = [getattr(torch, name) for name in facts["inputs"]]
-        found = program(*(tensor.view(dtype).to(device) for tensor, dtype in zip(given, types, strict=True)))
-        for number, output in enumerate(facts["outputs"] if len(found) == len(facts["outputs"]) else ()):
-            answer, expected = found[number].detach().cpu(), torch.from_numpy(arrays[f"output_{number}"])
-            if (places := f"places_{number}") in arrays:
-                answer = answer.reshape(-1)[torch.from_numpy(arrays[places])]
-            answer, is_known = as_pairs(answer).double(), torch.isfinite(expected)
-            if answer.shape != expected.shape:
-                raise BakeoffError(f"output {number} has another shape than when it was measured")
-            rmse = (answer - expected)[is_known].square().mean().item() ** 0.5 if is_known.any() else 0.0
-            if not rmse <= output["allowed"]:
-                raise BakeoffError(
-                    f"the model does not compute what was measured: the RMSE of output {number} is {rmse:.2g}, "
-                    f"and {output['allowed']:.2g} is allowed"
-                )
+        given = [as_tensor(arrays[f"input_{n}"], getattr(torch, name)) for n, name in enumerate(facts["inputs"])]
+    found = program(*(tensor.to(device) for tensor in given))
+    if len(found) != len(facts["outputs"]):
+        return
+    for number, (rmse, allowed) in enumerate(errors_of(found, facts["outputs"], path)):
+        if not rmse <= allowed:
+            raise BakeoffError(
+                f"the model does not compute what was measured: the RMSE of output {number} is {rmse:.2g}, "
+                f"and {allowed:.2g} is allowed"
+            )
 
 
 def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
