@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import psutil
 
 from bakeoff.commands import selfcheck
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent

@@ -2,7 +2,6 @@
 
 from enum import IntEnum
 
-from bakeoff.judging.answer import Certainty as Certainty
 from bakeoff.judging.decision import MARGIN_UNPAIRED
 from bakeoff.judging.disturbance import MAX_WAIT_SHARE
 from bakeoff.judging.doubts import (

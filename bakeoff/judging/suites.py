@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.estimate import ratio_over_processes

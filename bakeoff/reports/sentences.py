@@ -5,8 +5,7 @@ Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal
 
 from collections.abc import Sequence
 
-from bakeoff.judging.answer import Question
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bakeoff import backends
 from bakeoff.backends.standalone import Runtime, Threads
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at

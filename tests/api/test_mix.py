@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import bakeoff
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.mix import Mix
 from bakeoff.records.schema import Cell, Record, RecordedSize, Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from benchmarks.under_load import PAIRS, table
 
 COPIES, TWICE = "1.00, short, 1 thread", "2, medium, 2 threads"

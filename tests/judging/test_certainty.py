@@ -2,7 +2,8 @@
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import AlwaysWaited, CoresTaken, GpuShared, MachineBusy, NotRanked, RoughLatency, cells_of
 from bakeoff.judging.ranking import undecided

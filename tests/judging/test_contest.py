@@ -5,7 +5,8 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.costs import BreakEven

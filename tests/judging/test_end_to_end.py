@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import judge

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.compare import compare
 from bakeoff.judging.doubts import LastRunDiffers
 from bakeoff.judging.judgement import judge

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.load import (
     LatencyDrifted,

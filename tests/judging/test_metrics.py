@@ -4,7 +4,8 @@ import random
 import pytest
 
 from bakeoff.judging.acceptance import Acceptance
-from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts import EvaluationVaries, NotEvaluated, RequirementMissed, RequirementOpen, WithoutInterval

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import Outcome, compare
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest

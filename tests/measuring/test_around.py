@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import judge
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock

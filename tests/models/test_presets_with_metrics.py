@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.commands import run as runs
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.planning import config
 from bakeoff.planning.config import Options

@@ -10,8 +10,7 @@ import pytest
 
 from bakeoff.api.pipelines import cells_to_ship
 from bakeoff.api.result import Result
-from bakeoff.judging.answer import Question
-from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.judgement import judge
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
