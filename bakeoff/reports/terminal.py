@@ -307,8 +307,8 @@ def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER"
     for sentence in screen.unfinished:
         console.print(Text(one_line(sentence), style="yellow"), soft_wrap=True)
     if screen.whether_to_ship:
-        shown = Text(one_line(screen.whether_to_ship))
-        console.print(shown, highlight=False, soft_wrap=not console.is_terminal)
+        to_ship = Text(one_line(screen.whether_to_ship))
+        console.print(to_ship, highlight=False, soft_wrap=not console.is_terminal)
     _print_winners(judgement, console)
     for answer in (*screen.of_suites, *screen.over_sizes):
         console.print(Text(one_line(answer), style="bold"), soft_wrap=True)
