@@ -1,10 +1,11 @@
 """What a contest answers beside the latency of a call, for every output, such as what it takes to start."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.reports import end_to_end, generation, load, precisions, starts
-from bakeoff.reports.tables import Table
+from bakeoff.reports.blocks import Table
 
 _BY_HEADING = {
     "The fastest of each precision": precisions,
@@ -19,7 +20,7 @@ _BY_HEADING = {
 class FurtherAnswer:
     heading: str
     sentences: list[str]
-    tables: list[Table]
+    tables: list[Table[Any]]
 
 
 def further_answers(contest: ContestJudgement) -> list[FurtherAnswer]:
@@ -34,6 +35,6 @@ def sentences(contest: ContestJudgement) -> list[str]:
     return [sentence for answer in further_answers(contest) for sentence in answer.sentences]
 
 
-def short_tables(contest: ContestJudgement) -> list[Table]:
+def short_tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return the tables that are not folded away."""
     return [table for answer in further_answers(contest) for table in answer.tables if not table.is_folded]

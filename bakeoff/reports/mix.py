@@ -6,8 +6,9 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
 from bakeoff.reports import doubt_sentences, number_format
+from bakeoff.reports.blocks import Surface, Table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, TableOverSizes
+from bakeoff.reports.tables import Column
 
 REASON_LIMIT = 120
 
@@ -54,7 +55,7 @@ def answer(mix: Mix) -> str:
     return f"{title(mix)}: {finding(mix)}."
 
 
-def table_of(mix: Mix) -> TableOverSizes[MixRow]:
+def table_of(mix: Mix) -> Table[MixRow]:
     """Return the mean time and the latency at each size, a row for each backend."""
     every = [
         Column[MixRow](f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
@@ -62,7 +63,8 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
         for place, size in enumerate(mix.sizes)
     ]  # fmt: skip
     columns = [
-        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True,
+                       surfaces=Surface.ALL),
         Column[MixRow]("mean", lambda row: row.mean_ms, "ms", number_format.milliseconds,
                        interval=lambda row: row.mean_ci95_ms, surfaces=Surface.ALL),
         Column[MixRow](f"x {mix.baseline}", lambda row: row.speedup.value if row.speedup else None,
@@ -73,7 +75,7 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
         Column[MixRow]("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
                        is_text=True, surfaces=Surface.ALL),
     ]  # fmt: skip
-    return TableOverSizes(title(mix), finding(mix), columns, mix.rows, NOTE)
+    return Table(columns, mix.rows, label=title(mix))
 
 
 def why_not(row: MixRow, mix: Mix) -> str:

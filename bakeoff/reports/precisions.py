@@ -1,5 +1,7 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
+from typing import Any
+
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.doubts import RequirementOpen
 from bakeoff.judging.find_doubts import is_coarse
@@ -8,8 +10,8 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
 from bakeoff.reports import doubt_sentences, headline, metrics, number_format
+from bakeoff.reports.blocks import Table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 
@@ -28,7 +30,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     return sentences
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return no table: the contest's own has all precisions."""
     return []
 

@@ -13,9 +13,7 @@ from bakeoff.records.schema import Cell, Range, Record, Report, Status
 from bakeoff.reports import charts, dynamic
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from tests.reports.samples import cell, failed, ok, report, steady
 
 SPAN = {"seq": Range(low=16, built_at=64, high=64)}

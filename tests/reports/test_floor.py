@@ -8,9 +8,7 @@ from rich.console import Console
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Kernel, KernelTimes, Record
 from bakeoff.reports import floor
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_short_markdown
 from tests.reports.samples import bursts, cell, judged, ok, once, report, roofline
 
 

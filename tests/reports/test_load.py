@@ -19,9 +19,7 @@ from bakeoff.records.schema import AroundCall, Record
 from bakeoff.reports import headline, load
 from bakeoff.reports.charts import Palette, of_contest
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from bakeoff.reports.writer import render
 from tests.judging.test_load import carrying, window
 from tests.reports.samples import once, report

@@ -12,7 +12,8 @@ import pytest
 from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
 from bakeoff.records.schema import Energy, Extent, Interval, Placement, Stage, Status, Throughput, WarmUp
-from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.reports.comparison import to_page as comparison_to_page
+from bakeoff.reports.run_report import to_page
 from tests.reports.samples import (
     accuracy,
     bursts,
@@ -264,7 +265,7 @@ def test_a_comparison_says_what_changed_and_what_speaks_against_it() -> None:
     made = Page(comparison_to_page(compare(base, new)))
     read = made.reads()
     assert "2 regressions: " in read and "onnx on conv on cpu, fp32 is slower, +20 %" in read
-    assert "Other settings or versions that bear on speed : CUDA 12.8 → 13.0." in read
+    assert "Other settings or versions that bear on speed: CUDA 12.8 → 13.0." in read
     assert "ok -> oom: out of memory" in read and "allocating" in read
     assert made.charts() == ["change"]
     html = comparison_to_page(compare(base, new))

@@ -11,7 +11,9 @@ from bakeoff.judging.explanation import explain
 from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Status
-from bakeoff.reports.page import comparison_to_page, explanation_to_page, to_page
+from bakeoff.reports.comparison import to_page as comparison_to_page
+from bakeoff.reports.page import explanation_to_page
+from bakeoff.reports.run_report import to_page
 from bakeoff.reports.site import PublishedRun, to_index
 from tests.judging.test_explanation import EAGER, FUSED, beside
 from tests.judging.test_precisions import records as precision_records

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Status
-from bakeoff.reports.terminal import LiveTable, print_report
+from bakeoff.reports.live_table import LiveTable
+from bakeoff.reports.run_report import print_report
 from tests.reports.samples import (
     cell,
     constant,
