@@ -259,14 +259,14 @@ def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) ->
         Text(sentences.paragraph(contest), on=~_FILES),
         replace(_cells(contest), on=~Surface.TERMINAL),
         *_cells_in_terminal(contest),
+        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= ", on=~Surface.SHORT),
+        Items([*brief, *sentences.builds_made_elsewhere(contest)], on=Surface.SHORT),
+        *(block for effect in Effect for block in _doubts(contest, effect)),
+        Charts(figures, drawn, contest.calls),
         *(
             Section(answer.heading, [Items(answer.sentences, bullet="= "), *answer.tables], level=3)
             for answer in further_answers(contest)
         ),
-        *(block for effect in Effect for block in _doubts(contest, effect)),
-        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= ", on=~Surface.SHORT),
-        Items([*brief, *sentences.builds_made_elsewhere(contest)], on=Surface.SHORT),
-        Charts(figures, drawn, contest.calls),
         *_costs(contest),
     ]
 

@@ -56,7 +56,8 @@ def _print(block: Any, console: Console) -> None:
         case Section():
             console.print(Styled(one_line(block.title), "bold"), soft_wrap=True)
             print_blocks(block.blocks, console)
-            console.print()
+            if block.level <= 2:
+                console.print()
         case Text():
             console.print(
                 Styled(one_line(block.text), _STYLES.get(block.look, "")),

@@ -48,7 +48,7 @@ def more(chosen: set[str], cell_id: str, name: str, place: int) -> dict[str, obj
         "metrics": {"metrics": SCORES, "reference_metrics": SCORES},
         "end to end": {"around": [AroundCall(name="before", calls=9, median_ms=2.0)]},
         "energy": {"energy": Energy(joules_per_call=0.1, idle_w=70.0, calls=1000, seconds=1.0, source="RAPL")},
-        "load": {"load": load([400 / place] * 3, soak=[window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6)},
+        "load": {"load": load([400 / place, 404 / place, 396 / place], soak=[window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6)},
         "generation": {"settings": {"caches": "in place"}, "generated": GENERATED},
         "starts": {"starts": [started(cell_id, name)]},
     }
