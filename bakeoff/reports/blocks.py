@@ -3,18 +3,9 @@
 A report is a list of blocks. `terminal`, `markdown` and `page` render it, each the blocks that are `on` its surface.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from bakeoff.reports.charts.chart import Chart
-    from bakeoff.reports.tables import Column
-
-T = TypeVar("T")
 
 
 class Surface(Flag):
@@ -44,6 +35,10 @@ class Look(Enum):
 class Block:
     on: Surface = Surface.ALL
 
+    def has_content(self, surface: Surface) -> bool:
+        """Return whether there is something to show on this surface."""
+        return True
+
 
 @dataclass(frozen=True)
 class Section(Block):
@@ -55,11 +50,17 @@ class Section(Block):
     anchor: str = ""  # the name to which links lead
     is_folded: bool = False
 
+    def has_content(self, surface: Surface) -> bool:
+        return can_unfold(surface, self.is_folded) and bool(shown(self.blocks, surface))
+
 
 @dataclass(frozen=True)
 class Text(Block):
     text: str
     look: Look = Look.PLAIN
+
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.text.strip())
 
 
 @dataclass(frozen=True)
@@ -71,24 +72,8 @@ class Items(Block):
     look: Look = Look.PLAIN
     bullet: str = "- "
 
-
-@dataclass(frozen=True)
-class Table(Block, Generic[T]):
-    """A row for each of `rows`, with the columns that have a value and stand on the surface.
-
-    A table with `details` sorts, filters and unfolds on a page. It filters by `status`, which stands beside the name of
-    a row where it is no column of its own.
-    """
-
-    columns: Sequence[Column[T]]
-    rows: Sequence[T]
-    title: str = ""
-    label: str = ""  # says what it is to those who cannot see it, where there is no title
-    look: Callable[[T], Look] = lambda _: Look.PLAIN
-    details: Callable[[T], Sequence[Block]] | None = None
-    status: Column[T] | None = None
-    is_folded: bool = False
-    has_headings: bool = True
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.texts)
 
 
 @dataclass(frozen=True)
@@ -96,6 +81,9 @@ class Facts(Block):
     """Names with their values, in groups with a title each. For pages."""
 
     groups: Mapping[str, Sequence[tuple[str, str]]]
+
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.groups)
 
 
 @dataclass(frozen=True)
@@ -106,15 +94,8 @@ class Code(Block):
     language: str = "text"
     title: str = ""
 
-
-@dataclass(frozen=True)
-class Charts(Block):
-    """Charts side by side, with a button for each label. For pages."""
-
-    charts: Sequence[Chart]
-    labels: Sequence[str] = ()
-    calls: int | None = None  # where the slider of the costs begins
-    on: Surface = field(default=Surface.PAGE, kw_only=True)
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.text.strip())
 
 
 @dataclass(frozen=True)
@@ -133,13 +114,18 @@ class Links(Block):
     links: Sequence[tuple[str, str]]
     title: str = ""
 
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.links)
+
 
 def shown(blocks: Sequence[Block], surface: Surface) -> list[Block]:
-    """Return the blocks that have something to show on this surface.
+    """Return the blocks that have something to show on this surface."""
+    return [block for block in blocks if block.on & surface and block.has_content(surface)]
 
-    What is folded away is left out where nothing unfolds: in the terminal and in the short report.
-    """
-    return [block for block in blocks if block.on & surface and _has_content(block, surface)]
+
+def can_unfold(surface: Surface, is_folded: bool) -> bool:
+    """Return False for what is folded away where nothing unfolds: in the terminal and in the short report."""
+    return not is_folded or bool(surface & (Surface.MARKDOWN | Surface.PAGE))
 
 
 def inside(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -148,24 +134,3 @@ def inside(blocks: Sequence[Block]) -> Iterator[Block]:
         yield block
         if isinstance(block, Section):
             yield from inside(block.blocks)
-
-
-def _has_content(block: Any, surface: Surface) -> bool:
-    if getattr(block, "is_folded", False) and not surface & (Surface.MARKDOWN | Surface.PAGE):
-        return False
-    match block:
-        case Section():
-            return bool(shown(block.blocks, surface))
-        case Text() | Code():
-            return bool(block.text.strip())
-        case Items():
-            return bool(block.texts)
-        case Table():
-            return bool(block.rows)
-        case Facts():
-            return bool(block.groups)
-        case Charts():
-            return bool(block.charts)
-        case Links():
-            return bool(block.links)
-    return True

@@ -16,11 +16,12 @@ from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import charts, doubt_sentences, markdown, number_format, page, sentences
-from bakeoff.reports.blocks import Block, Charts, Items, Look, Section, Surface, Table, Text
+from bakeoff.reports.blocks import Block, Items, Look, Section, Surface, Text
 from bakeoff.reports.cell_details import log_and_command
 from bakeoff.reports.charts import Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, text_table
+from bakeoff.reports.tables import Column, Raw, Table, text_table
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""

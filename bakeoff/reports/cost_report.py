@@ -7,9 +7,8 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.records.text import listed
 from bakeoff.reports import doubt_sentences, number_format
 from bakeoff.reports import sentences as report_sentences
-from bakeoff.reports.blocks import Table
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
-from bakeoff.reports.tables import text_table
+from bakeoff.reports.tables import Table, text_table
 
 _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
 

@@ -6,9 +6,9 @@ from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Interval, Status
 from bakeoff.records.text import listed, one_line
 from bakeoff.reports import number_format
-from bakeoff.reports.blocks import Surface, Table
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column
+from bakeoff.reports.tables import Column, Table
 
 REASON_LIMIT = 100
 

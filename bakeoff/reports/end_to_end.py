@@ -8,9 +8,8 @@ from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.records.text import first, listed, percent, spell_ms
 from bakeoff.reports import number_format
-from bakeoff.reports.blocks import Table
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import text_table
+from bakeoff.reports.tables import Table, text_table
 
 
 def brief(contest: ContestJudgement) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.reports import end_to_end, generation, load, precisions, starts
-from bakeoff.reports.blocks import Table
+from bakeoff.reports.tables import Table
 
 _BY_HEADING = {
     "The fastest of each precision": precisions,

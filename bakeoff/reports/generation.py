@@ -7,9 +7,9 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import counted, listed
 from bakeoff.reports import number_format
-from bakeoff.reports.blocks import Surface, Table
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, fields_of, text_table
+from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:

@@ -12,10 +12,10 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Latency, Record, Report, Status
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import markdown, number_format
-from bakeoff.reports.blocks import Block, Items, Picture, Section, Surface, Table, Text
+from bakeoff.reports.blocks import Block, Items, Picture, Section, Surface, Text
 from bakeoff.reports.charts import draw_history
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, text_table
+from bakeoff.reports.tables import Column, Table, text_table
 
 HISTORY_MD = "history.md"
 

@@ -20,9 +20,9 @@ from bakeoff.judging.parts import Part
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import number_format
-from bakeoff.reports.blocks import Surface, Table
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, fields_of, text_table
+from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
 
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0

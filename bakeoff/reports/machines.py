@@ -4,8 +4,8 @@ from bakeoff.judging.headline import of_single_calls
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import first, listed, spell_ms
 from bakeoff.reports import headline, machine, markdown, number_format
-from bakeoff.reports.blocks import Block, Section, Surface, Table, Text
-from bakeoff.reports.tables import Column, text_table
+from bakeoff.reports.blocks import Block, Section, Surface, Text
+from bakeoff.reports.tables import Column, Table, text_table
 
 
 def to_markdown(machines: Machines) -> str:

@@ -3,27 +3,12 @@
 import html
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports.blocks import (
-    Block,
-    Charts,
-    Code,
-    Facts,
-    Items,
-    Links,
-    Look,
-    Picture,
-    Section,
-    Surface,
-    T,
-    Table,
-    Text,
-    shown,
-)
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Picture, Section, Surface, Text, shown
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, narrowed, shown_in
+from bakeoff.reports.tables import Column, T, Table, narrowed, shown_in
 
 REASON_LIMIT = 160
 """Longest note in a table, in characters."""
@@ -66,9 +51,8 @@ def _written(block: Any, surface: Surface) -> str:
         case Links():
             links = " · ".join(f"[{escape(text)}]({url})" for text, url in block.links)
             return f"{block.title}: {links}" if block.title else links
-        case Facts() | Charts():
-            raise ValueError("facts and charts are for pages")
-    assert_never(block)
+        case _:
+            raise TypeError(f"a {type(block).__name__} is not for Markdown")
 
 
 def _under(title: str, body: str) -> str:

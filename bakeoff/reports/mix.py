@@ -6,9 +6,9 @@ from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_ms
 from bakeoff.reports import doubt_sentences, number_format
-from bakeoff.reports.blocks import Surface, Table
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column
+from bakeoff.reports.tables import Column, Table
 
 REASON_LIMIT = 120
 

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,9 @@ from markupsafe import Markup
 from bakeoff.judging.explanation import Branch, Explanation, ProfiledCell, tree_of
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import charts, explanation, number_format
-from bakeoff.reports.blocks import Block, Charts, Section, Surface, inside, shown
+from bakeoff.reports.blocks import Block, Section, Surface, inside, shown
 from bakeoff.reports.charts import Chart, Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.tables import shown_in
 
 NOTE_LIMIT = 90
@@ -38,8 +39,10 @@ _TEMPLATES = Path(__file__).with_name("templates")
 def render(title: str, blocks: Sequence[Block], palette: Palette, summary: Sequence[str] = ()) -> str:
     """Return the blocks as a page. Those before the first section are its answer, and `summary` stands at the top."""
     answer = list(itertools.takewhile(lambda block: not isinstance(block, Section) or block.is_folded, blocks))
-    return _page("page.html.jinja", title, palette, blocks, summary=summary, answer=answer,
-                 sections=blocks[len(answer) :])  # fmt: skip
+    sections = blocks[len(answer) :]
+    return whole_page(
+        "page.html.jinja", palette, blocks, title=title, summary=summary, answer=answer, sections=sections
+    )
 
 
 def render_cell(blocks: Sequence[Block], palette: Palette) -> str:
@@ -53,14 +56,10 @@ def explanation_to_page(found: Explanation, cells: Sequence[ProfiledCell]) -> st
     profiles, records = [cell.profile for cell in cells], [cell.record for cell in cells]
     root = tree_of(profiles)
     labels = [profile.label for profile in profiles]
-    palette = Palette(records)
-    return _page(
+    return whole_page(
         "explanation.html.jinja",
-        f"{' and '.join(labels)}: {records[0].cell.title}",
-        palette,
-        [],
-        swatch=lambda label: Markup(charts.swatch(palette(label))),
-        summary=(),
+        Palette(records),
+        title=f"{' and '.join(labels)}: {records[0].cell.title}",
         headline=explanation.headline(found),
         notes=[*explanation.warnings(found), *explanation.notes(found, cells)],
         labels=labels,
@@ -102,43 +101,42 @@ def boxes_of(root: Branch, longest_ms: float) -> list[list[Box]]:
     return sides
 
 
-def _page(template: str, title: str, palette: Palette, blocks: Sequence[Block], **values: Any) -> str:
+def whole_page(template: str, palette: Palette, blocks: Sequence[Block] | None = None, **values: Any) -> str:
+    """Fill the template of a page. Without blocks, it draws the markers of configurations itself."""
     script = _asset("page.js")
     return _render(
         template,
         palette,
         blocks,
         Surface.PAGE,
-        title=title,
         style=Markup(_asset("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        **values,
+        **{"summary": ()} | values,
     )
 
 
-def _render(template: str, palette: Palette, blocks: Sequence[Block], surface: Surface, **values: Any) -> str:
-    """Fill a template, whose tables have the columns of `surface`."""
+def _render(template: str, palette: Palette, blocks: Sequence[Block] | None, surface: Surface, **values: Any) -> str:
+    """Fill a template, whose tables have the columns of `surface`.
+
+    There is no marker on a page without charts: matplotlib, which draws them, takes a second to import.
+    """
+    has_markers = blocks is None or any(isinstance(block, Charts) and block.charts for block in inside(blocks))
+    labels = palette.labels if has_markers else []
     return (
         _environment()
         .get_template(template)
         .render(
-            {"swatch": _swatches(blocks, palette)} | values,
             palette=palette,
             blocks=blocks,
+            swatch=lambda label: Markup(charts.swatch(palette(label))) if label in labels else "",
             svg=lambda chart: Markup(charts.svg(chart, palette)),
             stops=partial(_stops, palette=palette),
             columns_of=lambda table: shown_in(surface, table.columns, table.rows),
             is_whole_page=surface is Surface.PAGE,
+            **values,
         )
     )
-
-
-def _swatches(blocks: Sequence[Block], palette: Palette) -> Callable[[str], str]:
-    """Return what makes the marker of a label, or nothing on a page without charts: matplotlib takes a second."""
-    if not any(isinstance(block, Charts) and block.charts for block in inside(blocks)):
-        return lambda label: ""
-    return lambda label: Markup(charts.swatch(palette(label))) if label in palette.labels else ""
 
 
 def _stop_at(chart: Chart, calls: int | None) -> int:

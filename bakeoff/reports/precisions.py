@@ -10,8 +10,8 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
 from bakeoff.reports import doubt_sentences, headline, metrics, number_format
-from bakeoff.reports.blocks import Table
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Table
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 

@@ -4,6 +4,7 @@ A terminal shows the answers last, where its reader looks. A contest is the same
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     dynamic,
+    findings,
     headline,
     machine,
     markdown,
@@ -36,26 +38,14 @@ from bakeoff.reports import (
     terminal,
     traits,
 )
-from bakeoff.reports.blocks import (
-    Block,
-    Charts,
-    Code,
-    Items,
-    Links,
-    Look,
-    Picture,
-    Section,
-    Surface,
-    Table,
-    Text,
-    shown,
-)
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Picture, Section, Surface, Text, shown
 from bakeoff.reports.cell_details import details_of
 from bakeoff.reports.charts import Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.columns import STATUS, anchor, answers_of, columns_of
 from bakeoff.reports.first_screen import AGAIN, FirstScreen, first_screen, not_tried
 from bakeoff.reports.further_answers import further_answers
-from bakeoff.reports.tables import Column, text_table
+from bakeoff.reports.tables import Column, Table, text_table
 
 DETAILS_MD = "details.md"
 
@@ -151,10 +141,10 @@ def blocks_of(
     """Return the report of the run in `folder`. A page has charts in the colours of `palette`, Markdown `figures`."""
     report, contests, screen = judgement.report, judgement.contests, first_screen(judgement, folder)
     summary = " · ".join(machine.summary(report))
-    drawn = {Path(figure).stem: Path(figure) for figure in figures if Path(figure).suffix == ".svg"}
+    pictures, first_picture = _pictures(judgement, figures)
     of_contests = [_contest_section(judgement, number, palette) for number in range(1, len(contests) + 1)]
     others = [
-        Section("Figures", _pictures(drawn), anchor="figures", on=Surface.MARKDOWN),
+        pictures,
         Section("What failed", _failures(judgement), anchor="failed", on=Surface.MARKDOWN),
         Section("Reproduce", _reproduce(judgement), anchor="reproduce", on=Surface.MARKDOWN),
         Section("How it was measured", _method(judgement), anchor="method", on=_FILES),
@@ -185,7 +175,7 @@ def blocks_of(
         *others,
         Text(f"Further contests in {DETAILS_MD}: {len(contests) - MOST_CONTESTS}."
              if len(contests) > MOST_CONTESTS else "", on=Surface.SHORT),
-        *_first_picture(drawn, any(contest.calls for contest in contests)),
+        *first_picture,
         Text(summary, Look.SOFT, on=Surface.SHORT),
         Links([(DETAILS_MD, DETAILS_MD), ("report.html", "report.html")], "Everything else", on=Surface.SHORT),
     ]  # fmt: skip
@@ -411,25 +401,6 @@ def _over_sizes(said: Any, subject: Any, table: Table[Any]) -> Section:
     return Section(said.title(subject), blocks)
 
 
-_CAPTIONS = {
-    "load": "Latency against the rate of requests",
-    "latency": "Median latency with its 95 % interval",
-    "speedup": "Speed-up over eager with its 95 % interval",
-    "phases": "Where the time before the second call goes",
-    "samples": "Distribution of the latency of single calls",
-    "costs": "Total time over n calls from a cold start",
-    "sweep-latency": "Median latency over the sizes that were swept",
-    "sweep-speedup": "Speed-up over eager over the sizes that were swept",
-    "profile": "Share of the models on which a backend is within a factor of the best latency",
-    "map": "Speed-up of each backend on each model",
-    "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
-    "precisions": "Speed against error, or the metric, over all precisions",
-    "pareto": "Latency against build time, and what nothing dominates",
-    "starts": "Stages from the start of a process to its first answer",
-    "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
-    "sweep-size": "Speed-up of compiled language models over their size",
-}
-
 _OF_SUITES = ("profile", "map")
 
 _SHOWN = ("latency", "load", "precisions", "sweep-latency", "sweep-speedup", "sweep-dynamic")
@@ -439,20 +410,23 @@ _OF_MOST = ("load", "costs", "profile", "sweep-latency", "sweep-dynamic", "preci
 """The short report shows the first of these that was drawn. Costs are shown if they were asked for."""
 
 
-def _pictures(drawn: Mapping[str, Path]) -> list[Block]:
+def _pictures(judgement: Judgement, figures: Sequence[Path | str]) -> tuple[Section, list[Picture]]:
+    """Return the figures that are SVG: the section of all of them, and for the short report the one that shows most."""
+    said = findings.headlines(judgement.contests, judgement.sweeps)
+    drawn = {path.stem: path for path in map(Path, figures) if path.suffix == ".svg"}
+
+    def picture(stem: str, on: Surface = Surface.MARKDOWN) -> Picture:
+        name, number = re.fullmatch(r"(.*?)(?:-(\d+))?", stem).groups()  # type: ignore[union-attr]  # it always matches
+        caption = said.get(name, name) + (f" ({number})" if number else "")
+        return Picture(f"figures/{drawn[stem].name}", f"{caption[0].upper()}{caption[1:]}", on=on)
+
     first = [stem for stem in drawn if stem in _OF_SUITES] or [stem for stem in drawn if stem in _SHOWN]
-    others = [_picture(drawn[stem]) for stem in drawn if stem not in first]
-    return [*(_picture(drawn[stem]) for stem in first), Section("All the others", others, is_folded=True)]
-
-
-def _first_picture(drawn: Mapping[str, Path], has_calls: bool) -> list[Block]:
-    stems = [stem for stem in _OF_MOST if stem in drawn and (has_calls or stem != "costs")]
-    return [replace(_picture(drawn[stem]), on=Surface.SHORT) for stem in stems[:1]]
-
-
-def _picture(path: Path) -> Picture:
-    name, _, number = path.stem.rpartition("-") if path.stem[-1].isdigit() else (path.stem, "", "")
-    return Picture(f"figures/{path.name}", f"{_CAPTIONS.get(name, name)}{number and f' ({number})'}")
+    others = [picture(stem) for stem in drawn if stem not in first]
+    costs_were_asked = any(contest.calls for contest in judgement.contests)
+    of_most = [stem for stem in _OF_MOST if stem in drawn and (costs_were_asked or stem != "costs")]
+    blocks = [*map(picture, first), Section("All the others", others, is_folded=True)]
+    section = Section("Figures", blocks, anchor="figures", on=Surface.MARKDOWN)
+    return section, [picture(stem, Surface.SHORT) for stem in of_most[:1]]
 
 
 def _failures(judgement: Judgement) -> list[Block]:

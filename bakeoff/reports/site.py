@@ -12,11 +12,12 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.text import again, counted, one_line
 from bakeoff.reports import charts, doubt_sentences, headline, machine, markdown, page, sentences
-from bakeoff.reports.blocks import Block, Charts, Code, Items, Links, Look, Section, Surface, Table, Text
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Surface, Text
 from bakeoff.reports.charts import Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.history import moment
 from bakeoff.reports.run_report import to_page
-from bakeoff.reports.tables import Column
+from bakeoff.reports.tables import Column, Table
 
 INDEX, CARD, PAGES = "index.html", "model-card.md", "runs.json"
 """`runs.json` lists the pages of runs, so that the next `publish` removes those of runs that are published no more."""

@@ -12,8 +12,8 @@ from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.records.text import counted, first, listed
 from bakeoff.reports import doubt_sentences, number_format
-from bakeoff.reports.blocks import Surface, Table
-from bakeoff.reports.tables import Column
+from bakeoff.reports.blocks import Surface
+from bakeoff.reports.tables import Column, Table
 
 
 class StartAnswer(Frozen):

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from bakeoff.records.schema import Interval
 from bakeoff.reports import number_format
+from bakeoff.reports.blocks import Block, Look, can_unfold
 from bakeoff.reports.blocks import Surface as Surface
-from bakeoff.reports.blocks import T, Table
 from bakeoff.reports.number_format import NONE
 
+T = TypeVar("T")
 Raw = str | int | float | bool | None
 
 
@@ -68,6 +69,28 @@ class Column(Generic[T]):
             is_told = ends is not None and not number_format.is_unknown(ends, self.write)
             fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
         return fields
+
+
+@dataclass(frozen=True)
+class Table(Block, Generic[T]):
+    """A row for each of `rows`, with the columns that have a value and stand on the surface.
+
+    A table with `details` sorts, filters and unfolds on a page. It filters by `status`, which stands beside the name of
+    a row where it is no column of its own.
+    """
+
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
+    title: str = ""
+    label: str = ""  # says what it is to those who cannot see it, where there is no title
+    look: Callable[[T], Look] = lambda _: Look.PLAIN
+    details: Callable[[T], Sequence[Block]] | None = None
+    status: Column[T] | None = None
+    is_folded: bool = False
+    has_headings: bool = True
+
+    def has_content(self, surface: Surface) -> bool:
+        return can_unfold(surface, self.is_folded) and bool(self.rows)
 
 
 def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:

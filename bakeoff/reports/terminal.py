@@ -1,7 +1,7 @@
 """Prints blocks on a terminal."""
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -10,24 +10,9 @@ from rich.table import Table as Grid
 from rich.text import Text as Styled
 
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports.blocks import (
-    Block,
-    Charts,
-    Code,
-    Facts,
-    Items,
-    Links,
-    Look,
-    Picture,
-    Section,
-    Surface,
-    T,
-    Table,
-    Text,
-    shown,
-)
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Surface, Text, shown
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, narrowed, shown_in
+from bakeoff.reports.tables import Column, T, Table, narrowed, shown_in
 
 WIDE = 104
 """Width of the terminal, in characters, from which an interval stands beside its value instead of below it."""
@@ -80,10 +65,8 @@ def _print(block: Any, console: Console) -> None:
         case Links():
             for text, url in block.links:
                 console.print(Styled(f"{text}: {url}"), highlight=False, soft_wrap=True)
-        case Facts() | Charts() | Picture():
-            raise ValueError("a terminal shows no facts, charts and pictures")
         case _:
-            assert_never(block)
+            raise TypeError(f"a {type(block).__name__} is not for a terminal")
 
 
 def _print_item(console: Console, bullet: str, text: str) -> None:

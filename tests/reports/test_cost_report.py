@@ -4,9 +4,9 @@ from typing import Any
 from bakeoff.judging.judgement import ContestJudgement, contests_of, judge, judged_anew
 from bakeoff.records.schema import Energy, Record, Status
 from bakeoff.reports import cost_report, findings
-from bakeoff.reports.blocks import Table
 from bakeoff.reports.number_format import NOT_ESTABLISHED
 from bakeoff.reports.run_report import to_markdown
+from bakeoff.reports.tables import Table
 from tests.reports.samples import cell, conv_on_cpu, failed, hostile_on_cpu, ok, over_processes, report
 
 

@@ -43,12 +43,6 @@ def test_nothing_is_told_without_a_trace_or_of_another_task() -> None:
     assert told(step("eager", 2.0, 0.3, task="inference")) == []
 
 
-def test_a_report_tells_it_below_the_floor_and_escapes_names() -> None:
-    text = to_markdown(judged([step("inductor", 0.3, 0.28)]))
-    assert text.index("Floor: ") < text.index("- inductor reaches 50 % of the floor")
-    assert "gemv<at" not in text
-
-
 def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
     judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
     written = io.StringIO()

@@ -16,7 +16,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Status
 from bakeoff.reports import comparison, site
 from bakeoff.reports.run_report import print_report, to_cell, to_markdown, to_page, to_short_markdown
-from tests.reports import samples, test_dynamic, test_short_tables
+from tests.reports import samples, test_columns, test_dynamic, test_short_tables
 from tests.reports.test_page import Page
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -29,6 +29,7 @@ RUNS: dict[str, Callable[[], Judgement]] = {
     "questions": lambda: judge(
         samples.report(test_short_tables.records(test_short_tables.KINDS), request={"calls": 1000, "price": "1/h"})
     ),
+    "columns": lambda: samples.judged(test_columns.a_contest()),
     "suite": lambda: samples.judged(samples.suite(5)),
     "sizes": lambda: judge(samples.report(test_dynamic.records())),
 }
@@ -83,8 +84,9 @@ def same_as_golden(name: str, text: str) -> None:
     [
         *(("statuses", surface) for surface in SURFACES),
         ("interrupted", "report.md"),
-        *((run, "details.md") for run in ("floor", "questions", "suite", "sizes")),
-        *((run, "80.txt") for run in ("questions", "suite", "sizes")),
+        *((run, "details.md") for run in ("floor", "columns", "questions", "suite", "sizes")),
+        *((run, "80.txt") for run in ("floor", "columns", "questions", "suite", "sizes")),
+        ("columns", "page.txt"),
     ],
 )
 def test_a_report_reads_as_before(run: str, surface: str) -> None:

@@ -9,10 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
 from bakeoff.records.schema import Energy, Extent, Interval, Placement, Stage, Status, Throughput, WarmUp
-from bakeoff.reports.comparison import to_page as comparison_to_page
 from bakeoff.reports.run_report import to_page
 from tests.reports.samples import (
     accuracy,
@@ -21,13 +19,11 @@ from tests.reports.samples import (
     cell,
     constant,
     conv_on_cpu,
-    environment,
     failed,
     judged,
     mlp_on_cuda,
     ok,
     over_processes,
-    product_on_cuda,
     report,
     roofline,
     sweep,
@@ -85,27 +81,12 @@ def page() -> Page:
     return Page(to_page(judged()))
 
 
-def test_the_winners_come_first_then_each_contest_with_its_doubts(page: Page) -> None:
-    read = page.reads()
-    parts = ("conv, mlp and ", "how sure", "What to run now", "All of it again", "onnx wins at", "Filter",
-             "Other remarks")  # fmt: skip
-    places = [read.index(text) for text in parts]
-    assert places == sorted(places)
-
-
 def test_the_contents_lead_to_every_section_if_there_are_several(page: Page) -> None:
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     targets = [link["href"] for link in page.all("a")]
     assert {target.removeprefix("#") for target in targets} <= ids
     assert targets.count("#contest-2") == 2  # in the table of winners and in the contents
     assert Page(to_page(judged(conv_on_cpu()))).all("nav") == []
-
-
-def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
-    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
-    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower])))
-    assert "What could change the winner's numbers eager: of the winner" in made.reads()
-    assert "Other remarks" in made.reads("summary")
 
 
 def test_every_cell_is_a_row_that_unfolds(page: Page) -> None:
@@ -166,16 +147,6 @@ def test_every_chart_has_a_text_that_is_read_out() -> None:
     ]  # fmt: skip
     pictures = made.all("svg", role="img")
     assert len(pictures) == 8 and all(len(picture["aria-label"]) > 40 for picture in pictures)
-
-
-def test_floor_and_tensor_cores_stand_below_the_table() -> None:
-    page = to_page(judged(product_on_cuda()))
-    assert (
-        page.index('<table class="cells"')
-        < page.index("Floor: 1.502 ms")
-        < page.index("Tensor cores: 1.07 PFLOP/s nominally")
-    )
-    assert "Tensor cores" not in to_page(judged(product_on_cuda(clock_mhz=None)))
 
 
 def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None:
@@ -253,24 +224,6 @@ def test_extreme_numbers_are_drawn_too() -> None:
     unknown = nothing.model_copy(update={"memory": None, "phases": []})
     for records in (one_call, [nothing], [endless], [unknown, endless]):
         assert Page(to_page(judged(records))).charts()
-
-
-def test_a_comparison_says_what_changed_and_what_speaks_against_it() -> None:
-    base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1)), *conv_on_cpu()[1:2]])
-    new = report([
-        ok(cell(), over_processes(1.7)),
-        ok(cell("onnx"), over_processes(1.08, seed=1)),
-        failed(conv_on_cpu()[1].cell, Status.OOM, "out of memory", log_tail="allocating"),
-    ], run_id="new", environment=environment().model_copy(update={"cuda": "13.0"}))  # fmt: skip
-    made = Page(comparison_to_page(compare(base, new)))
-    read = made.reads()
-    assert "2 regressions: " in read and "onnx on conv on cpu, fp32 is slower, +20 %" in read
-    assert "Other settings or versions that bear on speed: CUDA 12.8 → 13.0." in read
-    assert "ok -> oom: out of memory" in read and "allocating" in read
-    assert made.charts() == ["change"]
-    html = comparison_to_page(compare(base, new))
-    assert re.search(r'status bad" data-sort="slower">\s*<span class="value">slower', html)
-    assert re.search(r'<span class="value">\+20</span>\s*<span class="interval">\[\+\d\d,\xa0\+\d\d\]', html)
 
 
 def test_the_outputs_of_a_cell_that_was_never_called_are_not_called_right() -> None:
