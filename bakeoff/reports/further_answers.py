@@ -29,12 +29,3 @@ def further_answers(contest: ContestJudgement) -> list[FurtherAnswer]:
         FurtherAnswer(heading, each.sentences(contest), each.tables(contest)) for heading, each in _BY_HEADING.items()
     )
     return [each for each in answers if each.sentences]
-
-
-def sentences(contest: ContestJudgement) -> list[str]:
-    return [sentence for answer in further_answers(contest) for sentence in answer.sentences]
-
-
-def short_tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return the tables that are not folded away."""
-    return [table for answer in further_answers(contest) for table in answer.tables if not table.is_folded]

@@ -14,9 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from bakeoff.judging.certainty import Effect
-from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
-from bakeoff.judging.find_doubts import TOLD_ONCE, doubt_of_placement
-from bakeoff.judging.headline import doubts_by_effect
+from bakeoff.judging.find_doubts import TOLD_ONCE
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Status
@@ -60,9 +58,6 @@ COMMANDS_SHOWN = 3
 
 FAILURES_SHOWN = 12
 """Number of reasons for failing that a terminal shows."""
-
-_TOLD_BY_A_ROW = (NotRanked, PartlyElsewhere)
-"""A terminal shows doubts of these kinds right below the table."""
 
 _FILES = Surface.MARKDOWN | Surface.PAGE
 
@@ -177,7 +172,7 @@ def blocks_of(
              if len(contests) > MOST_CONTESTS else "", on=Surface.SHORT),
         *first_picture,
         Text(summary, Look.SOFT, on=Surface.SHORT),
-        Links([(DETAILS_MD, DETAILS_MD), ("report.html", "report.html")], "Everything else", on=Surface.SHORT),
+        Links([(DETAILS_MD, DETAILS_MD)], "Everything else, as on the page report.html", on=Surface.SHORT),
     ]  # fmt: skip
 
 
@@ -275,7 +270,7 @@ def _look(row: CellJudgement) -> Look:
 
 
 def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
-    """Return the table of the cells that were tried, how the others ended, and what ran elsewhere."""
+    """Return the table of the cells that were tried, and how the others ended."""
     has_numbers = any(row.record.phases or row.latency for row in contest.shown)
     tried = [row for row in contest.shown if row.record.status not in TOLD_ONCE]
     endings: dict[str, list[str]] = {}
@@ -283,32 +278,20 @@ def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
         if row.record.status is not Status.OK:
             ending = number_format.ending_beside_reason(row.record)
             endings.setdefault(f"{ending}{row.record.reason and f': {row.record.reason}'}", []).append(row.label)
-    elsewhere = [
-        doubt_sentences.doubt(placement)
-        for row in contest.cells
-        if row.record.status is not Status.FALLBACK and (placement := doubt_of_placement(row.record))
-    ]
-    doubts: list[Block] = [
-        Items([doubt_sentences.doubt(doubt)], bullet="! " if effect is Effect.WINNER else "- ", on=Surface.TERMINAL)
-        for effect, doubts in doubts_by_effect(contest).items()
-        for doubt in doubts
-        if not isinstance(doubt, _TOLD_BY_A_ROW)
-    ]
-    on = Surface.TERMINAL
+    failures = [f"{', '.join(labels)} {ending}" for ending, labels in endings.items()]
     return [
-        Table(columns_of([contest]), tried if has_numbers else [], look=_look, on=on),
-        Items([f"{', '.join(labels)} {ending}" for ending, labels in endings.items()], bullet="x ", on=on),
-        Items(elsewhere, bullet="~ ", on=on),
-        *doubts,
+        Table(columns_of([contest]), tried if has_numbers else [], look=_look, on=Surface.TERMINAL),
+        Items(failures, bullet="x ", on=Surface.TERMINAL),
     ]
 
 
 def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
     """Return the doubts that have this effect on the answer, below what it is."""
     doubts, title = doubt_sentences.doubts_with(effect, contest), doubt_sentences.heading(effect, contest)
-    if effect is Effect.NONE:
-        return [Section(title, [Items(doubts, look=Look.UNSURE)], is_folded=True, on=_FILES)]
-    return [Items(doubts, title, Look.UNSURE, on=~Surface.TERMINAL)]
+    if effect is not Effect.NONE:
+        return [Items(doubts, title, Look.UNSURE)]
+    remarks = Section(title, [Items(doubts, look=Look.UNSURE)], is_folded=True, on=_FILES)
+    return [remarks, Items(doubts, title, on=Surface.TERMINAL)]
 
 
 def _costs(contest: ContestJudgement) -> list[Block]:
