@@ -248,10 +248,7 @@ def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) ->
         Items([*brief, *sentences.builds_made_elsewhere(contest)], on=Surface.SHORT),
         *(block for effect in Effect for block in _doubts(contest, effect)),
         Charts(figures, drawn, contest.calls),
-        *(
-            Section(answer.heading, [Items(answer.sentences, bullet="= "), *answer.tables], level=3)
-            for answer in further_answers(contest)
-        ),
+        *further_answers(contest),
         *_costs(contest),
     ]
 

@@ -6,6 +6,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,18 @@ from bakeoff.judging.history import history_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status
+from bakeoff.records.schema import (
+    Accuracy,
+    Energy,
+    Extent,
+    Interval,
+    Placement,
+    Record,
+    Stage,
+    Status,
+    Throughput,
+    WarmUp,
+)
 from bakeoff.reports import history, junit
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
@@ -60,12 +72,23 @@ def a_contest() -> list[Record]:
         engines={"TensorRT|v10": 10, "torch": 2},
         fallbacks=["gelu", "sort|x", "topk"],
         time_share={"torch": 0.034, "TensorRT|v10": 0.966},
+        evidence=["a profile"],
     )
+    more: dict[str, Any] = {
+        "stages": [Stage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
+        "precision_in_force": {"cudnn_allow_tf32": False},
+        "settings": {"threads": 16},
+        "versions": {"onnxruntime": "1.31.1"},
+        "warm_up": WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
+        "energy": Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
+        "throughput": Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
+    }
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
-           placement=partly, doubts=[caveat("one"), caveat("two")]),
-        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11),
+           placement=partly, doubts=[caveat("one"), caveat("two")], **more),
+        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11,
+               log_tail="Segmentation fault"),
     ]  # fmt: skip
 
 
