@@ -114,7 +114,9 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True,
                link=lambda contest: anchor_of.get(id(contest), ""), surfaces=Surface.ALL),
-        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=~Surface.TERMINAL),
+        Column("best", headline.candidates, write=lambda labels: f"→ {one_line(labels)}", is_text=True,
+               surfaces=Surface.TERMINAL),
         Column("measured", lambda contest: headline_of(contest).value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := headline_of(contest).gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),

@@ -124,7 +124,7 @@ def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER"
         Links(list(paths.items())),
         *(Text(text, Look.WARNING) for text in screen.unfinished),
         Text(screen.whether_to_ship),
-        Table(_with_arrow(answers_of(contests)), contests, look=_look_of_answer, has_headings=False),
+        Table(answers_of(contests), contests, look=_look_of_answer, has_headings=False),
         *(Text(text, Look.STRONG) for text in (*screen.of_suites, *screen.over_sizes)),
     ]
     terminal.print_blocks(blocks, console)
@@ -134,8 +134,8 @@ def blocks_of(
     judgement: Judgement, folder: str, palette: Palette | None = None, figures: Sequence[Path | str] = ()
 ) -> list[Block]:
     """Return the report of the run in `folder`. A page has charts in the colours of `palette`, Markdown `figures`."""
-    report, contests, screen = judgement.report, judgement.contests, first_screen(judgement, folder)
-    summary = " · ".join(machine.summary(report))
+    contests, screen = judgement.contests, first_screen(judgement, folder)
+    summary = " · ".join(machine.summary(judgement.report))
     pictures, first_picture = _pictures(judgement, figures)
     of_contests = [_contest_section(judgement, number, palette) for number in range(1, len(contests) + 1)]
     others = [
@@ -145,16 +145,10 @@ def blocks_of(
         Section("How it was measured", _method(judgement), anchor="method", on=_FILES),
         Section("Environment", _environment(judgement), anchor="environment", on=_FILES),
     ]
-    over = (
-        [
-            Section(
-                "Over models", [_over_models(each, judgement, palette) for each in judgement.suites], anchor="models"
-            ),
-            Section("Over sizes", _sweeps(judgement, palette), anchor="sweeps"),
-        ]
-        if palette
-        else []
-    )
+    over = [
+        Section("Over models", _over_models(judgement, palette), anchor="models"),
+        Section("Over sizes", _sweeps(judgement, palette), anchor="sweeps"),
+    ]
     return [
         Text(summary, Look.SOFT, on=Surface.MARKDOWN),
         *(block for suite in judgement.suites for block in _suite_answer(suite)),
@@ -181,8 +175,7 @@ def _answers(contests: Sequence[ContestJudgement]) -> list[Block]:
     if not contests:
         return [Text("No cell has ended yet.")]
     if len(contests) == 1:
-        look = Look.UNSURE if headline.is_unsure(contests[0]) else Look.STRONG
-        return [Text(headline.first_line(contests[0]), look)]
+        return [Text(headline.first_line(contests[0]), _look_of_answer(contests[0]))]
     label = "Who wins each contest, and how sure that is"
     return [
         Table(answers_of(contests, linked), contests, label=label, look=_look_of_answer, on=on)
@@ -192,12 +185,6 @@ def _answers(contests: Sequence[ContestJudgement]) -> list[Block]:
 
 def _look_of_answer(contest: ContestJudgement) -> Look:
     return Look.UNSURE if headline.is_unsure(contest) else Look.STRONG
-
-
-def _with_arrow(columns: Sequence[Column[ContestJudgement]]) -> list[Column[ContestJudgement]]:
-    """Return the columns of the answers with an arrow before the winner, which is the second one."""
-    name, best, *others = columns
-    return [name, replace(best, text=lambda contest: f"→ {headline.candidates(contest)}"), *others]
 
 
 def _what_to_know(screen: FirstScreen) -> list[Block]:
@@ -326,9 +313,10 @@ def _suite(suite: Suite) -> list[Block]:
     ]
 
 
-def _over_models(suite: Suite, judgement: Judgement, palette: Palette) -> Section:
-    """Return the performance profile, and the table of models: a map of colours that sorts and filters."""
-    figures = [chart for chart in charts.of_suite(suite, palette, judgement.report) if chart.name != "map"]
+def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
+    """Return the performance profile of each suite, and the table of models: a map of colours."""
+    if palette is None:
+        return []
     names = dict(zip(map(id, judgement.contests), sentences.names(judgement.contests), strict=True))
     numbers = {id(contest): number for number, contest in enumerate(judgement.contests, 1)}
 
@@ -341,20 +329,25 @@ def _over_models(suite: Suite, judgement: Judgement, palette: Palette) -> Sectio
         link = f"All of {names[id(contest)]}", f"#{anchor(numbers[id(contest)])}"
         return [Text(sentences.paragraph(contest)), Items(failures), Links([link])]
 
-    models = Table(suite_report.map_columns(suite), suite.contests, suite_report.map_title(suite), details=details,
-                   status=Column("outcome", suite_report.outcome))  # fmt: skip
-    profile = Table(suite_report.profile_columns(), suite.rows, suite_report.PROFILE)
-    return Section(suite_report.title(suite), [Charts(figures, suite.labels), profile, models], level=3)
+    def section(suite: Suite) -> Section:
+        figures = [chart for chart in charts.of_suite(suite, palette, judgement.report) if chart.name != "map"]
+        models = Table(suite_report.map_columns(suite), suite.contests, suite_report.map_title(suite), details=details,
+                       status=Column("outcome", suite_report.outcome))  # fmt: skip
+        profile = Table(suite_report.profile_columns(), suite.rows, suite_report.PROFILE)
+        return Section(suite_report.title(suite), [Charts(figures, suite.labels), profile, models], level=3)
+
+    return list(map(section, judgement.suites))
 
 
-def _sweeps(judgement: Judgement, palette: Palette) -> list[Block]:
-    labels = palette.labels
+def _sweeps(judgement: Judgement, palette: Palette | None) -> list[Block]:
+    if palette is None:
+        return []
     return [
-        Section(
-            sentences.sweep_title(sweep), [Charts(charts.of_sweep(sweep, palette, judgement.report), labels)], level=3
-        )
+        Section(sentences.sweep_title(sweep), [
+            Charts(charts.of_sweep(sweep, palette, judgement.report), palette.labels)
+        ], level=3)
         for sweep in judgement.sweeps
-    ]
+    ]  # fmt: skip
 
 
 def _tables_over_sizes(judgement: Judgement) -> list[Section]:
