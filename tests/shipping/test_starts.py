@@ -27,8 +27,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports import starts as shown
 from bakeoff.reports import starts_file
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.page import to_page
-from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.run_report import to_page, to_short_markdown
 from bakeoff.shipping import script_environment, starts
 from bakeoff.shipping.starts import Contender
 from tests.reports import samples
