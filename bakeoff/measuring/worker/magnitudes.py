@@ -45,9 +45,9 @@ LEAST_SHARE = 2.0**-25
 
 
 def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
-    """Add up the squares of these errors, and their logarithms to base 2, in the octave of each of these sizes."""
+    """Add up squares of these errors, their logarithms to base 2, and their number, in the octave of each size."""
     logs = errors.maximum(LEAST_SHARE * sizes).log2_()
-    return torch.stack([sums_by_octave(sizes, errors.square()), sums_by_octave(sizes, logs)])
+    return torch.stack([sums_by_octave(sizes, each) for each in (errors.square(), logs, torch.ones_like(errors))])
 
 
 class EagerOctaves(NamedTuple):
@@ -62,7 +62,7 @@ class EagerOctaves(NamedTuple):
     def of(cls, eager: torch.Tensor) -> EagerOctaves:
         """Return eager's errors by octave, to which each input set's values of the reference are to be added."""
         none = torch.zeros(EXPONENTS, dtype=torch.float64)
-        return cls(none, none, *eager.cpu())
+        return cls(none, none, *eager.cpu()[:2])
 
     def with_reference(self, values: torch.Tensor) -> EagerOctaves:
         """Return the same with these values of the reference, which are finite and in float64."""
@@ -101,7 +101,7 @@ class EagerOctaves(NamedTuple):
     @property
     def eager(self) -> torch.Tensor:
         """Eager's errors by octave."""
-        return torch.stack([self.eager_squares, self.eager_logs])
+        return torch.stack([self.eager_squares, self.eager_logs, self.counts])
 
     def groups(self, errors: torch.Tensor) -> Groups | None:
         """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
@@ -127,10 +127,11 @@ class EagerOctaves(NamedTuple):
             return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
 
         counts = summed(self.counts)
-        squares, logs = errors.cpu()
+        squares, logs, compared = errors.cpu()  # perhaps of fewer input sets
         squared = (squares, self.eager_squares, self.reference_squares)
         ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
-        typical_ours, typical_eager = (summed(sums).div(counts).exp2() for sums in (logs, self.eager_logs))
+        typical_ours = summed(logs).div(summed(compared)).exp2().nan_to_num(0.0)
+        typical_eager = summed(self.eager_logs).div(counts).exp2()
         largest = [max(each for each in exponents if each < start) for start in starts]
         return Groups(counts, ours, eager, sizes, typical_ours, typical_eager, tuple(zip(ends, largest, strict=True)))
 
