@@ -29,7 +29,7 @@ def test_every_script_is_python_and_no_text_is_code(device: str) -> None:
     for label in LABELS:
         for precision in ("fp32", "bf16"):
             if backends.create(label.partition("/")[0]).script(cell_of(label), {}) is None:
-                with pytest.raises(UsageError, match="no script does what .* does, only what eager, "):
+                with pytest.raises(UsageError, match=r"no script does what .* does, only what eager, "):
                     script_of(label)
                 continue
             script = script_of(label, device=device, precision=precision)
