@@ -38,7 +38,7 @@ RUNTIME = """
 def read(path):
     return None
 
-def set_process_up(description):
+def set_process_up(path, description):
     {imports}
 
 class Measured:
