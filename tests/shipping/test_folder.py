@@ -30,6 +30,7 @@ from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 from bakeoff.records.store import Store
+from bakeoff.records.traits import ModelTraits
 from bakeoff.shipping import export, script_environment
 from tests.backends.building import built
 from tests.conftest import CommandLine
@@ -232,6 +233,16 @@ def test_the_variables_and_threads_of_the_measurement_are_data(tmp_path: Path) -
         freezing = {"TORCHINDUCTOR_FREEZING": "1"} if "freezing" in label else {}
         assert described["settings"]["variables"] == ({"OMP_NUM_THREADS": "1", **freezing} if has_torch else {})
         assert described["settings"]["threads"] == 2
+
+
+@pytest.mark.parametrize(("needs_autograd", "calling"), [(True, "no_grad"), (False, "inference_mode")])
+def test_a_model_that_computes_gradients_is_called_outside_of_inference_mode(
+    needs_autograd: bool, calling: str
+) -> None:
+    record = record_of("torchscript", traits=ModelTraits(needs_autograd=needs_autograd))
+    runtime = conftest.runtime_of(record)
+    described = export.description(report_on(record), record, runtime, conftest.SAMPLE, runtime.files[0])
+    assert described["settings"]["calling"] == calling
 
 
 def test_fixed_buffers_take_inputs_in_every_layout() -> None:

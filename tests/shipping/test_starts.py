@@ -77,15 +77,6 @@ def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None
     assert (planted.starts[0].steady_bytes or 0) >= 2**20
 
 
-@pytest.mark.parametrize(("calling", "reason"), [("no_grad", ""), ("inference_mode", "element 0 of tensors does not")])
-def test_a_start_calls_as_the_script_does(calling: str, reason: str, tmp_path: Path) -> None:
-    """A model that needs gradients in its calls fails in inference mode."""
-    needs = "lambda: torch.enable_grad()(lambda x: x.requires_grad_().exp().sum().backward())(torch.ones(2))"
-    found = contender(tmp_path / "needs", "import torch", needs, f"with torch.{calling}(): bind(0)()")
-    starts.measure([found], 1, False, print)
-    assert reason in found.reason and bool(found.reason) == bool(reason)
-
-
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
