@@ -236,9 +236,7 @@ def test_the_variables_and_threads_of_the_measurement_are_data(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("needs_autograd", "calling"), [(True, "no_grad"), (False, "inference_mode")])
-def test_a_model_that_computes_gradients_is_not_called_in_inference_mode(
-    needs_autograd: bool, calling: str
-) -> None:
+def test_a_model_that_computes_gradients_is_not_called_in_inference_mode(needs_autograd: bool, calling: str) -> None:
     record = record_of("torchscript", traits=ModelTraits(needs_autograd=needs_autograd))
     runtime = conftest.runtime_of(record)
     described = export.description(report_on(record), record, runtime, conftest.SAMPLE, runtime.files[0])
