@@ -179,23 +179,25 @@ def test_a_profile_names_modules_and_adds_up_to_the_call(tmp_path: Path) -> None
     module = nn.Sequential(*(nn.Sequential(nn.Linear(2048, 2048), nn.GELU()) for _ in range(8)))
     sets = tuple((torch.randn(2048, 2048),) for _ in range(2))
     with built(a_cell(), tmp_path, loaded(module, *sets), for_profile=True) as one:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(3):
-            one.compiled.run()
-        begin.record(one.clock.stream)
+        times_us = []
         for _ in range(10):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record(one.clock.stream)
             one.compiled.run()
-        end.record(one.clock.stream)
-        one.clock.synchronise()
+            end.record(one.clock.stream)
+            one.clock.synchronise()
+            times_us.append(begin.elapsed_time(end) * 1000)
         profiler = one.compiled.profiler(one.module)
         assert profiler is not None
         with profiler:
-            for _ in range(5):
+            for _ in range(10):
                 profiler.run()
-            spans = profiler.calls()[-1]
+            calls = profiler.calls()
+    spans = calls[-1]
     names = {path for span in spans for path in span.modules}
     assert {f"{number}.0" for number in range(8)} <= names
-    assert sum(span.lasted_us for span in spans) == pytest.approx(begin.elapsed_time(end) * 100, rel=0.2)
+    fastest_us = min(sum(span.lasted_us for span in call) for call in calls)
+    assert fastest_us == pytest.approx(min(times_us), rel=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -217,11 +219,14 @@ def test_what_is_exported_answers_as_the_run_did(label: str, run: tuple[Path, Re
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     check = (
-        "import runpy, json, torch\n"
-        "space = runpy.run_path('load.py')\n"
-        "space['bind'](0)()\n"
-        "torch.cuda.synchronize()\n"
-        "print(json.dumps([output.double().cpu().flatten().tolist() for output in space['outputs']]))\n"
+        "import json\n"
+        "from pathlib import Path\n"
+        "from runtime import folder\n"
+        "description = folder.read(Path())\n"
+        "folder.set_process_up(Path(), description)\n"
+        "measured = folder.Measured(Path(), description)\n"
+        "measured.answer(0)\n"
+        "print(json.dumps([output.double().cpu().flatten().tolist() for output in measured.execution.results()]))\n"
     )
     alone = subprocess.run([sys.executable, "-c", check], cwd=out, capture_output=True, text=True, timeout=200)
     assert alone.returncode == 0, alone.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import venv
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +243,29 @@ def test_a_model_that_computes_gradients_is_not_called_in_inference_mode(needs_a
     runtime = conftest.runtime_of(record)
     described = export.description(report_on(record), record, runtime, conftest.SAMPLE, runtime.files[0])
     assert described["settings"]["calling"] == calling
+
+
+def test_what_a_folder_loads_lives_as_long_as_its_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A CUDA graph works with memory of the engine, which frees it when it goes."""
+    made = []
+
+    class Loaded:
+        def execution(self) -> object:
+            return object()
+
+    def load(*_: object) -> Loaded:
+        loaded = Loaded()
+        made.append(weakref.ref(loaded))
+        return loaded
+
+    monkeypatch.setattr(runtime_folder, "load", load)
+    record = record_of("onnx")
+    runtime = conftest.runtime_of(record)
+    described = export.description(report_on(record), record, runtime, conftest.SAMPLE, runtime.files[0])
+    monkeypatch.setattr(runtime_folder, "sample_inputs", lambda *_: [])
+    measured = runtime_folder.Measured(tmp_path, described)
+    gc.collect()
+    assert measured.execution is not None and made[0]() is not None
 
 
 def test_fixed_buffers_take_inputs_in_every_layout() -> None:

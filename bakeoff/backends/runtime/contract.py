@@ -107,4 +107,4 @@ class Loaded(ABC):
 
     @abstractmethod
     def execution(self) -> Execution:
-        """Return what is measured: calls over bound memory, as a run makes them."""
+        """Return what is measured: calls over bound memory, as a run makes them, as long as this object lives."""

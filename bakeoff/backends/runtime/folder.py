@@ -112,8 +112,8 @@ class Measured:
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder, self.description = folder, description
         artifact = artifact_of(folder, description)
-        loaded = load(artifact, description["loader"])
-        self.execution: Execution = loaded.execution()
+        self._loaded = load(artifact, description["loader"])  # its weights and kernels are what calls work with
+        self.execution: Execution = self._loaded.execution()
         self.synchronise: Callable[[], object] = tuple
         if "torch" not in description["imports"]:
             self._sets = [artifact.sample() for _ in range(SETS_IN_ROTATION)]
