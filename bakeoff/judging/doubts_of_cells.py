@@ -7,9 +7,9 @@ from typing import Self
 
 import numpy as np
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCandidates, OfCell, OfCells, OfValues, Stop
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metrics import is_reference, judge_metrics
 from bakeoff.records.doubts import DecidedByRounding, Effect

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, RequirementOpen
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
@@ -45,6 +44,7 @@ from bakeoff.judging.doubts_of_winner import (
     Undecided,
     Unpaired,
 )
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
