@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from bakeoff.judging.decision import (
     CLOSE_MARGIN,
@@ -26,6 +25,7 @@ from bakeoff.judging.decision import (
     is_only_close,
     relation,
 )
+from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.fit import Fit, rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, interval_of_sum
 from bakeoff.records.precision import Precision
@@ -231,7 +231,7 @@ class Answer:
     baseline: str | None = None
     processes: int = 0  # in which the best one was measured
     by_precision: Mapping[Precision, tuple[str, ...]] = field(default_factory=dict)  # the best and those as good
-    doubts: tuple[Any, ...] = ()  # each a Doubt or a LoadDoubt: what an output says beside the answer
+    doubts: tuple[Doubt, ...] = ()  # what an output says beside the answer, the weightiest first
     is_doubted: bool = False  # a doubt could change who wins
 
     @property
@@ -290,7 +290,7 @@ class Answer:
         return None if self.baseline in self.candidates else self.speedup
 
     @property
-    def doubt(self) -> Any:
+    def doubt(self) -> Doubt | None:
         """Return the weightiest doubt, if there is one."""
         return next(iter(self.doubts), None)
 
@@ -320,7 +320,7 @@ class Answer:
         """Return the row of this label, if there is one."""
         return next((row for row in self.rows if row.label == label), None)
 
-    def doubted(self, doubts: Sequence[Any], always: Sequence[Any] = ()) -> Answer:
+    def doubted(self, doubts: Sequence[Doubt], always: Sequence[Doubt] = ()) -> Answer:
         """Return the answer with what could change who wins. Where no single cell wins, it says what is `always` said.
 
         Both have the weightiest first.

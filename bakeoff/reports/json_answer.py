@@ -12,7 +12,7 @@ from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import LoadDoubt, LoadJudgement
+from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
@@ -249,9 +249,8 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
 
 def _grave_doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
     """Return the doubts that could change the answer, those first that it names."""
-    named = [each.say() for each in asked.doubts if not isinstance(each, LoadDoubt)]
+    named = [doubt.say() for doubt in asked.doubts]
     if contest.load:
-        named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
         return named
     return list(dict.fromkeys([*named, *doubt_sentences.doubts_with(Effect.WINNER, contest)]))
 
@@ -312,7 +311,7 @@ def _load_answer(judged: LoadJudgement) -> LoadAnswer:
         verdict=load.verdict(judged),
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
-        doubts=[load.doubt(judged, each) for each in judged.doubts],
+        doubts=[doubt.say() for doubt in judged.doubts],
     )
 
 

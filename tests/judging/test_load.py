@@ -8,15 +8,8 @@ import pytest
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.load import (
-    LatencyDrifted,
-    LoadJudgement,
-    NearCeiling,
-    RequestsFailed,
-    ShortWindows,
-    SoakMissed,
-    judge_load,
-)
+from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, ServingSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Record, Status

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from bakeoff.judging.load import LOWER_SHARES, held_no_soak, soaks_of
+from bakeoff.judging.loaded_cell import LOWER_SHARES, held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bakeoff import backends
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.judging.load import has_lost
+from bakeoff.judging.loaded_cell import has_lost
 from bakeoff.measuring.controller.rate_search import GIVE_UP_SHARE_OF_TURN, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan

@@ -1,7 +1,7 @@
 """The chart of latency against the rate of requests, with the objective drawn in."""
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.load import LoadedCell, RatePoint
+from bakeoff.judging.loaded_cell import LoadedCell, RatePoint
 from bakeoff.records.text import one_line
 from bakeoff.reports import load, number_format
 from bakeoff.reports.charts.chart import Chart, Dots, Mark, Text, axis_around, level
