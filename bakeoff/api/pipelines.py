@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 WINNERS = "winners"
 """The folder in a pipeline's own that holds the winners of all parts."""
 
-FEWEST_ROUNDS = 8
-MOST_ROUNDS = 200
-ROUNDS_S = 20.0
+MIN_ROUNDS_OF_WHOLE, MAX_ROUNDS_OF_WHOLE = 8, 200
+ROUNDS_OF_WHOLE_S = 20.0
 """The pipeline is called in turn as it was and with the winners, for so long and for at least so many rounds."""
 
 SHORT_CALL_NS, CALLS_OF_SHORT = 5_000_000, 10
@@ -361,7 +360,11 @@ def _was_evaluated(record: Record) -> bool:
 
 
 def measure_in_turn(
-    pipeline: object, example: object, winners: Winners, bursts: dict[str, list[Burst]], seconds: float = ROUNDS_S
+    pipeline: object,
+    example: object,
+    winners: Winners,
+    bursts: dict[str, list[Burst]],
+    seconds: float = ROUNDS_OF_WHOLE_S,
 ) -> None:
     """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call.
 
@@ -375,7 +378,7 @@ def measure_in_turn(
             run_once(pipeline, example)
     bursts.update((label, []) for label in sides)
     begun_s = time.monotonic()
-    for number, label in turns(list(sides), seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+    for number, label in turns(list(sides), seconds, MIN_ROUNDS_OF_WHOLE, MAX_ROUNDS_OF_WHOLE):
         gc.collect()
         with replaced(sides[label], pipeline):
             started_s = time.monotonic() - begun_s
@@ -454,8 +457,8 @@ def _what_is_missing(parts: Sequence[str], results: Mapping[str, Result], whole:
     missing += [f"{name} was compared in part" for name, each in results.items() if not each.complete]
     if not whole.rounds:
         missing.append("the whole pipeline was not measured with the winners")
-    elif whole.rounds < FEWEST_ROUNDS:
-        missing.append(f"the whole pipeline was called in {whole.rounds} of at least {FEWEST_ROUNDS} rounds")
+    elif whole.rounds < MIN_ROUNDS_OF_WHOLE:
+        missing.append(f"the whole pipeline was called in {whole.rounds} of at least {MIN_ROUNDS_OF_WHOLE} rounds")
     if evaluates and len(whole.metrics) < max(1, len(whole.bursts)):
         missing.append("evaluate was not called for both sides")
     return f"interrupted: {'; '.join(missing) or 'nothing is missing'}"

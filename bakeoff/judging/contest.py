@@ -18,10 +18,10 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.metrics import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
+from bakeoff.judging.precision_rule import Tolerance
 from bakeoff.judging.ranking import Ranking, median_ms
-from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
+from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
 from bakeoff.judging.starts import StartsJudgement, judge_starts
-from bakeoff.judging.tolerance import Tolerance
 from bakeoff.records.doubts import Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, LeftEarly, Ratio, Record, Roofline, Status, Verdict
@@ -65,9 +65,9 @@ class CellJudgement:
         return accuracy.relative_rmse if accuracy and accuracy.has_errors else None
 
     @cached_property
-    def turns(self) -> tuple[tuple[Turn, ...], ...]:
+    def deviations(self) -> tuple[tuple[Deviation, ...], ...]:
         """Return how the latency of each process moved over the rounds."""
-        return turns_of(self.record)
+        return deviations_of(self.record)
 
 
 @dataclass(frozen=True)

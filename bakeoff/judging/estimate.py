@@ -24,7 +24,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 MIN_UNDISTURBED_SHARE = 0.5
 """Disturbed rounds are left out of a pair's estimate only if at least this share of its rounds was undisturbed."""
 
-MIN_UNDISTURBED_ROUNDS = 4
+FEWEST_ROUNDS = 4
+"""Fewer undisturbed rounds decide nothing, of one process or between two cells: for three, Student's t is 4.3 standard
+errors wide, and 3.2 for four."""
 
 ERROR_PER_DEVIATION = math.sqrt(math.pi / 2) * 1.4826
 """The standard error of a median is this many median deviations, over the root of the number of values, if these are
@@ -185,7 +187,7 @@ def most_reach(reaches: Array) -> Array:
 
     NaN stands for a round that is missing.
     """
-    fewest = min(MIN_UNDISTURBED_ROUNDS, reaches.shape[1])
+    fewest = min(FEWEST_ROUNDS, reaches.shape[1])
     most: Array = np.nan_to_num(np.sort(reaches, axis=1)[:, fewest - 1], nan=math.inf)
     return most
 
@@ -195,7 +197,7 @@ def undisturbed(series: Series) -> Series:
     calm = {
         process: {key: turn for key, turn in turns.items() if not turn.disturbed} for process, turns in series.items()
     }
-    return {process: turns for process, turns in calm.items() if len(turns) >= MIN_UNDISTURBED_ROUNDS}
+    return {process: turns for process, turns in calm.items() if len(turns) >= FEWEST_ROUNDS}
 
 
 def compares_disturbed_rounds(series: Series, other: Series) -> bool:
@@ -214,4 +216,4 @@ def common_rounds(
 
 def are_enough(calm: Any, shared: Any) -> Any:
     """Return True if a ratio may be taken over `calm` undisturbed rounds of `shared` ones. Arrays give an array."""
-    return calm >= np.maximum(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * shared)
+    return calm >= np.maximum(FEWEST_ROUNDS, MIN_UNDISTURBED_SHARE * shared)

@@ -23,8 +23,8 @@ import numpy as np
 
 from bakeoff.judging.disturbance import COLD_REACH
 from bakeoff.judging.estimate import (
+    FEWEST_ROUNDS,
     LEAST_ERROR,
-    MIN_UNDISTURBED_ROUNDS,
     Series,
     Turn,
     Turns,
@@ -198,7 +198,7 @@ class Fit:
         if (interval := median_interval(logs)) is not None:
             middle = float(np.median(logs))
             return Interval(low=interval.low - middle, high=interval.high - middle)
-        if len(logs) < MIN_UNDISTURBED_ROUNDS or all(len(group) < 2 for group in self._logs_of_pairs):
+        if len(logs) < FEWEST_ROUNDS or all(len(group) < 2 for group in self._logs_of_pairs):
             return None
         half = student_half_width(logs)
         return None if half is None else Interval(low=-half, high=half)

@@ -10,9 +10,9 @@ from functools import cached_property
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
-from bakeoff.judging.estimate import Series, Turn
+from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.tolerance import Tolerance, tolerance_of
+from bakeoff.judging.precision_rule import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
 
@@ -242,9 +242,6 @@ def median_ms(record: Record) -> float:
 BEATEN_BY = 1.3
 """A cell is beaten if another one was this many times faster in every round. Equal processes of one cell are seldom so
 far apart in all rounds, and a cell comes back where it may share the first place."""
-
-FEWEST_ROUNDS = 4
-"""Fewer undisturbed rounds than this prove nothing."""
 
 
 def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], baseline: str) -> dict[str, LeftEarly]:

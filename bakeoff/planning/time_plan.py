@@ -11,6 +11,7 @@ from statistics import fmean
 
 from bakeoff import backends
 from bakeoff.backends.base import Backend
+from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
@@ -29,9 +30,6 @@ USUAL_SHARE_THAT_STAYS = 0.5
 
 USUAL_FRESH_START_S = 3.0
 """Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
-
-MIN_ROUNDS = 4
-"""Under a budget, cells are built while time is left for so many rounds of each."""
 
 FACTOR_IF_SEEN, FACTOR_IF_NOT = 1.25, 2.0
 """A step takes no more than so many times its estimate, mostly: when it was seen in this run, and when it was not."""
@@ -199,7 +197,7 @@ class TimePlan:
         """Return when this cell must be built: it and the cells `alive` still take some rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
-        share = min(1.0, MIN_ROUNDS / self._sampling.rounds)
+        share = min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
         return self.rounds_end_s([*alive, label]) - share * self.seconds_of(Step.ROUNDS, [*alive, label])
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.measuring.worker import precision, tolerance
+from bakeoff.measuring.worker import precision, rounding_limits
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
@@ -352,7 +352,7 @@ def errors_of(
     for mine, theirs, right in zip(outputs, eager, exact, strict=False):
         size, (error, eager_error) = relative_errors(right, mine, theirs)
         if error is not None and eager_error is not None:
-            limit = tolerance.blame_limit(worker.cell.precision, eager_error * size, size) / size
+            limit = rounding_limits.blame_limit(worker.cell.precision, eager_error * size, size) / size
             found.append({"error": error, "eager_error": eager_error, "limit": limit})
     return max(found, key=lambda each: excess(each["error"], each["limit"]), default={})
 

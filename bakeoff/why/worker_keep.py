@@ -43,7 +43,7 @@ from bakeoff.why.worker_parts import Part, floats
 STEPWISE_S = 180.0
 """After so long modules are added to what the backend builds by twos, fours and so on."""
 
-MAX_ROUNDS, MIN_ROUNDS = 20, 6
+MIN_ROUNDS, MAX_ROUNDS = 6, 20
 CONTEST_S = 20.0
 BURST_S = 0.05
 MIN_BURST_CALLS = 3

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
-from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
@@ -371,9 +371,9 @@ class Scaling(nn.Module):
 
 def test_eager_excuses_a_part_only_so_far() -> None:
     def limit(eager_rmse: float) -> float:
-        return tolerance.blame_limit(Precision.FP32, eager_rmse, 1.0)
+        return rounding_limits.blame_limit(Precision.FP32, eager_rmse, 1.0)
 
-    assert limit(0.0) == tolerance.rounding_floor(Precision.FP32, 1.0)
+    assert limit(0.0) == rounding_limits.rounding_floor(Precision.FP32, 1.0)
     assert limit(3e-6) == pytest.approx(1.2e-5)
     assert limit(1.0) == limit(1e-4) == pytest.approx(256 * 2.0**-23)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from bakeoff.judging.estimate import steadiest
+from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
@@ -27,7 +27,7 @@ from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.time_plan import MIN_ROUNDS, Step
+from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
@@ -349,7 +349,7 @@ class ContestRun:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
         now_s = self._machine.now_s()
         in_share = now_s < self._time_plan.rounds_end_s([each.cell.label for each in alive])
-        return done == 0 or in_share or (done < MIN_ROUNDS and now_s < self._time_plan.budget_ends_s)
+        return done == 0 or in_share or (done < FEWEST_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
     def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
         """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
