@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bakeoff.judging.doubt import OfCandidates, OfCell
-from bakeoff.judging.parts import Part
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
@@ -277,13 +277,13 @@ class Quantity(Generic[T]):
     """Why it may not have been measured."""
 
 
-_LATENCY = Part[Record, Latency](lambda record: record.latency)
-_THROUGHPUT = Part[Record, Throughput](lambda record: record.throughput)
-_WARM_START = Part[Record, Process](lambda record: record.warm_start)
-_MEMORY = Part[Record, Memory](lambda record: record.memory)
-_ACCURACY = Part[Record, Accuracy](lambda record: record.accuracy)
-_ENERGY = Part[Record, Energy](lambda record: record.energy)
-_START = Part[Record, StartedCell](lambda record: next(iter(record.starts), None))
+_LATENCY = OptionalField[Record, Latency](lambda record: record.latency)
+_THROUGHPUT = OptionalField[Record, Throughput](lambda record: record.throughput)
+_WARM_START = OptionalField[Record, Process](lambda record: record.warm_start)
+_MEMORY = OptionalField[Record, Memory](lambda record: record.memory)
+_ACCURACY = OptionalField[Record, Accuracy](lambda record: record.accuracy)
+_ENERGY = OptionalField[Record, Energy](lambda record: record.energy)
+_START = OptionalField[Record, StartedCell](lambda record: next(iter(record.starts), None))
 
 _START_TIMES = ("start_s", "interpreter_s", "imports_s", "load_s", "first_answer_s", "tenth_answer_s")
 
@@ -301,7 +301,7 @@ OF_STARTS = ("start_s", "imports_s", "load_s", "tenth_answer_s", "steady_residen
 """Those of them that `--require` of a run with `--starts` can name, too: of the exported folder."""
 
 
-def _read(part: Part[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
+def _read(part: OptionalField[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
     """Return quantities that are attributes of this part of a record, by name."""
     return {name: Quantity(part(operator.attrgetter(name)), missing=missing) for name in names}
 

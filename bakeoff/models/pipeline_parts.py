@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Part(Frozen):
+class PipelineModule(Frozen):
     """One module of a pipeline, over one call of the pipeline."""
 
     name: str  # its path, such as `vae.decoder`
@@ -40,7 +40,7 @@ class Parts(Frozen):
     """What a call of a pipeline consists of, as `bakeoff inspect --json` prints it. The longest part comes first."""
 
     seconds: float  # of a call: the sum of the medians of its parts and of all else
-    parts: tuple[Part, ...]
+    parts: tuple[PipelineModule, ...]
     timed_calls: int
     rest: float
     """The share of a call that no part takes: Python between the parts, schedulers, other modules."""
@@ -113,7 +113,7 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     rest_s = statistics.median(max(0.0, whole - inside) for whole, inside in zip(seconds, in_parts, strict=True))
     call_s = sum(medians[name] for name in outer) + rest_s
     listed = [
-        Part(
+        PipelineModule(
             name=name,
             kind=type(module).__name__,
             calls=calls[name].count,

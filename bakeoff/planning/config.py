@@ -15,13 +15,13 @@ import typer
 
 from bakeoff import models
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.request import OPTIONS, Part, Request
+from bakeoff.planning.request import OPTIONS, Request, RunOverrides
 from bakeoff.records.errors import UsageError, os_reason, unknown
 
 KEYS = {flag.removeprefix("--"): name for name, option in OPTIONS.items() for flag in option.flags}
 """Field of a request, by the key that it has in a TOML file."""
 
-RUN_KEYS = [key for key, name in KEYS.items() if name in Part.model_fields]
+RUN_KEYS = [key for key, name in KEYS.items() if name in RunOverrides.model_fields]
 """Keys that a `[[run]]` may have. All others belong to the whole file."""
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"

@@ -299,7 +299,7 @@ class Request(Frozen):
     artifact_limit: Annotated[
         Size, Option("Size of what is kept, of all cells together; faster cells come first", parse=Size.parse_limit)
     ] = Size(2e9)
-    runs: tuple[Part, ...] = ()
+    runs: tuple[RunOverrides, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
 
     def __init__(self, /, **fields: Any) -> None:
@@ -369,7 +369,7 @@ class Request(Frozen):
         return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
 
 
-class Part(Frozen):
+class RunOverrides(Frozen):
     """What one run of several sets itself. The rest comes from the request."""
 
     models: Names | None = None

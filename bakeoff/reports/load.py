@@ -5,7 +5,7 @@ from bakeoff.judging.doubts_of_load import SoakMissed
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
-from bakeoff.judging.parts import Part
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
@@ -15,7 +15,7 @@ from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
 
-_SOAK = Part[LoadedCell, SoakSummary](lambda cell: cell.soak)
+_SOAK = OptionalField[LoadedCell, SoakSummary](lambda cell: cell.soak)
 
 EVEN_SHARE = 0.2
 """An interval whose half is a smaller share of the value is written as `±`."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bakeoff.backends.profiling import CompilerWork, Part, TracedSpan
+from bakeoff.backends.profiling import CompilerWork, ProfiledKernel, TracedSpan
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Milliseconds, Work
 
@@ -37,7 +37,7 @@ class CellProfile(Frozen):
     median_ms: Milliseconds  # of all calls without the profiler
     profiled_ms: Milliseconds  # mean of the fastest quarter of the profiled calls
     calls: int  # that the parts are of: these, or all of them where the library tells their mean only
-    parts: list[Part]
+    parts: list[ProfiledKernel]
     spans: list[TracedSpan]  # of one profiled call
     classes: dict[str, str]  # class of each module of the model, by its path and in the model's order
     work: CompilerWork = CompilerWork()

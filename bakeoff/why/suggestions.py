@@ -10,7 +10,7 @@ from rich.console import Console
 from bakeoff import backends
 from bakeoff.backends.base import Mode
 from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
-from bakeoff.backends.profiling import Kind, Part
+from bakeoff.backends.profiling import Kind, ProfiledKernel
 from bakeoff.commands import run as runs
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
@@ -96,7 +96,7 @@ def fewer_threads(profile: CellProfile) -> int | None:
     return threads.allowed // 2
 
 
-def share_of(profile: CellProfile, is_meant: Callable[[Part], bool]) -> float:
+def share_of(profile: CellProfile, is_meant: Callable[[ProfiledKernel], bool]) -> float:
     """Return the share of the profiled call in the parts that are meant."""
     return sum(part.ms for part in profile.parts if is_meant(part)) / profile.profiled_ms
 

@@ -38,7 +38,7 @@ from bakeoff.records.text import counted
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Kept, KeptSet, Variant
 from bakeoff.why.worker_blame import Builder, relative_error, searched_model
-from bakeoff.why.worker_parts import Part, floats
+from bakeoff.why.worker_parts import ModelPart, floats
 
 STEPWISE_S = 180.0
 """After so long modules are added to what the backend builds by twos, fours and so on."""
@@ -79,7 +79,7 @@ class Wanted:
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, wanted: Wanted, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
+    def __init__(self, builder: Builder, wanted: Wanted, whole: ModelPart, exact_sets: tuple[Inputs, ...]) -> None:
         """`exact_sets` are the input sets in float64."""
         self._builder, self._wanted, self._whole = builder, wanted, whole
         self._worker, self._sets = builder.worker, builder.sets
