@@ -311,14 +311,13 @@ def compare(
     from bakeoff.reports import command_answers
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
-    from bakeoff.reports.comparison import to_markdown
-    from bakeoff.reports.page import comparison_to_page
+    from bakeoff.reports.comparison import to_markdown, to_page
 
     kinds = comparing.parse_fail_on(fail_on)
     share = comparing.parse_share(fail_above)
     comparison = comparing.compare(report_at(base), report_at(new), share)
     write(out, lambda: to_markdown(comparison))
-    write(html, lambda: comparison_to_page(comparison))
+    write(html, lambda: to_page(comparison))
     write(junit, lambda: junits.of_comparison(comparison, kinds))
     write(summary, lambda: summaries.of_comparison(comparison))
     status = REGRESSION if comparison.failing(kinds) else 0

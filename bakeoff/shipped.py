@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", help="another GPU than the one it was built on, such as cuda:1")
     given = parser.parse_args(arguments)
     try:
-        folder.set_process_up(folder.read(given.folder))
+        folder.set_process_up(given.folder, folder.read(given.folder))
         fast = load(given.folder, device=given.device)
         say(repr(fast))
         say(f"threads: {fast.thread_safety}")

@@ -22,9 +22,7 @@ from selenium import webdriver
 
 from bakeoff.judging.judgement import judge
 from bakeoff.records import report_file
-from bakeoff.reports.page import to_page
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_page, to_short_markdown
 
 DESK, PHONE = (1300, 800), (390, 844)
 """The width and height of a window in pixels."""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bakeoff.judging.constraints import Requirements
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports.terminal import REFRESH_EVERY_S, LiveTable
+from bakeoff.reports.live_table import REFRESH_EVERY_S, LiveTable
 
 MOST_LINES = 40
 """Maximum number of cells that a notebook shows at once."""

@@ -187,7 +187,7 @@ class Result:
     def __str__(self) -> str:
         from rich.console import Console
 
-        from bakeoff.reports.terminal import print_report
+        from bakeoff.reports.run_report import print_report
 
         text = io.StringIO()
         console = Console(
@@ -199,7 +199,7 @@ class Result:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from bakeoff.reports.page import to_cell
+        from bakeoff.reports.run_report import to_cell
 
         return to_cell(self._judgement)
 

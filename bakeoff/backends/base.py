@@ -507,7 +507,8 @@ class Backend(ABC):
     def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
         """Return what the loader of `runtime` reads for `cell` in `Artifact.settings`, besides what all loaders have.
 
-        `variables` are set in the environment before anything is imported.
+        `variables` are set in the environment before anything is imported. `caches` are such variables for folders
+        within the exported one, where none is set already.
         """
         return {}
 

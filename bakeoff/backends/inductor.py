@@ -203,7 +203,11 @@ class Inductor(Backend):
         )
 
     def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
-        return {"options": self.mode(cell.mode).options, "variables": self._variables(cell)}
+        return {
+            "options": self.mode(cell.mode).options,
+            "variables": self._variables(cell),
+            "caches": {"TORCHINDUCTOR_CACHE_DIR": "cache"},  # a second start finds the compiled code there
+        }
 
     def _variables(self, cell: Cell) -> Mapping[str, str]:
         return {"TORCHINDUCTOR_FREEZING": "1"} if cell.mode in FROZEN else {}

@@ -29,7 +29,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
 from bakeoff.reports.command_answers import of_bisection
 from bakeoff.reports.console import console_for, print_json, print_markdown, say, stderr, write
-from bakeoff.reports.terminal import LiveTable
+from bakeoff.reports.live_table import LiveTable
 
 FILE = "bisection.json"
 

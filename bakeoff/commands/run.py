@@ -37,7 +37,7 @@ from bakeoff.records.schema import Cell, Environment, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.terminal import LiveTable
+from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
 

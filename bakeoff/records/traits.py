@@ -48,11 +48,10 @@ class Recall(Frozen):
 
 
 class OneAnswer(Frozen):
-    """The model gives one answer to all of its input sets, or the same values in some of its outputs."""
+    """The model gives one answer to all of its input sets."""
 
-    tried: int = 0  # inputs of other scales and signs that eager takes
-    differing: int = 0  # of these, those with another answer, of which some are checked
-    outputs: tuple[str, ...] = ()  # with the same values, such as `output[1]`, where others vary; nothing was tried
+    tried: int  # inputs of other scales and signs that eager takes
+    differing: int  # of these, those with another answer, of which some are checked
 
     @property
     def how(self) -> str:
@@ -146,6 +145,7 @@ class ModelTraits(Frozen):
     autocasts: tuple[str, ...] = ()  # types that its own autocasts compute in, such as `bfloat16`
     not_finite: tuple[NotFinite, ...] = ()
     one_answer: OneAnswer | None = None
+    constant_outputs: tuple[str, ...] = ()  # with the same values for all input sets, where others vary
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.doubts_of_cells import PartlyElsewhere
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
@@ -35,9 +36,6 @@ from bakeoff.reports import end_to_end, floor, headline, metrics, number_format,
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
-WIDE = 104
-"""Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
-
 NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
@@ -63,10 +61,11 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
-        Column("rank", lambda row: row.rank, surfaces=Surface.ALL | Surface.SHORT, terminal_heading="#", csv="rank"),
+        Column("rank", lambda row: row.rank, surfaces=Surface.ALL, terminal_heading="#", csv="rank"),
         Column("place in its precision", lambda row: row.place,
-               surfaces=Surface.MARKDOWN | Surface.PAGE | Surface.SHORT, csv="place_in_precision"),
+               surfaces=~Surface.TERMINAL, spare=5, csv="place_in_precision"),
         BACKEND,
+        BACKEND_IN_TERMINAL,
         Column("model", lambda row: row.cell.model, csv="model"),
         *(_dimension(name) for name in dimensions),
         Column("task", lambda row: row.cell.task, csv="task"),
@@ -95,20 +94,27 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("died in", lambda row: row.record.died_in, csv="died_in"),
         Column("signal", lambda row: row.record.signal, csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(one_line(doubt.say()) for doubt in row.record.doubts),
+        Column("doubts", lambda row: "; ".join(one_line(each.say()) for each in row.record.doubts),
                csv="doubts"),
         Column("contest", lambda row: row.cell.contest_id, csv="contest_id"),
         Column("cell", lambda row: row.cell.id, csv="cell_id"),
     ]  # fmt: skip
 
 
-def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudgement]]:
-    """Return the columns of the table of winners, which has a row for each contest."""
+def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Column[ContestJudgement]]:
+    """Return the columns of the table of winners, which has a row for each contest.
+
+    The names of the first `linked` contests lead to their sections.
+    """
     name_of = dict(zip(map(id, contests), sentences.names(contests), strict=True))
+    anchor_of = {id(contest): f"#{anchor(number)}" for number, contest in enumerate(contests[:linked], 1)}
 
     return [
-        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True,
+               link=lambda contest: anchor_of.get(id(contest), ""), surfaces=Surface.ALL),
+        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=~Surface.TERMINAL),
+        Column("best", headline.candidates, write=lambda labels: f"→ {one_line(labels)}", is_text=True,
+               surfaces=Surface.TERMINAL),
         Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
@@ -121,8 +127,22 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
     ]  # fmt: skip
 
 
+def anchor(number: int) -> str:
+    """Return the name of the section of a contest."""
+    return f"contest-{number}"
+
+
 BACKEND = Column[CellJudgement](
-    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL | Surface.SHORT
+    "backend", lambda row: row.label, write=one_line, is_text=True, is_label=True, surfaces=~Surface.TERMINAL
+)
+
+BACKEND_IN_TERMINAL = Column[CellJudgement](
+    "backend",
+    lambda row: row.label,
+    text=lambda row: one_line(f"{'~' if PartlyElsewhere.of(row.record) else ''}{row.label}"),  # it ran elsewhere
+    is_text=True,
+    is_label=True,
+    surfaces=Surface.TERMINAL,
 )
 
 STATUS = Column[CellJudgement](
@@ -157,7 +177,7 @@ def _latency() -> list[Column[CellJudgement]]:
 
     return [
         Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
-               interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL | Surface.SHORT,
+               interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL,
                terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
         Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
@@ -182,12 +202,10 @@ def _throughput() -> list[Column[CellJudgement]]:
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
     return [
-        Column("throughput", calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL | Surface.SHORT,
-               terminal_heading="calls/s",
-               terminal_width=WIDE, details=group, csv="throughput_calls_per_s"),
-        Column("throughput", samples_per_s, "samples/s", number_format.rate, surfaces=Surface.ALL,
-               terminal_heading="samples/s",
-               terminal_width=124, details=group, csv="throughput_samples_per_s"),
+        Column("throughput", calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL,
+               terminal_heading="calls/s", spare=6, details=group, csv="throughput_calls_per_s"),
+        Column("throughput", samples_per_s, "samples/s", number_format.rate, surfaces=~Surface.SHORT,
+               terminal_heading="samples/s", spare=8, details=group, csv="throughput_samples_per_s"),
         Column("slowest and fastest block", _THROUGHPUT(lambda it: it.range_per_s.low if it.range_per_s else None),
                "calls/s", text=_of_blocks, details=group),
     ]  # fmt: skip
@@ -201,10 +219,9 @@ def _of_blocks(row: CellJudgement) -> str:
 def _floor() -> list[Column[CellJudgement]]:
     share = _ROOFLINE(lambda it: it.share)
     return [
-        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, terminal_width=116,
-               csv="floor_share"),
-        Column("achieved", share, text=lambda row: number_format.achieved_rate(row.record), surfaces=Surface.ALL,
-               terminal_heading="rate", terminal_width=130),
+        Column("of floor", share, "%", number_format.percent, surfaces=~Surface.SHORT, spare=7, csv="floor_share"),
+        Column("achieved", share, text=lambda row: number_format.achieved_rate(row.record), surfaces=~Surface.SHORT,
+               terminal_heading="rate", spare=9),
         Column("floor", _ROOFLINE(lambda it: it.floor_ms), "ms", csv="floor_ms"),
         Column("bound by", _ROOFLINE(lambda it: it.bound), csv="bound"),
         Column("operations", _ROOFLINE(lambda it: it.flops or None), "FLOP", csv="flops"),
@@ -233,7 +250,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",
                number_format.ratio, text=speedup, interval=_SPEEDUP(lambda it: it.ci95),
-               surfaces=Surface.ALL | Surface.SHORT,
+               surfaces=Surface.ALL,
                terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
                "speedup_ci95_high")),
         Column("paired", _SPEEDUP(lambda it: it.paired), csv="speedup_paired"),
@@ -304,10 +321,10 @@ def _build() -> list[Column[CellJudgement]]:
 
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
-        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL | Surface.SHORT,
+        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, spare=2,
                csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
-               surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),
+               surfaces=Surface.MARKDOWN | Surface.TERMINAL, spare=4, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
                text=lambda row: _shortest_to_longest(builds_s(row)), details="Costs"),
         Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds,
@@ -350,7 +367,7 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
         Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
                note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "",
-               surfaces=Surface.ALL | Surface.SHORT,
+               surfaces=Surface.ALL, spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
@@ -397,7 +414,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
     return [
         Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule,
                is_bad=is_bad,
-               surfaces=Surface.ALL | Surface.SHORT, terminal_heading="relat. error", details=group,
+               surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", details=group,
                csv="relative_rmse"),
         Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, details=group, csv="accuracy_rule"),
         Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, details=group, csv="rmse"),
@@ -439,7 +456,7 @@ def _why_without_metrics(heading: str) -> Column[CellJudgement]:
         lambda row: None,
         text=lambda row: "none" if _metrics_failure(row) else NONE,
         note=_metrics_failure,
-        surfaces=Surface.ALL,
+        surfaces=~Surface.SHORT,
         details="Metrics",
     )
 

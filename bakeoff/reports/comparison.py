@@ -5,6 +5,7 @@ The Markdown has the verdict first and one table; the rest is folded away. The p
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bakeoff.judging.change import Change
@@ -14,10 +15,13 @@ from bakeoff.judging.fit import by_contest
 from bakeoff.judging.metrics import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports import number_format, sentences
-from bakeoff.reports.markdown import details, escape, table, table_of
+from bakeoff.reports import charts, markdown, number_format, page, sentences
+from bakeoff.reports.blocks import Block, Items, Look, Section, Surface, Text
+from bakeoff.reports.cell_details import log_and_command
+from bakeoff.reports.charts import Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface, shown_in
+from bakeoff.reports.tables import Column, Raw, Table, text_table
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
@@ -28,10 +32,6 @@ REGRESSIONS_NAMED = 3
 REASON_LIMIT = 160
 """Longest reason and longest fact of an environment, in characters."""
 
-Outside = Callable[[str], str]
-"""Applied to all text from outside, such as names and reasons: an output that needs to escapes it here."""
-
-
 OUTCOME = Column[CellChange](
     "verdict",
     lambda change: change.outcome.value,
@@ -41,7 +41,7 @@ OUTCOME = Column[CellChange](
 )
 
 CELL = Column[CellChange](
-    "cell", lambda change: change.cell.label, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE
+    "cell", lambda change: change.cell.label, is_text=True, is_label=True, surfaces=Surface.MARKDOWN | Surface.PAGE
 )
 
 BESIDE = "Building, memory, error"
@@ -84,8 +84,8 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
         ends = ratio.ci95 if ratio else None
         return Interval(low=ends.low - 1, high=ends.high - 1) if ends else None
 
-    return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%", _signed_percent,
-                  interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
+    return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%",
+                  number_format.signed_percent, interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
 
 
 def _metric(name: str) -> Column[CellChange]:
@@ -128,62 +128,82 @@ def _between(
 
 def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
-    sections = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
-    numbers = {}
-    if comparison.inconclusive and comparison.inconclusive.is_all and not comparison.has_metrics:
-        # a table would only repeat that
-        if not folds:
-            return _joined(sections)
-        numbers = {"The numbers": _table(comparison.cells)}
-    else:
-        sections += [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
-    extras = {
-        **numbers,
-        BESIDE: _beside_latency(comparison.cells),
-        "What differs between the two environments or models": _environment(comparison.differences),
-        "What was compared, and how": "\n".join(f"- {line}" for line in method(comparison, escape)),
-    }
-    fold = details if folds else _under_heading
-    text = _joined([*sections, *(fold(summary, body) for summary, body in extras.items() if body)])
+    blocks = blocks_of(comparison, folds)
+    text = markdown.render(blocks)
     if len(text) <= COMMENT_LIMIT:
         return text
-    return _joined([*sections, "Everything else was left out: it would not fit into a comment."])
+    kept = [block for block in blocks if not getattr(block, "is_folded", False)]
+    return markdown.render([*kept, Text("Everything else was left out: it would not fit into a comment.")])
 
 
-def _warnings(comparison: Comparison) -> list[str]:
-    """Return a box that stands before any number, if there is anything to warn of."""
-    lines = [f"**{lead}**{rest}" if lead else rest for lead, rest in warnings(comparison, escape)]
-    return ["\n>\n".join(["> [!WARNING]", *(f"> {line}" for line in lines)])] if lines else []
+def to_page(comparison: Comparison) -> str:
+    """Return two runs as a page: what became faster, slower or broken."""
+    palette = Palette(record for cell in comparison.cells if (record := cell.new or cell.base))
+    title = f"{comparison.base.run_id} → {comparison.new.run_id}"
+    made = f"base {comparison.base.created_at}", f"new {comparison.new.created_at}"
+    return page.render(title, blocks_of(comparison, palette=palette), palette, made)
 
 
-def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
-    return [_under_heading(members[0].cell.title, _table(members)) for members in by_contest(cells).values()]
+def blocks_of(comparison: Comparison, folds: bool = True, palette: Palette | None = None) -> list[Block]:
+    """Return the verdict, what speaks against it, the tables, and how it was compared. A page has charts."""
+    is_open = bool(comparison.regressions) or not comparison.tells_most
+    verdict: list[Block] = [
+        Text(headline(comparison), Look.UNSURE if is_open else Look.STRONG),
+        Items([f"{lead}{rest}" for lead, rest in warnings(comparison)], look=Look.WARNING),
+    ]
+    # where nothing can be told, a table would only repeat that
+    is_void = comparison.inconclusive is not None and comparison.inconclusive.is_all and not comparison.has_metrics
+    if is_void and not folds:
+        return verdict
+    everything = Table(columns_of(comparison.cells), comparison.cells, on=Surface.MARKDOWN)
+    numbers = Section("The numbers", [everything], is_folded=True, on=Surface.MARKDOWN) if is_void else everything
+    contests = by_contest(comparison.cells).values()
+    further: dict[str, list[Block]] = {
+        "What differs between the two environments or models": _environment(comparison.differences),
+        "What was compared, and how": [Items(method(comparison))],
+    }
+    return [
+        *verdict,
+        *([numbers] if folds else []),
+        *(_contest(cells, palette) for cells in contests if palette or not folds),
+        _further(BESIDE, [_beside_latency(comparison.cells)], folds),
+        *(_further(title, blocks, folds) for title, blocks in further.items()),
+        *(Section(title, blocks, on=Surface.PAGE) for title, blocks in further.items()),
+    ]
 
 
-def _table(cells: Sequence[CellChange]) -> str:
-    return table_of(shown_in(Surface.MARKDOWN, columns_of(cells), cells), cells)
+def _further(title: str, blocks: Sequence[Block], folds: bool) -> Section:
+    return Section(title, blocks, level=3, is_folded=folds, on=Surface.MARKDOWN)
 
 
-def _beside_latency(cells: Sequence[CellChange]) -> str:
-    measured = [change for change in cells if change.base and change.new]
+def _contest(cells: Sequence[CellChange], palette: Palette | None) -> Section:
+    """Return the changes of one contest: a section of a page, or of a terminal."""
+    title = cells[0].cell.title
+    chart = charts.of_change(cells, title, palette) if palette else None
+    table = Table(columns_of(cells), cells, label=f"Cells of {title}", details=_details, status=OUTCOME)
+    return Section(title, [table, Charts([chart] if chart else [])], level=2 if palette else 3)
+
+
+def _details(change: CellChange) -> list[Block]:
+    return [
+        Text(sentences.why(change) or "Nothing to add."),
+        Items(list(map(sentences.difference, change.differences)), "What else differs"),
+        *(log_and_command(change.new, "The end of its new log") if change.new else []),
+    ]
+
+
+def _beside_latency(cells: Sequence[CellChange]) -> Table[CellChange]:
     columns = columns_of(cells)
     names = [column for column in columns if column is CELL or (column.heading == "contest" and column.surfaces)]
-    return table_of([*names, *(column for column in columns if column.details)], measured) if measured else ""
+    beside = [replace(column, surfaces=Surface.ALL) for column in columns if column.details]
+    return Table([*names, *beside], [change for change in cells if change.base and change.new])
 
 
-def _environment(differences: Sequence[Difference]) -> str:
+def _environment(differences: Sequence[Difference]) -> list[Block]:
     if not differences:
-        return "Neither of them reports a difference."
-    rows = [[escape(each.what), escape(each.base), escape(each.new), each.bearing.value] for each in differences]
-    return table(["what", "base", "new", "how it counts"], rows, "llll")
-
-
-def _under_heading(title: str, body: str) -> str:
-    return f"### {escape(title)}\n\n{body}"
-
-
-def _joined(sections: Sequence[str]) -> str:
-    return "\n\n".join(section for section in sections if section) + "\n"
+        return [Text("Neither of them reports a difference.")]
+    rows = [[each.what, each.base, each.new, each.bearing.value] for each in differences]
+    return [replace(text_table(["what", "base", "new", "how it counts"], rows, "llll"), label="differences")]
 
 
 def headline(comparison: Comparison) -> str:
@@ -208,7 +228,7 @@ def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str
     """Say in one sentence why cells could not be told, and what would help."""
     alone = f", so only a change over {spell_share(inconclusive.margin)} would count" if inconclusive.margin else ""
     if inconclusive.kind is ReasonKind.OTHER_MACHINE:
-        machines = _listed(comparison.differences, Bearing.MACHINE, one_line)
+        machines = _listed(comparison.differences, Bearing.MACHINE)
         return f"the runs are of two machines ({machines}){alone}; measure both on one, more processes do not help"
     if inconclusive.kind is ReasonKind.SINGLE_PROCESS:
         remedy = f"measure both again with --processes {inconclusive.processes} or more"
@@ -231,21 +251,21 @@ _INCONCLUSIVE = {
 }
 
 
-def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
+def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
     inconclusive = comparison.inconclusive
     is_told = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE  # in the headline
-    if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
+    if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE)):
         yield "Another machine", f", and any change may come from that: {machine}."
-    if model := _listed(comparison.differences, Bearing.MODEL, outside):
+    if model := _listed(comparison.differences, Bearing.MODEL):
         yield "Another model", f", so that latencies and errors may differ by that: {model}."
-    if speed := _listed(comparison.differences, Bearing.SPEED, outside):
+    if speed := _listed(comparison.differences, Bearing.SPEED):
         yield "Other settings or versions that bear on speed", f": {speed}."
     for contest, control in comparison.controls.items():
         if control.moved:
-            yield _moved(comparison, contest, control, outside)
+            yield _moved(comparison, contest, control)
     for title, each in comparison.opposite:
-        yield "The two runs say the opposite", f" of {outside(title)}: {outside(each.ratios)}."
+        yield "The two runs say the opposite", f" of {one_line(title)}: {each.ratios}."
     for name, report, undecided in (
         ("base", comparison.base, comparison.undecided_in_base),
         ("new", comparison.new, comparison.undecided_in_new),
@@ -254,10 +274,10 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
             ended = f"{report.reached} of {counted(report.planned, 'cell')} ended"
             yield "", f"The {name} run was interrupted before all was measured: {ended}."
         for title in undecided:
-            yield "", f"In the {name} run measuring ended before its intervals were decided: {outside(title)}."
+            yield "", f"In the {name} run measuring ended before its intervals were decided: {one_line(title)}."
 
 
-def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
+def method(comparison: Comparison) -> list[str]:
     """Say what was compared, and how."""
     limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
     of_metrics = (
@@ -266,21 +286,14 @@ def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
         "nor --require says whether higher is better, nothing is worse."
     )
     return [
-        f"base: {outside(_run(comparison.base))}",
-        f"new: {outside(_run(comparison.new))}",
+        f"base: {_run(comparison.base)}",
+        f"new: {_run(comparison.new)}",
         "A change is of the geometric mean over processes, with Welch's 95 % interval over them, widened by what "
         f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
         f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
         f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
         *([of_metrics] if comparison.has_metrics else []),
     ]
-
-
-def spell_change(change: Change) -> str:
-    """Return `+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
-    interval = change.ci95
-    limits = f" [{_signed_percent(interval.low - 1)},\u00a0{_signed_percent(interval.high - 1)}]" if interval else ""
-    return f"{_signed_percent(change.value - 1)} %{limits}"
 
 
 def spell_share(share: float) -> str:
@@ -295,10 +308,10 @@ def _spell_regression(cell: CellChange) -> str:
         return f"{name}: {worse}"
     if cell.outcome is Outcome.BROKEN or cell.raw is None:
         return f"{name}: {one_line(sentences.why(cell), REASON_LIMIT)}"
-    return f"{name} is slower, {spell_change(cell.raw)}{f'; {worse}' if worse else ''}"
+    return f"{name} is slower, {number_format.spell_change(cell.raw)}{f'; {worse}' if worse else ''}"
 
 
-def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:
+def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[str, str]:
     title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
     own = comparison.base.environment.own_variables | comparison.new.environment.own_variables
@@ -309,7 +322,7 @@ def _moved(comparison: Comparison, contest_id: str, control: Control, outside: O
     if any(each.bearing is Bearing.MODEL for each in comparison.differences):
         cause = "the model is another one"
     return f"{control.label} itself became {direction}", (
-        f", {spell_change(control.change)}, on {outside(title)}: {outside(cause)}. Latencies "
+        f", {number_format.spell_change(control.change)}, on {one_line(title)}: {cause}. Latencies "
         f"count only where their ratio to {control.label} says the same.{_calibration(control)}"
     )
 
@@ -318,7 +331,7 @@ def _calibration(control: Control) -> str:
     """Say how a fixed piece of work without torch changed: it tells of the machine alone."""
     if control.calibration is None:
         return ""
-    return f" A fixed piece of work without torch, on one core, took {spell_change(control.calibration)}."
+    return f" A fixed piece of work without torch, on one core, took {number_format.spell_change(control.calibration)}."
 
 
 def _run(report: Report) -> str:
@@ -326,21 +339,11 @@ def _run(report: Report) -> str:
     return f"{report.run_id}, {report.created_at}{f', commit {commit}' if commit else ''}"
 
 
-def _listed(differences: Sequence[Difference], bearing: Bearing, outside: Outside) -> str:
+def _listed(differences: Sequence[Difference], bearing: Bearing) -> str:
     return "; ".join(
-        f"{outside(each.what)} {outside(_cut(each.base))} → {outside(_cut(each.new))}"
-        for each in differences
-        if each.bearing is bearing
+        f"{one_line(each.what)} {_cut(each.base)} → {_cut(each.new)}" for each in differences if each.bearing is bearing
     )
 
 
 def _cut(text: str) -> str:
     return one_line(text, REASON_LIMIT)
-
-
-def _signed_percent(share: float) -> str:
-    """Return `+8.2`, `-12` or `+0.0`, without the sign for percent."""
-    percent = 100 * share
-    if abs(percent) >= 9.95:
-        return f"{percent:+,.0f}"
-    return f"{round(percent, 1) + 0.0:+.1f}"  # -0.0 becomes 0.0

@@ -152,7 +152,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
 
 def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> None:
     from bakeoff.reports import sentences, writer
-    from bakeoff.reports.terminal import print_answers, print_report
+    from bakeoff.reports.run_report import print_answers, print_report
 
     try:
         if quiet:

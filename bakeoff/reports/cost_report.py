@@ -1,12 +1,14 @@
 """What a deployment costs over its life, as one table and sentences. Every output prints them unescaped."""
 
+from typing import Any
+
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.records.text import listed
 from bakeoff.reports import number_format
 from bakeoff.reports import sentences as report_sentences
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
-from bakeoff.reports.tables import Table
+from bakeoff.reports.tables import Table, text_table
 
 _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
 
@@ -46,7 +48,7 @@ def doubt_of(leg: Leg) -> str:
     return f" (or {number_format.first_names(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
 
 
-def table(contest: ContestJudgement) -> Table | None:
+def table(contest: ContestJudgement) -> Table[Any] | None:
     """Return the table of costs: a row for each number of calls, a column for each cell that ever costs least.
 
     The baseline has a column, too, if it may win. There is no table where nothing was measured.
@@ -74,13 +76,12 @@ def table(contest: ContestJudgement) -> Table | None:
             for start in starts
         )
 
-    return Table(
-        title=f"What calls take in s, building and first call included, from a {' and a '.join(starts)} start "
+    return text_table(
+        ["calls", *labels],
+        [[number_format.count(calls), *(total(calls, label) for label in labels)] for calls in horizon],
+        "l" + "r" * len(labels),
+        f"What calls take in s, building and first call included, from a {' and a '.join(starts)} start "
         "(* costs least, or may)",
-        text_columns=["calls"],
-        number_columns=labels,
-        rows=[[number_format.count(calls), *(total(calls, label) for label in labels)] for calls in horizon],
-        is_folded=not contest.calls,
     )
 
 

@@ -6,8 +6,9 @@ from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Interval, Status
 from bakeoff.records.text import listed, one_line
 from bakeoff.reports import number_format
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, TableOverSizes
+from bakeoff.reports.tables import Column, Table
 
 REASON_LIMIT = 100
 
@@ -22,9 +23,8 @@ def title(dynamic_range: DynamicRange) -> str:
     return f"{cell.model_copy(update={'dimensions': kept}).title}: one build for {spans}"
 
 
-def table_of(dynamic_range: DynamicRange) -> TableOverSizes[DynamicBuild]:
-    texts = title(dynamic_range), finding(dynamic_range)
-    return TableOverSizes(*texts, columns_of(dynamic_range), dynamic_range.builds, NOTE)
+def table_of(dynamic_range: DynamicRange) -> Table[DynamicBuild]:
+    return Table(columns_of(dynamic_range), dynamic_range.builds, label=title(dynamic_range))
 
 
 def finding(dynamic_range: DynamicRange) -> str:

@@ -1,12 +1,14 @@
 """What a whole request takes, in words and as a table, where more than the model belongs to it."""
 
+from typing import Any
+
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.records.text import percent, spell_ms
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table
+from bakeoff.reports.tables import Table, text_table
 
 
 def brief(contest: ContestJudgement) -> str:
@@ -52,7 +54,7 @@ def _what_decides(processes: int) -> str:
     return f"Whole requests vary too much to be compared: raise --processes over {processes}, or use a quieter machine"
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return whole requests by backend, or nothing without stages."""
     judged = contest.end_to_end
     if judged is None or judged.answer.best is None:
@@ -66,5 +68,5 @@ def tables(contest: ContestJudgement) -> list[Table]:
         ]
         for row in judged.answer.rows
     ]
-    headings = ["rank", "a request (ms)", f"over {judged.answer.baseline or 'the baseline'} (x)"]
-    return [Table("Whole requests: before, the model and after", ("backend",), tuple(headings), rows)]
+    headings = ["backend", "rank", "a request (ms)", f"over {judged.answer.baseline or 'the baseline'} (x)"]
+    return [text_table(headings, rows, "lrrr", "Whole requests: before, the model and after")]

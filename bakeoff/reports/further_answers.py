@@ -1,10 +1,8 @@
 """What a contest answers beside the latency of a call, for every output, such as what it takes to start."""
 
-from dataclasses import dataclass
-
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.reports import end_to_end, generation, load, precisions, starts
-from bakeoff.reports.tables import Table
+from bakeoff.reports.blocks import Items, Section
 
 _BY_HEADING = {
     "The fastest of each precision": precisions,
@@ -15,25 +13,10 @@ _BY_HEADING = {
 }
 
 
-@dataclass(frozen=True)
-class FurtherAnswer:
-    heading: str
-    sentences: list[str]
-    tables: list[Table]
-
-
-def further_answers(contest: ContestJudgement) -> list[FurtherAnswer]:
+def further_answers(contest: ContestJudgement) -> list[Section]:
     """Return what the contest was asked beside the latency of a call."""
-    answers = (
-        FurtherAnswer(heading, each.sentences(contest), each.tables(contest)) for heading, each in _BY_HEADING.items()
-    )
-    return [each for each in answers if each.sentences]
-
-
-def sentences(contest: ContestJudgement) -> list[str]:
-    return [sentence for answer in further_answers(contest) for sentence in answer.sentences]
-
-
-def short_tables(contest: ContestJudgement) -> list[Table]:
-    """Return the tables that are not folded away."""
-    return [table for answer in further_answers(contest) for table in answer.tables if not table.is_folded]
+    return [
+        Section(heading, [Items(said, bullet="= "), *answer.tables(contest)], level=3)
+        for heading, answer in _BY_HEADING.items()
+        if (said := answer.sentences(contest))
+    ]

@@ -1,12 +1,15 @@
 """Whole generations, as columns and sentences. Every output prints them; none is escaped yet."""
 
+from typing import Any
+
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
+from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
@@ -17,15 +20,16 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, csv="rank"),
-        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
-        Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
+        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, spare=1, csv="place_in_precision"),
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"),
         Column("first token", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
         Column("further token", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="further_token_ms"),
         Column("decoded", lambda cell: cell.value, "tokens/s", number_format.rate, surfaces=Surface.ALL,
                csv="tokens_per_s"),
-        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, csv="decode_floor_share"),
+        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, spare=3,
+               csv="decode_floor_share"),
         Column("whole generation", lambda cell: cell.total_ms, "ms", number_format.milliseconds, surfaces=Surface.ALL,
                csv="generation_ms"),
         Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.answer.baseline}",
@@ -34,7 +38,7 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count, surfaces=Surface.ALL,
                csv="pays_after_tokens"),
         Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,
-               surfaces=Surface.ALL, csv="caches"),
+               surfaces=Surface.ALL, spare=2, csv="caches"),
         Column("tokens as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
                text=lambda cell: f"{cell.generated.agreed}/{cell.generated.tokens}" if cell.generated else NONE,
                is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
@@ -62,12 +66,13 @@ def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
     ]
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return the table of whole generations, and that of memory if several contexts were decoded."""
     if (generation := contest.generation) is None or not generation.cells:
         return []
-    columns = shown_in(Surface.ALL, columns_of(generation), generation.cells)
-    tables = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
+    tables: list[Table[Any]] = [
+        Table(columns_of(generation), generation.cells, f"Whole generations: {_sizes(generation)}")
+    ]
     if len(generation.peak_bytes) > 1:
         tables.append(_memory(generation))
     return tables
@@ -107,12 +112,13 @@ def _sizes(generation: Generation) -> str:
     return f"{batch}{counted(generation.new_tokens, 'token')} after a prompt of {generation.prompt}"
 
 
-def _memory(generation: Generation) -> Table:
+def _memory(generation: Generation) -> Table[Any]:
     """Return the peak memory of decoding for each context."""
     contexts = list(generation.peak_bytes)
     rows = [
         [cell.label, *(number_format.mebibytes(generation.peak_bytes[context].get(cell.label)) for context in contexts)]
         for cell in generation.cells
     ]
-    headings = [f"{context} rows (MiB)" for context in contexts]
-    return Table("Peak memory of decoding against the length of the context", ["backend"], headings, rows)
+    headings = ["backend", *(f"{context} rows (MiB)" for context in contexts)]
+    title = "Peak memory of decoding against the length of the context"
+    return text_table(headings, rows, "l" + "r" * len(contexts), title)

@@ -3,19 +3,23 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from bakeoff.judging.history import History, history_of
+from bakeoff.judging.history import History, Run, history_of
 from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Record, Report, Status
+from bakeoff.records.schema import Latency, Record, Report, Status
 from bakeoff.records.text import counted, one_line
-from bakeoff.reports import number_format
+from bakeoff.reports import markdown, number_format
+from bakeoff.reports.blocks import Block, Items, Picture, Section, Surface, Text
 from bakeoff.reports.charts import draw_history
-from bakeoff.reports.markdown import details, escape, table
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Table, text_table
 
 HISTORY_MD = "history.md"
+
+MARKED = "A run with * in a table is one before which the machine or its software changed."
 
 RUNS_SHOWN = 6
 """Number of runs that have a column: the last ones. The figure shows all runs."""
@@ -60,21 +64,20 @@ def read(folder: Path) -> History:
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     """Return the whole history. `figures` are files beside it; those that are PNG are embedded."""
-    count = counted(len(history.runs), "run")
     first, last = history.runs[0].day, history.runs[-1].day
-    sections = [f"# History: {count}, {first if first == last else f'{first} to {last}'}"]
-    sections += [f"![Median latency from run to run]({path.name})" for path in figures if path.suffix == ".png"]
-    sections.append(
-        "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval holds within "
-        "one run only: `bakeoff compare` judges the difference of two runs."
-    )
-    for records in history.contests.values():
-        sections += [f"## {escape(records[0].cell.title)}", _contest_table(history, records)]
-    sections += ["## Runs", _runs_table(history)]
-    if history.skipped:
-        skipped = "\n".join(f"- {escape(reason)}" for reason in history.skipped)
-        sections.append(details(f"{counted(len(history.skipped), 'report')} left out", skipped))
-    return "\n\n".join(sections) + "\n"
+    columns = _columns(history)
+    blocks: list[Block] = [
+        *(Picture(path.name, "Median latency from run to run") for path in figures if path.suffix == ".png"),
+        Text(
+            "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval holds within "
+            "one run only: bakeoff compare judges the difference of two runs."
+        ),
+        *(Section(records[0].cell.title, [Table(columns, records)]) for records in history.contests.values()),
+        Section("Runs", [Text(MARKED), _runs_table(history)]),
+        Section(f"{counted(len(history.skipped), 'report')} left out", [Items(history.skipped)], is_folded=True),
+    ]
+    days = first if first == last else f"{first} to {last}"
+    return markdown.render([Section(f"History: {counted(len(history.runs), 'run')}, {days}", blocks, level=1)])
 
 
 def _find(folder: Path) -> list[Path]:
@@ -92,33 +95,48 @@ def moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _contest_table(history: History, records: Sequence[Record]) -> str:
-    numbers = range(max(0, len(history.runs) - RUNS_SHOWN), len(history.runs))
-    marks = [f"run {number + 1}{' *' if history.runs[number].changes else ''}" for number in numbers]
-    rows = []
-    for record in records:
-        ends = [history.runs[number].records.get(record.cell.id) for number in numbers]
-        present = sum(record.cell.id in run.records for run in history.runs)
-        rows.append([escape(record.cell.label), str(present), *map(_median, ends)])
-    return table(["cell", "runs", *map(escape, marks)], rows, "lr" + "r" * len(marks))
+def _columns(history: History) -> list[Column[Record]]:
+    """Return the columns of a table of cells: how many runs have the cell, and its medians in the last ones."""
+    runs = list(enumerate(history.runs, 1))[-RUNS_SHOWN:]
+    return [
+        Column("cell", lambda record: record.cell.label, is_text=True, surfaces=Surface.ALL),
+        Column("runs", lambda record: sum(record.cell.id in run.records for run in history.runs), surfaces=Surface.ALL),
+        *(_run_column(f"run {number}{' *' if run.changes else ''}", run) for number, run in runs),
+    ]
 
 
-def _median(record: Record | None) -> str:
-    """Return the median of a cell; if it failed, with what it ended as."""
-    if record is None:
-        return NONE
-    median = number_format.median(record.latency) if record.latency else ""
-    if record.status.is_failure:
-        return f"{median} **{record.status}**".strip()
-    return median or (NONE if record.status is Status.OK else record.status.value)
+def _run_column(heading: str, run: Run) -> Column[Record]:
+    """Return the median of each cell in a run; if it failed, with what it ended as."""
+
+    def latency(record: Record) -> Latency | None:
+        return run.records[record.cell.id].latency if record.cell.id in run.records else None
+
+    def text(record: Record) -> str:
+        if record.cell.id not in run.records:
+            return NONE
+        median = number_format.milliseconds(known.median_ms) if (known := latency(record)) else ""
+        status = run.records[record.cell.id].status
+        return f"{median} {'' if status is Status.OK else status.value}".strip() or NONE
+
+    def has_failed(record: Record) -> bool:
+        return record.cell.id in run.records and run.records[record.cell.id].status.is_failure
+
+    return Column(
+        heading,
+        text,
+        write=number_format.milliseconds,
+        text=text,
+        interval=lambda record: known.median_ci95_ms if (known := latency(record)) else None,
+        is_bad=has_failed,
+        surfaces=Surface.ALL,
+    )
 
 
-def _runs_table(history: History) -> str:
+def _runs_table(history: History) -> Table[Any]:
     rows = []
     for number, run in enumerate(history.runs, 1):
         changes = "; ".join(f"{each.what}: {each.base} → {each.new}" for each in run.changes)
         commit = (run.environment.git_commit or NONE)[:10]
         made = run.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-        rows.append([str(number), made, escape(run.run_id), escape(commit), escape(changes)])
-    runs = table(["run", "made", "id", "commit", "what changed before it"], rows, "rllll")
-    return f"`*` in a table marks a run before which the machine or its software changed.\n\n{runs}"
+        rows.append([str(number), made, run.run_id, commit, changes])
+    return text_table(["run", "made", "id", "commit", "what changed before it"], rows, "rllll")

@@ -11,7 +11,6 @@ from bakeoff.judging.intervals import covered
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.text import visible
-from bakeoff.reports import comparison as comparisons
 from bakeoff.reports import headline, number_format, sentences
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -57,7 +56,7 @@ def _case_of(record: Record) -> ElementTree.Element:
 
 def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element:
     case = _case(change.cell, change.new.elapsed_s if change.new else 0.0)
-    change_of_latency = comparisons.spell_change(change.raw) if change.raw else ""
+    change_of_latency = number_format.spell_change(change.raw) if change.raw else ""
     text = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
     if is_failing:
         _add(case, "failure", change.outcome.value, text, change.new.log_tail if change.new else "")

@@ -1,5 +1,8 @@
 """What a contest carried under load, as columns and sentences. Every output prints them; none is escaped yet."""
 
+from dataclasses import replace
+from typing import Any
+
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.doubts_of_load import SoakMissed
 from bakeoff.judging.judgement import Judgement
@@ -9,8 +12,9 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface, Table, fields_of, shown_in, table_of
+from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
 
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
@@ -28,8 +32,8 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
-        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, csv="place_in_precision"),
-        Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
+        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, spare=4, csv="place_in_precision"),
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
                number_format.rate if is_rate else number_format.milliseconds, interval=lambda cell: cell.interval,
                surfaces=Surface.ALL,
@@ -37,15 +41,15 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
         Column("rate of the soak", _SOAK(lambda it: it.rate if is_rate else None), "1/s", number_format.rate,
                surfaces=Surface.ALL, csv="soak_requests_per_s"),
         Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds,
-               surfaces=Surface.ALL, csv="soak_p50_ms"),
+               surfaces=Surface.ALL, spare=1, csv="soak_p50_ms"),
         Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms",
                number_format.milliseconds, surfaces=Surface.ALL, csv="soak_percentile_ms"),
         Column("drift", _SOAK(lambda it: it.drift), "%", lambda share: f"{100 * share:+.1f}",
-               surfaces=Surface.ALL, csv="soak_drift"),
+               surfaces=Surface.ALL, spare=6, csv="soak_drift"),
         Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", number_format.mebibytes,
-               surfaces=Surface.ALL, csv="resident_bytes"),
+               surfaces=Surface.ALL, spare=2, csv="resident_bytes"),
         Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", number_format.mebibytes,
-               surfaces=Surface.ALL, csv="device_bytes"),
+               surfaces=Surface.ALL, spare=5, csv="device_bytes"),
         Column("energy of a million", _SOAK(lambda it: it.joules_per_million), "Wh",
                lambda joules: f"{joules / WATT_HOUR_J:.3g}", surfaces=Surface.ALL, csv="joules_per_million"),
         Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",
@@ -66,11 +70,10 @@ def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
     ]
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return the table of what each cell carries, and the table of the settings that were tried."""
     if (load := contest.load) is None:
         return []
-    columns = shown_in(Surface.ALL, columns_of(load), load.cells)
     tried = [
         [cell.label, settings(each.settings), NONE if each.value is None else load.spec.spell(each.value), each.reason]
         for cell in load.cells
@@ -78,12 +81,10 @@ def tables(contest: ContestJudgement) -> list[Table]:
     ]
     is_known = any(cell.value is not None or cell.load.settings or cell.load.reason for cell in load.cells)
     return [
-        *([table_of(f"Under load: {_scenario(load)}", columns, load.cells)] if is_known else []),
-        Table(
-            "Every setting that was tried, in shorter windows",
-            ["backend", "serves with", "reached", "why not"],
-            [],
-            tried,
+        *([Table(columns_of(load), load.cells, f"Under load: {_scenario(load)}")] if is_known else []),
+        replace(
+            text_table(["backend", "serves with", "reached", "why not"], tried, "llll"),
+            title="Every setting that was tried, in shorter windows",
             is_folded=True,
         ),
     ]

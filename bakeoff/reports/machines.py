@@ -2,32 +2,37 @@
 
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import first, listed, spell_ms
-from bakeoff.reports import headline, machine, number_format
-from bakeoff.reports.markdown import escape, table
-from bakeoff.reports.number_format import NONE
+from bakeoff.reports import headline, machine, markdown, number_format
+from bakeoff.reports.blocks import Block, Section, Surface, Text
+from bakeoff.reports.tables import Column, Table, text_table
 
 
 def to_markdown(machines: Machines) -> str:
     """Return a section for each question that several machines answer, and what each machine is."""
-    sections = [f"# {len(machines.reports)} machines"]
-    for question in machines.questions:
-        sections += [f"## {escape(question.title)}", f"{escape(answer(question))}.", _table(question)]
-        sections += [
-            escape(f"{name} did not try {listed(labels, 'or')}, so that it may do better than it shows.")
-            for name, labels in question.untried.items()
-        ]
-    if not machines.questions:
-        sections.append("No model was measured alike on two of them: there is nothing to compare.")
-    if machines.asked_once:
-        alone = ", ".join(map(escape, machines.asked_once))
-        sections.append(f"On one machine only: {alone}.")
-    rows = [[escape(name), escape(machine.name(report.environment))] for name, report in machines.reports.items()]
-    sections += [
-        table(["machine", "hardware"], rows, "ll"),
-        "Cells of two machines share no rounds: the fastest is named where intervals do not overlap. Calls/s "
-        "and prices are of calls back to back; J is beyond an idle machine.",
+    rows = [[name, machine.name(report.environment)] for name, report in machines.reports.items()]
+    alone = ", ".join(machines.asked_once)
+    blocks: list[Block] = [
+        *(Section(question.title, _blocks(question)) for question in machines.questions),
+        Text("" if machines.questions else "No model was measured alike on two of them: there is nothing to compare."),
+        Text(alone and f"On one machine only: {alone}."),
+        text_table(["machine", "hardware"], rows, "ll"),
+        Text(
+            "Cells of two machines share no rounds: the fastest is named where intervals do not overlap. Calls/s "
+            "and prices are of calls back to back; J is beyond an idle machine."
+        ),
     ]
-    return "\n\n".join(sections) + "\n"
+    return markdown.render([Section(f"{len(machines.reports)} machines", blocks, level=1)])
+
+
+def _blocks(question: Question) -> list[Block]:
+    return [
+        Text(f"{answer(question)}."),
+        Table(_COLUMNS, question.offers),
+        *(
+            Text(f"{name} did not try {listed(labels, 'or')}, so that it may do better than it shows.")
+            for name, labels in question.untried.items()
+        ),
+    ]
 
 
 def answer(question: Question) -> str:
@@ -57,31 +62,20 @@ def certainty(offer: Offer) -> str:
     return headline.certainty(offer.contest, offer.contest.fastest)
 
 
-def _table(question: Question) -> str:
-    headings = ["machine", "device", "fastest", "median [95 %] (ms)", "calls/s", "J/call [95 %]", "price of 1M calls"]
-    return table(headings, [_row(offer) for offer in question.offers], "lllrrrr")
-
-
-def _row(offer: Offer) -> list[str]:
-    rate, price = offer.calls_per_s, offer.price_per_million
-    return [
-        escape(offer.machine),
-        str(offer.contest.cell.device),
-        escape(f"{candidates(offer)} ({certainty(offer)})"),
-        number_format.median(offer.latency),
-        NONE if rate is None else number_format.rate(rate),
-        _joules(offer),
-        NONE if price is None else _price(price),
-    ]
-
-
-def _joules(offer: Offer) -> str:
-    """Return `0.0261 [0.025, 0.027]`, or `-` where no energy was counted, or less than the counter resolves."""
-    interval = offer.joules_ci95
-    ends = f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else ""
-    return NONE if offer.joules_per_call is None else f"{offer.joules_per_call:.3g}{ends}"
-
-
 def _price(value: float) -> str:
     """Return `0.0261`. The unit is that of the price of an hour."""
     return f"{value:.3g}"
+
+
+_COLUMNS = [
+    Column[Offer]("machine", lambda offer: offer.machine, is_text=True, surfaces=Surface.ALL),
+    Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True, surfaces=Surface.ALL),
+    Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True,
+                  surfaces=Surface.ALL),
+    Column[Offer]("median", lambda offer: offer.latency.median_ms, "ms", number_format.milliseconds,
+                  interval=lambda offer: offer.latency.median_ci95_ms, surfaces=Surface.ALL),
+    Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL),
+    Column[Offer]("energy", lambda offer: offer.joules_per_call, "J/call", lambda joules: f"{joules:.3g}",
+                  interval=lambda offer: offer.joules_ci95, surfaces=Surface.ALL),
+    Column[Offer]("price of 1M calls", lambda offer: offer.price_per_million, write=_price, surfaces=Surface.ALL),
+]  # fmt: skip

@@ -5,8 +5,9 @@ from functools import partial
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, one_line, percent, spell_ms
 from bakeoff.reports import answers, number_format
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, TableOverSizes
+from bakeoff.reports.tables import Column, Table
 
 REASON_LIMIT = 120
 
@@ -38,7 +39,7 @@ def answer(mix: Mix) -> str:
     return f"{title(mix)}: {finding(mix)}."
 
 
-def table_of(mix: Mix) -> TableOverSizes[MixRow]:
+def table_of(mix: Mix) -> Table[MixRow]:
     """Return the mean time and the latency at each size, a row for each backend."""
     every = [
         Column[MixRow](f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
@@ -46,7 +47,8 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
         for place, size in enumerate(mix.sizes)
     ]  # fmt: skip
     columns = [
-        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True,
+                       surfaces=Surface.ALL),
         Column[MixRow]("mean", lambda row: row.value, "ms", number_format.milliseconds,
                        interval=lambda row: row.interval, surfaces=Surface.ALL),
         Column[MixRow](f"x {mix.answer.baseline}", lambda row: row.speedup.value if row.speedup else None,
@@ -57,7 +59,7 @@ def table_of(mix: Mix) -> TableOverSizes[MixRow]:
         Column[MixRow]("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
                        is_text=True, surfaces=Surface.ALL),
     ]  # fmt: skip
-    return TableOverSizes(title(mix), finding(mix), columns, mix.rows, NOTE)
+    return Table(columns, mix.rows, label=title(mix))
 
 
 def why_not(row: MixRow, mix: Mix) -> str:

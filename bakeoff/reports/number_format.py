@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metrics import MetricJudgement
@@ -253,3 +254,18 @@ def ending(record: Record) -> str:
 def ending_beside_reason(record: Record) -> str:
     """Say how a cell ended, without the phase where its reason names that: `died of signal 11 (SIGSEGV) in load`."""
     return record.status.value if record.died_in and f"in {record.died_in}" in record.reason else ending(record)
+
+
+def spell_change(change: Change) -> str:
+    """Return `+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
+    interval = change.ci95
+    limits = f" [{signed_percent(interval.low - 1)},\u00a0{signed_percent(interval.high - 1)}]" if interval else ""
+    return f"{signed_percent(change.value - 1)} %{limits}"
+
+
+def signed_percent(share: float) -> str:
+    """Return `+8.2`, `-12` or `+0.0`, without the sign for percent."""
+    percent = 100 * share
+    if abs(percent) >= 9.95:
+        return f"{percent:+,.0f}"
+    return f"{round(percent, 1) + 0.0:+.1f}"  # -0.0 becomes 0.0

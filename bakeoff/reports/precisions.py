@@ -1,5 +1,7 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
+from typing import Any
+
 from bakeoff.judging.answer import Question
 from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
@@ -28,7 +30,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     return sentences
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return no table: the contest's own has all precisions."""
     return []
 

@@ -10,12 +10,14 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.history import History, history_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.text import again, one_line, with_option
-from bakeoff.reports import doubt_sentences, headline, machine, sentences
+from bakeoff.records.text import again, counted, one_line, with_option
+from bakeoff.reports import charts, doubt_sentences, headline, machine, markdown, page, sentences
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Surface, Text
+from bakeoff.reports.charts import Palette
+from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.history import moment
-from bakeoff.reports.markdown import table_of
-from bakeoff.reports.page import Index, site_to_page, to_page
-from bakeoff.reports.tables import Column, Surface
+from bakeoff.reports.run_report import to_page
+from bakeoff.reports.tables import Column, Table
 
 INDEX, CARD, PAGES = "index.html", "model-card.md", "runs.json"
 """`runs.json` lists the pages of runs, so that the next `publish` removes those of runs that are published no more."""
@@ -48,37 +50,27 @@ class IndexRow:
     contest: ContestJudgement
     run: PublishedRun
 
-    @property
-    def link(self) -> str:
-        return self.run.link
 
-    @property
-    def finding(self) -> str:
-        return f"{sentences.finding(self.contest)}."
-
-    @property
-    def doubts(self) -> list[str]:
-        return doubt_sentences.doubts(self.contest)
-
-
-CONTEST = Column[IndexRow](
-    "contest", lambda row: row.contest.title, write=one_line, is_text=True, surfaces=Surface.PAGE
+OF_HISTORY = (
+    "Medians with their 95 % intervals, which hold within one run only: bakeoff compare judges the difference of two."
 )
+
+CONTEST = Column[IndexRow]("contest", lambda row: row.contest.title, write=one_line, is_text=True, surfaces=Surface.ALL)
 SURE = Column[IndexRow](
     "how sure",
     lambda row: headline.certainty(row.contest),
     is_text=True,
-    surfaces=Surface.PAGE,
+    surfaces=Surface.ALL,
     is_bad=lambda row: headline.is_unsure(row.contest),
 )
 COLUMNS = [
     CONTEST,
-    Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True, surfaces=Surface.PAGE),
-    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True, surfaces=Surface.PAGE),
-    Column[IndexRow]("measured", lambda row: headline.value(row.contest), surfaces=Surface.PAGE),
-    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest), surfaces=Surface.PAGE),
+    Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True, surfaces=Surface.ALL),
+    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True, surfaces=Surface.ALL),
+    Column[IndexRow]("measured", lambda row: headline.value(row.contest), surfaces=Surface.ALL),
+    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest), surfaces=Surface.ALL),
     SURE,
-    Column[IndexRow]("on", lambda row: row.run.day, is_text=True, surfaces=Surface.PAGE),
+    Column[IndexRow]("on", lambda row: row.run.day, is_text=True, surfaces=Surface.ALL),
 ]  # fmt: skip
 
 
@@ -103,9 +95,9 @@ def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> Sit
     if card:
         files.append(write_atomically(out / CARD, to_card(judgements)))
     links = [run.link for run in runs]
-    removed = [page for link, page in _pages_in(out).items() if link not in links and page.is_file()]
-    for page in removed:
-        page.unlink()
+    removed = [file for link, file in _pages_in(out).items() if link not in links and file.is_file()]
+    for file in removed:
+        file.unlink()
     files.append(write_atomically(out / PAGES, json.dumps(links, indent=1)))
     return Site(files, removed)
 
@@ -122,7 +114,27 @@ def _pages_in(out: Path) -> dict[str, Path]:
 
 def to_index(runs: Sequence[PublishedRun]) -> str:
     """Return the page that lists the answers of all runs, which can be searched and sorted without a network."""
-    return site_to_page(Index(_rows(runs), COLUMNS), runs, _history(runs), CONTEST, SURE)
+    history = _history(runs)
+    records = [record for run in history.runs for record in run.records.values()] if history else []
+    palette = Palette(record for record in records if record.latency)
+    figures = charts.of_history(history, palette) if history else []
+    answers = Table(COLUMNS, _rows(runs), label="answers of all runs", details=_details, status=SURE)
+    reports = [(f"{run.title}, {run.day}: {run.judgement.report.run_id}", run.link) for run in runs]
+    blocks = [
+        Section("Answers", [answers]),
+        Section("Reports", [Links(reports)]),
+        Section("From run to run", [Text(OF_HISTORY, Look.SOFT), Charts(figures, palette.labels)] if figures else []),
+    ]
+    machines = sorted({machine.devices(run.judgement.report) for run in runs})
+    return page.render(counted(len(runs), "run"), blocks, palette, machines)
+
+
+def _details(row: IndexRow) -> list[Block]:
+    return [
+        Links([("The whole report", row.run.link)]),
+        Text(f"{sentences.finding(row.contest)}."),
+        Items(doubt_sentences.doubts(row.contest), look=Look.UNSURE),
+    ]
 
 
 def _rows(runs: Sequence[PublishedRun]) -> list[IndexRow]:
@@ -132,25 +144,20 @@ def _rows(runs: Sequence[PublishedRun]) -> list[IndexRow]:
 def to_card(judgements: Sequence[Judgement]) -> str:
     """Return a section for the model card: what is best where, and how that was measured."""
     rows = _rows([PublishedRun(judgement, "") for judgement in judgements])
-    *columns, _ = COLUMNS  # a text tells the days
+    *columns, _ = COLUMNS  # a text says the days
     days = sorted({judgement.report.created_at[:10] for judgement in judgements})
     commands = dict.fromkeys(
-        f"`{one_line(with_option(command, '--out'))}`"
-        for judgement in judgements
-        for command in again(judgement.report.command)
+        with_option(command, "--out") for judgement in judgements for command in again(judgement.report.command)
     )
-    return (
-        "\n\n".join(
-            [
-                "## Inference speed",
-                table_of(columns, rows),
-                "Unless it says otherwise, the best passed a check against the model in float64. Builds were "
-                f"measured in turns with Bakeoff, {' to '.join(dict.fromkeys([days[0], days[-1]]))}.",
-                "To measure it again:\n\n" + "\n".join(f"- {command}" for command in commands),
-            ]
-        )
-        + "\n"
-    )
+    blocks: list[Block] = [
+        Table(columns, rows),
+        Text(
+            "Unless it says otherwise, the best passed a check against the model in float64. Builds were "
+            f"measured in turns with Bakeoff, {' to '.join(dict.fromkeys([days[0], days[-1]]))}."
+        ),
+        Code("\n".join(map(one_line, commands)), "sh", "To measure it again"),
+    ]
+    return markdown.render([Section("Inference speed", blocks)])
 
 
 def unique_names(run_ids: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from bakeoff.judging.constraints import is_bytes
 from bakeoff.judging.contest import ContestJudgement
@@ -11,7 +12,8 @@ from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.starts import StartedCell, Starts
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
-from bakeoff.reports.tables import Column, Surface, Table, table_of
+from bakeoff.reports.blocks import Surface
+from bakeoff.reports.tables import Column, Table
 
 
 class StartAnswer(Frozen):
@@ -78,13 +80,11 @@ def sentences(contest: ContestJudgement) -> list[str]:
     return [f"{headline(judged)}.", *map(why_not_started, judged.without_starts)]
 
 
-def tables(contest: ContestJudgement) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return what it takes to start the cells of a contest, or nothing without starts."""
     if contest.starts is None or not contest.starts.cells:
         return []
-    columns = [column for column in columns_of() if Surface.SHORT & column.surfaces]
-    shown = [column for column in columns if any(column.value(cell) is not None for cell in contest.starts.cells)]
-    return [table_of("From the start of a process", shown, contest.starts.cells)]
+    return [Table(columns_of(brief=True), contest.starts.cells, "From the start of a process")]
 
 
 def why_not_started(cell: StartedCell) -> str:
@@ -153,28 +153,28 @@ def _answer(cell: JudgedStart) -> StartAnswer:
     )
 
 
-def columns_of() -> list[Column[JudgedStart]]:
-    """Return the columns of the table of starts. A report has those of the short surface."""
+def columns_of(brief: bool = False) -> list[Column[JudgedStart]]:
+    """Return the columns of the table of starts. A brief one, in the report of a run, has those that matter most."""
+    alone = Surface.NONE if brief else Surface.ALL
 
-    def quantity(heading: str, name: str, surfaces: Surface = Surface.MARKDOWN | Surface.SHORT) -> Column[JudgedStart]:
+    def quantity(heading: str, name: str, surfaces: Surface = Surface.ALL, spare: int = 0) -> Column[JudgedStart]:
         unit, write = ("MiB", number_format.mebibytes) if is_bytes(name) else ("s", number_format.seconds)
         write_any: Callable[..., str] = write
-        return Column(heading, lambda cell: cell.quantity(name), unit, write_any, surfaces=surfaces)
+        return Column(heading, lambda cell: cell.quantity(name), unit, write_any, surfaces=surfaces, spare=spare)
 
-    everywhere, alone = Surface.MARKDOWN | Surface.SHORT, Surface.MARKDOWN
     return [
-        Column("backend", lambda cell: cell.label, is_text=True, surfaces=everywhere,
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL,
                note=lambda cell: "not as required" if cell.unmet else ""),
         Column("first answer after", lambda cell: cell.value, "s", number_format.seconds,
-               interval=lambda cell: cell.interval, surfaces=everywhere),
+               interval=lambda cell: cell.interval, surfaces=Surface.ALL),
         quantity("interpreter", "interpreter_s", alone),
         quantity("imports", "imports_s"),
         quantity("load", "load_s"),
         quantity("first call", "first_answer_s"),
         quantity("tenth answer after", "tenth_answer_s", alone),
-        quantity("peak memory", "peak_resident_bytes"),
+        quantity("peak memory", "peak_resident_bytes", spare=1),
         quantity("steady memory", "steady_resident_bytes", alone),
-        quantity("GPU memory", "device_bytes"),
+        quantity("GPU memory", "device_bytes", spare=2),
         quantity("loaded artefact", "artifact_bytes"),
         quantity("environment", "environment_bytes"),
     ]  # fmt: skip

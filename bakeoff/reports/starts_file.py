@@ -5,11 +5,11 @@ from pathlib import Path
 from bakeoff.judging.starts import StartsJudgement, judge_starts
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.starts import StartedCell, Starts
-from bakeoff.reports import number_format
+from bakeoff.reports import markdown, number_format
+from bakeoff.reports.blocks import Block, Items, Look, Picture, Section, Text
 from bakeoff.reports.charts import draw_starts
-from bakeoff.reports.markdown import details, escape, items, table, table_of
 from bakeoff.reports.starts import columns_of, headline, notes, why_not_started
-from bakeoff.reports.tables import Surface, shown_in
+from bakeoff.reports.tables import Table, text_table
 
 STARTS_MD, STARTS_JSON = "starts.md", "starts.json"
 
@@ -28,25 +28,22 @@ def write(starts: Starts, require: str, folder: Path) -> tuple[StartsJudgement, 
 
 def to_markdown(judged: StartsJudgement, starts: Starts, has_figure: bool = False) -> str:
     """Return the answer, the table, why cells have no numbers, and what the numbers mean."""
-    columns = shown_in(Surface.MARKDOWN, columns_of(), judged.cells)
     unmet = [doubt for cell in judged.cells for doubt in cell.unmet]
-    parts = [
-        f"# Starting {escape(starts.title)}",
-        f"**{escape(headline(judged))}.**",
-        table_of(columns, judged.cells) if judged.cells else "",
-        items(doubt.say() for doubt in unmet),
-        items(map(why_not_started, judged.without_starts)),
-        "![Stages until the first answer](figures/starts.svg)" if has_figure else "",
+    figure = [Picture("figures/starts.svg", "Stages until the first answer")] if has_figure else []
+    blocks: list[Block] = [
+        Text(f"{headline(judged)}.", Look.STRONG),
+        Table(columns_of(), judged.cells),
+        Items([doubt.say() for doubt in unmet]),
+        Items(list(map(why_not_started, judged.without_starts))),
+        *figure,
         *(_distributions(cell.cell) for cell in judged.cells),
-        items(notes(starts)),
+        Items(notes(starts)),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return markdown.render([Section(f"Starting {starts.title}", blocks, level=1)])
 
 
-def _distributions(cell: StartedCell) -> str:
+def _distributions(cell: StartedCell) -> Section:
     """Return what is installed for a cell, or the libraries that its program loads, in a fold."""
-    if not cell.distributions:
-        return ""
     kind = "library" if cell.is_program else "distribution"
-    rows = [[escape(name), number_format.mebibytes(size)] for name, size in cell.distributions.items()]
-    return details(f"What {cell.label} needs installed", table([kind, "MiB"], rows, "lr"))
+    rows = [[name, number_format.mebibytes(size)] for name, size in (cell.distributions or {}).items()]
+    return Section(f"What {cell.label} needs installed", [text_table([kind, "MiB"], rows, "lr")], is_folded=True)

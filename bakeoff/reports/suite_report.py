@@ -12,9 +12,10 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import headline, number_format, sentences
+from bakeoff.reports.blocks import Surface
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Surface
+from bakeoff.reports.tables import Column, Raw
 
 NAMES_SHOWN = 6
 """Number of models that a reason for failing names; further ones are counted."""
@@ -216,8 +217,8 @@ def outcome(contest: ContestJudgement) -> str:
 
 
 LABEL = Column[SuiteRow](
-    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL, csv="backend"
-)  # fmt: skip
+    "backend", lambda row: row.label, write=one_line, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"
+)
 
 
 def suite_fields(suite: Suite) -> dict[str, Raw]:
@@ -239,6 +240,7 @@ def _map_column(label: str) -> Column[ContestJudgement]:
         lambda contest: tile(contest, label).speedup,
         text=lambda contest: tile(contest, label).text,
         is_bad=lambda contest: tile(contest, label).is_bad,
+        strength=lambda contest: strength(tile(contest, label).speedup),
         surfaces=Surface.ALL,
     )
 

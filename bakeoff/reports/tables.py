@@ -1,28 +1,19 @@
-"""Columns, which say how a value is written and on which surfaces it stands, and tables of texts made of them."""
+"""Columns, which say how a value is written and on which surfaces it stands, and tables made of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Flag, auto
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from bakeoff.records.schema import Interval
 from bakeoff.records.text import is_unknown
 from bakeoff.reports import number_format
+from bakeoff.reports.blocks import Block, Look, can_unfold
+from bakeoff.reports.blocks import Surface as Surface
 from bakeoff.reports.number_format import NONE
 
 T = TypeVar("T")
 Raw = str | int | float | bool | None
-
-
-class Surface(Flag):
-    """The outputs whose tables a column can stand in. The CSV file has its own names."""
-
-    NONE = 0
-    TERMINAL = auto()
-    MARKDOWN = auto()
-    PAGE = auto()
-    SHORT = auto()  # the table of the short report
-    ALL = TERMINAL | MARKDOWN | PAGE
 
 
 @dataclass(frozen=True)
@@ -38,9 +29,12 @@ class Column(Generic[T]):
     note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
     is_bad: Callable[[T], bool] | None = None  # the text is emphasised
     is_text: bool = False  # set to the left
+    is_label: bool = False  # names a configuration: a page shows its colour, and a narrow terminal its mode below it
+    link: Callable[[T], str] | None = None  # where the text leads to
+    strength: Callable[[T], float] | None = None  # from -1 to 1: how strongly a page colours the value
     surfaces: Surface = Surface.NONE
     terminal_heading: str | None = None  # a shorter one, its unit included; its lines break at blanks
-    terminal_width: int = 0  # the terminal needs so many characters to show this column
+    spare: int = 0  # a table without room leaves out the column with the highest number first
     details: str = ""  # the group that shows it in the details of a cell
     csv: str = ""  # its name there
     csv_interval: tuple[str, str] | None = None
@@ -78,6 +72,28 @@ class Column(Generic[T]):
         return fields
 
 
+@dataclass(frozen=True)
+class Table(Block, Generic[T]):
+    """A row for each of `rows`, with the columns that have a value and stand on the surface.
+
+    A table with `details` sorts, filters and unfolds on a page. It filters by `status`, which stands beside the name of
+    a row where it is no column of its own.
+    """
+
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
+    title: str = ""
+    label: str = ""  # says what it is to those who cannot see it, where there is no title
+    look: Callable[[T], Look] = lambda _: Look.PLAIN
+    details: Callable[[T], Sequence[Block]] | None = None
+    status: Column[T] | None = None
+    is_folded: bool = False
+    has_headings: bool = True
+
+    def has_content(self, surface: Surface) -> bool:
+        return can_unfold(surface, self.is_folded) and bool(self.rows)
+
+
 def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:
     """Return the fields of a row of a CSV file by their names."""
     return {name: value for column in columns for name, value in column.csv_of(row).items()}
@@ -90,35 +106,22 @@ def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) 
     ]
 
 
-@dataclass(frozen=True)
-class TableOverSizes(Generic[T]):
-    """A table over several contests that differ in size, with what it says. The first column names the row."""
-
-    title: str
-    finding: str
-    columns: Sequence[Column[T]]
-    rows: Sequence[T]
-    note: str
+def narrowed(columns: Sequence[Column[T]], has_room: Callable[[Sequence[Column[T]]], bool]) -> list[Column[T]]:
+    """Return the columns for which there is room: without those to spare, and then without those before the last."""
+    kept = list(columns)
+    while len(kept) > 1 and not has_room(kept):
+        least = max(kept[:-1], key=lambda column: column.spare)
+        kept.remove(least if least.spare else kept[-2])
+    return kept
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of texts. The columns of text come first."""
-
-    title: str
-    text_columns: Sequence[str]  # set to the left
-    number_columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    is_folded: bool = False
-
-
-def table_of(title: str, columns: Sequence[Column[T]], cells: Sequence[T]) -> Table:
-    """Return a table of these columns with a row for each cell. Headings hold units, and intervals follow values."""
-    texts = [column for column in columns if column.is_text]
-    numbers = [column for column in columns if not column.is_text]
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], sides: str, title: str = "") -> Table[Any]:
+    """Return a table of texts. `lrr` sets the first of three columns to the left."""
     return Table(
+        [
+            Column(heading, itemgetter(place), is_text=side == "l", surfaces=Surface.ALL)
+            for place, (heading, side) in enumerate(zip(headings, sides, strict=True))
+        ],
+        list(rows),
         title,
-        [column.heading for column in texts],
-        [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in numbers],
-        [[f"{each.text_of(cell)} {each.interval_of(cell)}".strip() for each in (*texts, *numbers)] for cell in cells],
     )

@@ -71,9 +71,9 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
-    if traits.one_answer and (same := traits.one_answer.outputs):
+    if same := traits.constant_outputs:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
-    elif traits.one_answer:
+    if traits.one_answer:
         yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:
         yield (

@@ -10,10 +10,8 @@ from bakeoff.records.report_file import REPORT_JSON, write_json
 from bakeoff.records.schema import Report
 from bakeoff.reports import charts, generation, load
 from bakeoff.reports.csv_files import csv_text, suite_tables, sweep_tables, to_csv
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
+from bakeoff.reports.run_report import DETAILS_MD, to_markdown, to_page, to_short_markdown
 from bakeoff.reports.sentences import with_verdicts
-from bakeoff.reports.short_markdown import DETAILS_MD, to_short_markdown
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:

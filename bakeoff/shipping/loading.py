@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,9 @@ class ShippedModel:
         self.folder = folder
         self._arguments = _arguments(description["call"])
         self._make = _maker(description["call"]["answer"])
-        self._artifact = artifact_of(folder, description, self.device)
+        artifact = artifact_of(folder, description, self.device)
+        # tensors of inference mode would restrict what the caller may do with answers
+        self._artifact = replace(artifact, settings={**artifact.settings, "calling": "no_grad"})
         self._inputs, self._outputs = self._artifact.inputs, self._artifact.outputs
         self._is_open = self._artifact.is_open
         self._numpy, self._array = numpy, numpy.ndarray

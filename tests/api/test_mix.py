@@ -18,9 +18,7 @@ from bakeoff.records.schema import Cell, Record, RecordedSize, Status
 from bakeoff.reports import mix as told
 from bakeoff.reports import summary
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from tests.reports.samples import cell, failed, ok, report, steady
 
 COUNTS = {"8x4": 90, "64x4": 10}

@@ -24,7 +24,7 @@ from bakeoff.records import report_file
 from bakeoff.records.schema import Report, Status
 from bakeoff.reports import csv_files
 from bakeoff.reports.charts import Palette
-from bakeoff.reports.page import to_page
+from bakeoff.reports.run_report import to_page
 from bakeoff.shipping import export, failing_part
 from tests.support.distributions import distribute
 from tests.support.measuring import by_label, measure

@@ -8,8 +8,7 @@ import pytest
 from bakeoff.judging.judgement import judge
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
+from bakeoff.reports.run_report import to_markdown, to_page
 from tests.support.checkout import ROOT
 from tests.support.measuring import measure
 

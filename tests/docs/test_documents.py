@@ -15,7 +15,7 @@ from bakeoff import backends, models
 from bakeoff.judging.judgement import judge
 from bakeoff.records import report_file
 from bakeoff.records.report_file import json_schema
-from bakeoff.reports.terminal import print_answers
+from bakeoff.reports.run_report import print_answers
 from tests.support.checkout import ROOT
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")

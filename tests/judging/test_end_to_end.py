@@ -13,8 +13,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.records.schema import AroundCall, Record
 from bakeoff.reports import end_to_end, headline
 from bakeoff.reports.json_answer import _answer
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from tests.reports.samples import LAYOUTS, lived, once, report
 
 

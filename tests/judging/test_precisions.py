@@ -24,10 +24,7 @@ from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page, to_short_markdown
 from tests.judging.test_load import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 

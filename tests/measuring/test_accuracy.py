@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -406,6 +407,16 @@ def test_values_below_one_that_are_computed_in_bfloat16_are_found_beside_large_o
     place, came = re.findall(r"worst at \[(\d+)\] of input set 0: (\S+),", found.rule)[0]
     assert float(came) < 1, "the place is one of the values that decided, and not the largest error"
     assert float(came) == pytest.approx(float(eager[int(place)]), rel=1e-2)
+
+
+def test_fewer_input_sets_than_eager_was_called_with_are_judged_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sets = [(torch.randn(64, 64, dtype=torch.float64, generator=generator),) for _ in range(4)]
+    eager = [(exact.float(),) for (exact,) in sets]
+    reference = Reference(tuple(sets), *errors_of_eager(eager, sets))
+    alone = replace(reference, outputs=tuple(sets[:1]))
+    assert check(eager[:1], alone, Precision.FP32).passed
+    assert not check([(eager[0][0].bfloat16().float(),)], alone, Precision.FP32).passed
 
 
 def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_a_value_is_not() -> None:

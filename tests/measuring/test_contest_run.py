@@ -702,19 +702,24 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
 
 def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
     scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
-    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=24.0, undecided=lambda records: [("null", "eager")])
-    assert run.ended_s <= 24.0
+    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
+    assert run.ended_s <= 28.0
     assert [len(record.processes) for record in run.records.values()] == [3, 3]
     assert any("--budget left no time for more processes per cell, which might decide null" in n for n in run.notes)
 
 
-@pytest.mark.parametrize(("budget_s", "at_once"), [(math.inf, 1), (30.0, 2)])
-def test_a_budget_builds_the_first_two_side_by_side_on_a_cpu(tmp_path: Path, budget_s: float, at_once: int) -> None:
-    """A busy machine may leave a budget no time for both one after the other, and one alone ranks nothing."""
-    scripts = {label: Script(seconds_per_start=3.0) for label in ("eager", "null")}
+@pytest.mark.parametrize(("budget_s", "is_busy"), [(math.inf, True), (30.0, False), (30.0, True)])
+def test_a_budget_builds_the_first_two_side_by_side_on_a_busy_cpu(
+    tmp_path: Path, budget_s: float, is_busy: bool
+) -> None:
+    """There may be no time for both one after the other, and one alone ranks nothing."""
+    scripts = {"eager": Script(), "null": Script(seconds_per_start=3.0)}
     size = Memory(peak_resident_bytes=1)
-    run = run_contest(tmp_path, scripts, plan_of(1), budget_s=budget_s, cores=2, reference_memory=size)
-    assert run.most("builds", "built") == {0: at_once}
+    limits = {"budget_s": budget_s, "is_machine_busy": is_busy, "reference_memory": size}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=2, **limits)
+    is_pressed = is_busy and budget_s < math.inf
+    assert run.most("builds", "built") == {0: 2 if is_pressed else 1}
+    assert run.most("builds", "built", at="warms up")[0] == is_pressed
     assert all(record.latency for record in run.records.values())
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bakeoff.measuring.worker.long_sums import LongestSum
+from bakeoff.measuring.worker.counting import LongestSum
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
 from bakeoff.records.precision import Precision
 
-NOTHING = torch.zeros((2, EXPONENTS), dtype=torch.float64)
+NOTHING = torch.zeros((3, EXPONENTS), dtype=torch.float64)
 
 
 def octaves_of(values: torch.Tensor, errors: torch.Tensor) -> EagerOctaves:

@@ -17,7 +17,7 @@ from bakeoff.reports import charts
 from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, speed
 from bakeoff.reports.charts.chart import Axis, Dots, Line
 from bakeoff.reports.charts.paint import save_png, save_svg
-from bakeoff.reports.page import to_cell
+from bakeoff.reports.run_report import to_cell
 from tests.reports.samples import (
     bursts,
     cell,
@@ -258,4 +258,4 @@ def test_outputs_of_a_notebook_keep_their_own_colours_and_say_what_their_figure_
     assert scopes[0] != scopes[1]
     for page, scope in zip(pages, scopes, strict=True):
         assert set(re.findall(r"\.([\w]+)\{--ink", page)) == {scope}
-        assert re.search(r"<figcaption[^>]*>\w+ is fastest .*</figcaption>", page)
+        assert re.search(r"<figcaption><strong>\w+ is fastest .*</figcaption>", page)

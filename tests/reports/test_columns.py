@@ -4,9 +4,9 @@ import csv
 import io
 import json
 import re
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,20 +17,27 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status
+from bakeoff.records.schema import (
+    Accuracy,
+    Energy,
+    Extent,
+    Interval,
+    Placement,
+    Record,
+    Stage,
+    Status,
+    Throughput,
+    WarmUp,
+)
 from bakeoff.reports import history, junit
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page, to_short_markdown
 from tests.reports.samples import (
     accuracy,
     bursts,
     caveat,
     cell,
-    conv_on_cpu,
     failed,
     judged,
     mlp_on_cuda,
@@ -53,48 +60,8 @@ def in_markdown(judgement: Judgement) -> Table:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-class PageTable(HTMLParser):
-    """Reads the first table of cells on a page; the rows that unfold are left out."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.is_inside = False
-        begin = text.index('<table class="cells"')
-        self.feed(text[begin : text.index("</table>", begin)])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
-            self.is_inside = dict(attrs).get("class") != "unfolded"
-            if self.is_inside:
-                self.rows.append([])
-        if tag in ("td", "th") and self.is_inside:
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.is_inside and self.rows and self.rows[-1]:
-            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split(" ")).replace("\n", " ").strip()
-
-
-def on_page(judgement: Judgement) -> Table:
-    header, *rows = PageTable(to_page(judgement)).rows
-    return [dict(zip(map(squeezed, header), map(squeezed, row), strict=True)) for row in rows]
-
-
-def squeezed(text: str) -> str:
-    return re.sub(" +", " ", text)
-
-
 def in_csv(judgement: Judgement) -> Table:
     return list(csv.DictReader(io.StringIO(to_csv(judgement))))
-
-
-def on_terminal(judgement: Judgement, width: int = 150) -> list[str]:
-    """Return the lines of the first table without repeated blanks."""
-    file = StringIO()
-    print_report(judgement, Console(file=file, width=width))
-    body = file.getvalue().split("\u2500 \n")[1]
-    return [squeezed(line).strip() for line in re.split(r"\n *\n", body)[0].splitlines()]
 
 
 def a_contest() -> list[Record]:
@@ -105,69 +72,24 @@ def a_contest() -> list[Record]:
         engines={"TensorRT|v10": 10, "torch": 2},
         fallbacks=["gelu", "sort|x", "topk"],
         time_share={"torch": 0.034, "TensorRT|v10": 0.966},
+        evidence=["a profile"],
     )
+    more: dict[str, Any] = {
+        "stages": [Stage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
+        "precision_in_force": {"cudnn_allow_tf32": False},
+        "settings": {"threads": 16},
+        "versions": {"onnxruntime": "1.31.1"},
+        "warm_up": WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
+        "energy": Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
+        "throughput": Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
+    }
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
-           placement=partly, doubts=[caveat("one"), caveat("two")]),
-        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11),
+           placement=partly, doubts=[caveat("one"), caveat("two")], **more),
+        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11,
+               log_tail="Segmentation fault"),
     ]  # fmt: skip
-
-
-def test_markdown_prints_value_interval_and_note_of_every_column() -> None:
-    winner, baseline, crashed = in_markdown(judged(a_contest()))
-    assert winner == {
-        "rank": "1",
-        "backend": "onnx/tuned",
-        "median latency (ms) [95 %]": "1.000 [0.9755,\xa01.025]",
-        "p99 (ms)": "n/a",
-        "throughput (calls/s)": "900",
-        "throughput (samples/s)": "3,600",
-        "of floor (%)": "15",
-        "achieved": "6.84 GB/s",
-        "speed-up (x eager) [95 %]": "2.00 [1.95,\xa02.05]",
-        "build (s)": "2.0 (export 0.40, compile 1.4, load 0.20)",
-        "first call (s)": "0.010",
-        "build, warm (s)": "0.16",
-        "peak memory (MiB, device)": "412",
-        "build on disk (MiB)": "3",
-        "relative RMSE": "1.3e-07 (allclose)",
-        "placement": r"**partial**: gelu, sort\|x and 1 more; TensorRT\|v10 97 %, torch 3.4 %",
-        "status": "ok",
-    }
-    assert baseline["speed-up (x eager) [95 %]"] == "1.00"
-    assert crashed["status"] == "crash in load: died in load"
-    assert {text for heading, text in crashed.items() if heading not in ("backend", "status")} == {"-"}
-
-
-def test_the_page_prints_the_same_texts_below_headings_with_their_units() -> None:
-    winner, _, crashed = on_page(judged(a_contest()))
-    assert winner == {
-        "rank": "1",
-        "backend": "onnx/tuned",
-        "median latency ms": "1.000 [0.9755,\xa01.025]",
-        "p99 ms": "n/a",
-        "throughput calls/s": "900",
-        "throughput samples/s": "3,600",
-        "of floor %": "15",
-        "achieved": "6.84 GB/s",
-        "speed-up x eager": "2.00 [1.95,\xa02.05]",
-        "build s": "2.0 export 0.40, compile 1.4, load 0.20",
-        "peak memory MiB, device": "412",
-        "relative RMSE": "1.3e-07 allclose",
-        "placement": "partial gelu, sort|x and 1 more; TensorRT|v10 97 %, torch 3.4 %",
-    }
-    assert crashed["backend"] == "openvino crash in load : died in load"
-
-
-def test_the_terminal_prints_as_many_columns_as_it_has_room_for() -> None:
-    judgement = judged(a_contest())
-    assert on_terminal(judgement, 150)[:2] == [
-        "1 ~onnx/tuned 1.000 [0.9755,\xa01.025] 900 3,600 15 6.84 GB/s 2.00 [1.95,\xa02.05] 2.0 0.010 412 1.3e-07",
-        "2 eager 2.000 700 2,800 - - 1.00 0 0.010 412 1.3e-07",
-    ]
-    assert on_terminal(judgement, 120)[0].startswith("1 ~onnx/tuned 1.000 [0.9755,\xa01.025] 900 15 2.00 [")
-    assert on_terminal(judgement, 80)[0] == "1 ~onnx/ 1.000 2.00 2.0 0.010 412 1.3e-07"
 
 
 def test_the_csv_holds_unrounded_numbers_and_leaves_empty_what_is_not_known() -> None:
@@ -229,32 +151,6 @@ def test_dimensions_of_all_models_have_a_column_each() -> None:
 def test_a_column_that_nothing_is_known_of_is_left_out() -> None:
     without_baseline = judged([ok(cell("onnx"), bursts(1.0))])
     assert not any("speed-up" in heading or "floor" in heading for heading in in_markdown(without_baseline)[0])
-    assert not any("speed-up" in heading or "floor" in heading for heading in on_page(without_baseline)[0])
-
-
-def test_ranked_cells_come_first_then_the_incorrect_then_the_failures() -> None:
-    expected = [
-        ("1", "onnx"),
-        ("2", "inductor/max-autotune"),
-        ("3", "inductor"),
-        ("4", "eager"),
-        ("-", "openvino"),
-        ("-", "torchscript"),
-        ("-", "tensorrt"),
-    ]
-    judgement = judged(conv_on_cpu())
-    assert [(row["rank"], row["backend"]) for row in in_markdown(judgement)] == expected
-    assert [tuple(line.split()[:2]) for line in on_terminal(judgement)] == expected[
-        :-1
-    ]  # one line tells what is absent
-
-
-def test_an_incorrect_cell_keeps_its_numbers_and_has_no_speed_up() -> None:
-    wrong = in_markdown(judged(conv_on_cpu()))[4]
-    assert wrong["median latency (ms) [95 %]"].startswith("0.5")
-    assert (wrong["rank"], wrong["speed-up (x eager) [95 %]"]) == ("-", "-")
-    assert wrong["relative RMSE"].startswith("**3.1e-01** (rmse is 1.2e+06x eager's")
-    assert wrong["status"].startswith("incorrect: error against the reference")
 
 
 def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_number_of_the_winner(

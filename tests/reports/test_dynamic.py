@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.judging.judgement import Judgement, judge
@@ -13,9 +10,7 @@ from bakeoff.records.schema import Cell, Range, Record, Report, Status
 from bakeoff.reports import charts, dynamic
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import to_markdown
 from tests.reports.samples import cell, failed, ok, report, steady
 
 SPAN = {"seq": Range(low=16, built_at=64, high=64)}
@@ -131,13 +126,7 @@ def test_a_build_that_is_wrong_at_one_size_serves_some() -> None:
     )
 
 
-def test_every_output_has_the_table(judgement: Judgement) -> None:
-    stream = io.StringIO()
-    print_report(judgement, Console(file=stream, width=160))
-    for text in (to_markdown(judgement), to_page(judgement), stream.getvalue()):
-        assert "one build for seq 16 to 64" in text
-        assert "1.100, 1.10x" in text and "1.300, 1.30x" in text
-        assert "specialised axis 1 to 64" in text and "size mismatch at index 1" in text
+def test_the_csv_has_the_sizes_of_dynamic_builds(judgement: Judgement) -> None:
     header, *rows = to_csv(judgement).splitlines()
     assert {"dynamic", "recompiled", "over_own_build"} <= set(header.split(","))
     assert sum('"seq=16:64"' in row or "seq=16:64" in row for row in rows) == 6

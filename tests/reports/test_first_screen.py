@@ -16,10 +16,8 @@ from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences, headline
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import escape, to_markdown
-from bakeoff.reports.page import to_cell, to_page
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_answers
+from bakeoff.reports.markdown import escape
+from bakeoff.reports.run_report import print_answers, to_cell, to_markdown, to_page, to_short_markdown
 from tests.judging.test_load import carrying
 from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady, under
 from tests.reports.test_load import records as under_load

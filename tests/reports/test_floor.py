@@ -8,9 +8,7 @@ from rich.console import Console
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Kernel, KernelTimes, Record
 from bakeoff.reports import floor
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.short_markdown import to_short_markdown
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_short_markdown
 from tests.reports.samples import bursts, cell, judged, ok, once, report, roofline
 
 
@@ -43,12 +41,6 @@ def test_a_gpu_that_waits_is_told_from_kernels_that_are_slow() -> None:
 def test_nothing_is_told_without_a_trace_or_of_another_task() -> None:
     assert told(step("eager", 2.0, None)) == []
     assert told(step("eager", 2.0, 0.3, task="inference")) == []
-
-
-def test_a_report_tells_it_below_the_floor_and_escapes_names() -> None:
-    text = to_markdown(judged([step("inductor", 0.3, 0.28)]))
-    assert text.index("Floor: ") < text.index("- inductor reaches 50 % of the floor")
-    assert "gemv<at" not in text
 
 
 def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:

@@ -17,10 +17,11 @@ sys.meta_path.insert(0, NoTorch())
 from io import StringIO
 from pathlib import Path
 from rich.console import Console
-from bakeoff.reports.terminal import LiveTable, print_report
 from bakeoff.records.report_file import read
 from bakeoff.reports.writer import write
 from bakeoff.judging.judgement import judge
+from bakeoff.reports.live_table import LiveTable
+from bakeoff.reports.run_report import print_report
 source, target = map(Path, sys.argv[1:])
 report = read(source)
 write(report, target)

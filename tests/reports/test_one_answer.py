@@ -17,8 +17,8 @@ from bakeoff.records.schema import Record, Report, Status
 from bakeoff.reports import headline, junit, sentences, summary
 from bakeoff.reports.first_screen import export_command
 from bakeoff.reports.json_answer import ContestAnswer, answer_of
-from bakeoff.reports.markdown import escape, to_markdown
-from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.markdown import escape
+from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from bakeoff.shipping.export import choose
 from tests.judging import test_end_to_end as end_to_end
 from tests.judging import test_generation as generations

@@ -9,24 +9,20 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
-from bakeoff.records.schema import Energy, Extent, Interval, Placement, Stage, Status, Throughput, WarmUp
-from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.records.schema import Status
+from bakeoff.reports.run_report import to_page
 from tests.reports.samples import (
     accuracy,
     bursts,
-    caveat,
     cell,
     constant,
     conv_on_cpu,
-    environment,
     failed,
     judged,
     mlp_on_cuda,
     ok,
     over_processes,
-    product_on_cuda,
     report,
     roofline,
     sweep,
@@ -84,14 +80,6 @@ def page() -> Page:
     return Page(to_page(judged()))
 
 
-def test_the_winners_come_first_then_each_contest_with_its_doubts(page: Page) -> None:
-    read = page.reads()
-    parts = ("conv, mlp and ", "how sure", "What to run now", "All of it again", "onnx wins at", "Filter",
-             "Other remarks")  # fmt: skip
-    places = [read.index(text) for text in parts]
-    assert places == sorted(places)
-
-
 def test_the_contents_lead_to_every_section_if_there_are_several(page: Page) -> None:
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     targets = [link["href"] for link in page.all("a")]
@@ -100,56 +88,10 @@ def test_the_contents_lead_to_every_section_if_there_are_several(page: Page) -> 
     assert Page(to_page(judged(conv_on_cpu()))).all("nav") == []
 
 
-def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
-    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
-    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower])))
-    assert "What could change the winner's numbers eager: of the winner" in made.reads()
-    assert "Other remarks" in made.reads("summary")
-
-
 def test_every_cell_is_a_row_that_unfolds(page: Page) -> None:
     rows = page.all("tr", class_="unfolded")
     assert len(rows) == len([cell for contest in judged().contests for cell in contest.shown])
     assert {button["aria-controls"] for button in page.all("button", class_="unfold")} == {row["id"] for row in rows}
-
-
-def test_a_row_unfolds_to_all_that_is_known() -> None:
-    measured = ok(
-        cell("onnx"),
-        over_processes(1.0),
-        build_s=2.0,
-        placement=Placement(extent=Extent.PARTIAL, engines={"TensorRT": 1}, fallbacks=["gelu"], evidence=["a profile"]),
-        stages=[Stage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
-        precision_in_force={"cudnn_allow_tf32": False},
-        settings={"threads": 16},
-        versions={"onnxruntime": "1.31.1"},
-        doubts=[caveat("warm-up never became steady")],
-        warm_up=WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
-        energy=Energy(
-            joules_per_call=0.0123,
-            idle_w=70.0,
-            calls=1000,
-            seconds=1.0,
-            source="NVML",
-            ci95=Interval(low=0.012, high=0.0126),
-        ),
-        throughput=Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
-    )
-    lost = failed(
-        cell("inductor"), Status.CRASH, "died in load", died_in="load", signal=11, log_tail="Segmentation fault"
-    )
-    read = Page(to_page(judged([measured, lost]))).reads()
-    for known in (
-        "first call, warm start", "process 3, warm", "slowest over fastest", "backward 0.2500 ms",
-        "throughput 900 calls/s", "energy per call 12.3 [12,", "slowest and fastest block 850 to 910",
-        "warm-up 120 calls (0.60 s, no trend)",
-        "mean 1.0", "p99.9 n/a", "peak resident 900 MiB", "outputs right", "relative RMSE 1.3e-07 (allclose)",
-        "tolerances relative 0.0001, absolute 1e-05", "placement partial (gelu)", "engines TensorRT 1",
-        "read from a profile", "cudnn_allow_tf32 false", "threads 16", "onnxruntime 1.31.1",
-        "warm-up never became steady", "python runner.py --model conv --backends onnx", "Segmentation fault",
-        "died in load",
-    ):  # fmt: skip
-        assert known in read, known
 
 
 def test_every_chart_has_a_text_that_is_read_out() -> None:
@@ -165,16 +107,6 @@ def test_every_chart_has_a_text_that_is_read_out() -> None:
     ]  # fmt: skip
     pictures = made.all("svg", role="img")
     assert len(pictures) == 8 and all(len(picture["aria-label"]) > 40 for picture in pictures)
-
-
-def test_floor_and_tensor_cores_stand_below_the_table() -> None:
-    page = to_page(judged(product_on_cuda()))
-    assert (
-        page.index('<table class="cells"')
-        < page.index("Floor: 1.502 ms")
-        < page.index("Tensor cores: 1.07 PFLOP/s nominally")
-    )
-    assert "Tensor cores" not in to_page(judged(product_on_cuda(clock_mhz=None)))
 
 
 def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None:
@@ -252,24 +184,6 @@ def test_extreme_numbers_are_drawn_too() -> None:
     unknown = nothing.model_copy(update={"memory": None, "phases": []})
     for records in (one_call, [nothing], [endless], [unknown, endless]):
         assert Page(to_page(judged(records))).charts()
-
-
-def test_a_comparison_says_what_changed_and_what_speaks_against_it() -> None:
-    base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1)), *conv_on_cpu()[1:2]])
-    new = report([
-        ok(cell(), over_processes(1.7)),
-        ok(cell("onnx"), over_processes(1.08, seed=1)),
-        failed(conv_on_cpu()[1].cell, Status.OOM, "out of memory", log_tail="allocating"),
-    ], run_id="new", environment=environment().model_copy(update={"cuda": "13.0"}))  # fmt: skip
-    made = Page(comparison_to_page(compare(base, new)))
-    read = made.reads()
-    assert "2 regressions: " in read and "onnx on conv on cpu, fp32 is slower, +20 %" in read
-    assert "Other settings or versions that bear on speed : CUDA 12.8 → 13.0." in read
-    assert "ok -> oom: out of memory" in read and "allocating" in read
-    assert made.charts() == ["change"]
-    html = comparison_to_page(compare(base, new))
-    assert re.search(r'status bad" data-sort="slower">\s*<span class="value">slower', html)
-    assert re.search(r'<span class="value">\+20</span>\s*<span class="interval">\[\+\d\d,\xa0\+\d\d\]', html)
 
 
 def test_the_outputs_of_a_cell_that_was_never_called_are_not_called_right() -> None:

@@ -10,7 +10,8 @@ import pytest
 from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Status
-from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.reports.comparison import to_page as comparison_to_page
+from bakeoff.reports.run_report import to_page
 from bakeoff.reports.site import PublishedRun, to_index
 from bakeoff.why.explanation import explain
 from bakeoff.why.explanation_page import explanation_to_page

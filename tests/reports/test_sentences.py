@@ -243,7 +243,7 @@ def test_values_that_are_not_finite_are_told_with_their_counts() -> None:
     ("found", "told"),
     [
         ({"one_answer": OneAnswer(tried=14, differing=0)}, "all of its input sets, and to 14 of other scales"),
-        ({"one_answer": OneAnswer(outputs=("output[1]",))}, "gives the same values in output[1] to all input sets"),
+        ({"constant_outputs": ("output[1]",)}, "gives the same values in output[1] to all input sets"),
         ({"one_answer": OneAnswer(tried=14, differing=2)}, "another one to 2 of 14 of other scales"),
         ({"needs_autograd": True}, "everything was called in torch.no_grad"),
         (

@@ -14,8 +14,8 @@ from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, AroundCall, Energy, Generated, Range, Record
 from bakeoff.records.starts import Start, StartedCell
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.short_markdown import MOST_COLUMNS, to_short_markdown
+from bakeoff.reports.markdown import MOST_COLUMNS
+from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from tests.judging.test_load import load, window
 from tests.reports.samples import accuracy, cell, ok, report, steady
 
@@ -23,6 +23,7 @@ KINDS = ("precisions", "metrics", "end to end", "energy", "dynamic", "load", "ge
 COMBINATIONS = [each for count in (0, 1, len(KINDS) - 1, len(KINDS)) for each in itertools.combinations(KINDS, count)]
 """Nothing, each alone, all but one, and all of it."""
 SCORES = Metrics(values={name: Metric.of_scores([1.0] * 50) for name in ("top1", "top5", "recall", "f1", "bleu")})
+SOAK = [window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6
 SIZES = {"batch": 4, "prompt": 64, "new_tokens": 11}
 
 
@@ -48,7 +49,7 @@ def more(chosen: set[str], cell_id: str, name: str, place: int) -> dict[str, obj
         "metrics": {"metrics": SCORES, "reference_metrics": SCORES},
         "end to end": {"around": [AroundCall(name="before", calls=9, median_ms=2.0)]},
         "energy": {"energy": Energy(joules_per_call=0.1, idle_w=70.0, calls=1000, seconds=1.0, source="RAPL")},
-        "load": {"load": load([400 / place] * 3, soak=[window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6)},
+        "load": {"load": load([rate / place for rate in (400, 404, 396)], soak=SOAK)},
         "generation": {"settings": {"caches": "in place"}, "generated": GENERATED},
         "starts": {"starts": [started(cell_id, name)]},
     }

@@ -41,7 +41,7 @@ def test_a_site_has_an_index_the_reports_and_a_card(tmp_path: Path, capsys: pyte
 def test_a_card_measures_again_without_the_files_of_the_run() -> None:
     command = "bakeoff --model conv --json --junit j.xml --summary=s.md --out results/x"
     made = judge(run("first", 11, 1.0).model_copy(update={"command": f"{command}\nbakeoff --model mlp"}))
-    assert site.to_card([made]).endswith("- `bakeoff --model conv`\n- `bakeoff --model mlp`\n")
+    assert site.to_card([made]).endswith("```sh\nbakeoff --model conv\nbakeoff --model mlp\n```\n")
 
 
 def test_pages_of_runs_that_are_not_published_any_more_are_removed(tmp_path: Path) -> None:

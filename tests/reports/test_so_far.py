@@ -17,9 +17,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports import doubt_sentences, headline, machine, sentences
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import to_markdown
-from bakeoff.reports.page import to_page
-from bakeoff.reports.terminal import print_report
+from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from bakeoff.reports.writer import render
 from tests.reports.samples import cell, environment, judged, ok, over_processes, report, steady
 

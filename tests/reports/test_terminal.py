@@ -9,7 +9,8 @@ from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Status
-from bakeoff.reports.terminal import LiveTable, print_report
+from bakeoff.reports.live_table import LiveTable
+from bakeoff.reports.run_report import print_report
 from tests.reports.samples import (
     cell,
     constant,
@@ -213,15 +214,6 @@ def test_a_pipe_gets_each_finding_in_one_line() -> None:
     assert f"x onnx crash: {reason}" in text.splitlines()
 
 
-def test_what_became_of_each_cell_stands_below_its_table_once() -> None:
-    text = printed(judged(conv_on_cpu()))
-    assert "x torchscript crash: died in load, signal 11" in text
-    assert text.count("no CUDA device on this machine") == 1
-    partly = printed(judged(mlp_on_cuda()))
-    assert "~ torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in partly
-    assert partly.count("~") == 2 and partly.count("ran only in part") == 1
-
-
 def test_cells_that_ended_alike_share_a_line() -> None:
     lost = [failed(cell(label), Status.ERROR, "your model failed to load: see eager") for label in ("onnx", "inductor")]
     told = failed(cell(), Status.ERROR, "your model failed to load: ValueError: no weights")
@@ -231,28 +223,6 @@ def test_cells_that_ended_alike_share_a_line() -> None:
     assert text.count("failed to load") == 2
 
 
-def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
-    text = printed(judged(strictly_on_cpu()))
-    assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
-    assert "x openvino fallback: openvino does not report where it ran" in text
-    assert text.count("--strict asks for full: aten.gelu") == 1
-    assert "ran only in part" not in text
-    assert "only eager could be ranked" in text
-
-
-def test_floor_and_tensor_cores_have_a_line_where_they_are_known() -> None:
-    text = " ".join(printed(judged(product_on_cuda()), 80).split())
-    assert "Floor: 1.502 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
-    assert "Tensor cores: 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz" in text
-    assert "Floor" not in (without := printed(judged(conv_on_cpu()))) and "Tensor cores" not in without
-
-
-def test_an_incomplete_report_says_so() -> None:
-    assert "Incomplete: 7 of 9 cells have ended or were measured in part." in printed(
-        judged(conv_on_cpu(), complete=False, planned=9)
-    )
-
-
 def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
     why = "hotpath/cuda-graph replays the same code"
     conv = conv_on_cpu()
@@ -260,16 +230,3 @@ def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
     text = printed(judged([*conv, *(failed(one, Status.LEFT_OUT, why) for one in gone)]))
     assert f"Left out: iree, hotpath ({why})." in " ".join(text.split())
     assert text.count("iree") == 1
-
-
-def test_the_answer_stands_last_behind_commands_and_paths() -> None:
-    missing = failed(cell("iree", dimensions=conv_on_cpu()[0].cell.dimensions), Status.UNAVAILABLE, "no iree")
-    lines = printed(judged([*conv_on_cpu(), missing, *mlp_on_cuda()])).rstrip().splitlines()
-    assert "1 backend that cannot run here was not tried: iree." in lines
-    *before, conv, mlp = lines
-    report = before.index("Report: FOLDER/report.md")
-    assert before[report + 1] == "Page: FOLDER/report.html"
-    assert before[report + 2].startswith("The outputs of the best in 2 of 2")
-    assert before[report - 1].startswith("  ") and "--processes" in before[report - 1]
-    assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  but measured in too few processes"
-    assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  undecided"

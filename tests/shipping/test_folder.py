@@ -22,6 +22,7 @@ from bakeoff import models
 from bakeoff import shipped as bakeoff_shipped
 from bakeoff.backends.calling import returned_by_call
 from bakeoff.backends.runtime import folder as runtime_folder
+from bakeoff.backends.runtime.torch_streams import Replayed
 from bakeoff.measuring.worker import pickled_model
 from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.sample import Sample
@@ -29,6 +30,7 @@ from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 from bakeoff.records.store import Store
+from bakeoff.records.traits import ModelTraits
 from bakeoff.shipping import export, script_environment
 from tests.backends.building import built
 from tests.conftest import CommandLine
@@ -53,7 +55,7 @@ import numpy
 from runtime import folder
 path = Path(sys.argv[1])
 description = folder.read(path)
-folder.set_process_up(description)
+folder.set_process_up(path, description)
 measured = folder.Measured(path, description)
 assert measured.check()
 kinds = [output["type"] for output in description["outputs"]]
@@ -231,6 +233,23 @@ def test_the_variables_and_threads_of_the_measurement_are_data(tmp_path: Path) -
         freezing = {"TORCHINDUCTOR_FREEZING": "1"} if "freezing" in label else {}
         assert described["settings"]["variables"] == ({"OMP_NUM_THREADS": "1", **freezing} if has_torch else {})
         assert described["settings"]["threads"] == 2
+
+
+@pytest.mark.parametrize(("needs_autograd", "calling"), [(True, "no_grad"), (False, "inference_mode")])
+def test_a_model_that_computes_gradients_is_not_called_in_inference_mode(needs_autograd: bool, calling: str) -> None:
+    record = record_of("torchscript", traits=ModelTraits(needs_autograd=needs_autograd))
+    runtime = conftest.runtime_of(record)
+    described = export.description(report_on(record), record, runtime, conftest.SAMPLE, runtime.files[0])
+    assert described["settings"]["calling"] == calling
+
+
+def test_fixed_buffers_take_inputs_in_every_layout() -> None:
+    images = torch.empty(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
+    buffers, sums = [torch.empty(1, 3).expand(4, 3), images], torch.empty(2)
+    replayed = Replayed(buffers, [sums], lambda: sums.copy_(torch.stack([each.sum() for each in buffers])), None)
+    replayed.bind([torch.ones(4, 3), torch.ones(1, 2, 4, 4)])
+    replayed.run()
+    assert replayed.results()[0].tolist() == [12.0, 32.0]
 
 
 # --- a model itself

@@ -27,8 +27,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports import starts as shown
 from bakeoff.reports import starts_file
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.page import to_page
-from bakeoff.reports.short_markdown import to_short_markdown
+from bakeoff.reports.run_report import to_page, to_short_markdown
 from bakeoff.shipping import script_environment, starts
 from bakeoff.shipping.starts import Contender
 from tests.reports import samples
@@ -39,7 +38,7 @@ RUNTIME = """
 def read(path):
     return None
 
-def set_process_up(description):
+def set_process_up(path, description):
     {imports}
 
 class Measured:
@@ -76,15 +75,6 @@ def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None
         assert judged["planted"].stages[stage] < 0.1
     assert (planted.starts[0].peak_bytes or 0) >= 2**20
     assert (planted.starts[0].steady_bytes or 0) >= 2**20
-
-
-@pytest.mark.parametrize(("calling", "reason"), [("no_grad", ""), ("inference_mode", "element 0 of tensors does not")])
-def test_a_start_calls_as_the_script_does(calling: str, reason: str, tmp_path: Path) -> None:
-    """A model that needs gradients in its calls fails in inference mode."""
-    needs = "lambda: torch.enable_grad()(lambda x: x.requires_grad_().exp().sum().backward())(torch.ones(2))"
-    found = contender(tmp_path / "needs", "import torch", needs, f"with torch.{calling}(): bind(0)()")
-    starts.measure([found], 1, False, print)
-    assert reason in found.reason and bool(found.reason) == bool(reason)
 
 
 @pytest.mark.parametrize(

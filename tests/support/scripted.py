@@ -486,6 +486,7 @@ def run_contest(
     precision: Precision = Precision.FP32,
     require: str = "",
     reference_memory: Memory | None = None,
+    is_machine_busy: bool = False,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -521,6 +522,7 @@ def run_contest(
         evaluate=evaluate,
         evaluate_timeout_s=evaluate_timeout_s,
         requirements=Requirements.parse(require),
+        is_machine_busy=is_machine_busy,
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

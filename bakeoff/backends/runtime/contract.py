@@ -59,7 +59,8 @@ class Artifact:
     path: Path
     device: str
     settings: Mapping[str, Any]
-    """The settings of `bakeoff.json`: threads, `tf32`, `graph`, `channels_last`, and what the loader reads."""
+    """The settings of `bakeoff.json`: threads, `tf32`, `graph`, `channels_last`, `calling` (the mode of torch in which
+    it will be called), and what the loader reads."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sample: Callable[[], list[Any]]

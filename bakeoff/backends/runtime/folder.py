@@ -69,7 +69,7 @@ def sample_inputs(folder: Path, description: Description) -> list[Any]:
         return [arrays[f"input_{number}"] for number in range(len(description["inputs"]))]
 
 
-def set_process_up(description: Description) -> None:
+def set_process_up(folder: Path, description: Description) -> None:
     """Give this process the settings of the measurement, and import what the build needs.
 
     `IMPORT_FIRST` in the environment names modules that register operators of the build.
@@ -77,6 +77,8 @@ def set_process_up(description: Description) -> None:
     settings, device = description["settings"], description["device"]
     if "torch" in description["imports"]:  # which reads variables when it is imported
         os.environ.update(settings["variables"])
+        for name, place in settings.get("caches", {}).items():
+            os.environ.setdefault(name, str(folder / place))
         if device.startswith("cuda"):  # these would overrule the precision, and NGC's images set one of them
             os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
             os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)
@@ -150,7 +152,7 @@ class Measured:
 def main(folder: Path) -> int:
     """Load a folder, check it, and measure it. Return 1 if an output is wrong."""
     description = read(folder)
-    set_process_up(description)
+    set_process_up(folder, description)
     measured = Measured(folder, description)
     if not measured.check():
         return 1

@@ -90,7 +90,8 @@ def load_inductor(artifact: Artifact) -> Loaded:
         module = module.to(memory_format=torch.channels_last)
     compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])
     example = _prepare(artifact)(sample_tensors(artifact, torch.device(artifact.device)))
-    with torch.no_grad(), torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"]):
+    freezing = torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"])
+    with getattr(torch, settings["calling"])(), freezing:  # calls in the other mode would be compiled again
         for _ in range(WARMING_CALLS):
             compiled(*example)
     if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:

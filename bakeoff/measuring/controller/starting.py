@@ -3,7 +3,8 @@
 - A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise. TensorRT builds for minutes:
-  those build beside it that try out no kernels. Under a budget the first two build side by side on a CPU, too.
+  those build beside it that try out no kernels. Under a budget on a busy machine the first two
+  build side by side on a CPU, too, and one warms up beside the other.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
   cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
   Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
@@ -319,6 +320,10 @@ class GroupStart:
         """Return True while a cell warms up that nothing may load or build beside."""
         return bool(self._at(Stage.WARMING_UP)) and not self._loads_beside
 
+    @property
+    def _is_short_of_time(self) -> bool:
+        return self._run.is_machine_busy and self._run.time_plan.has_budget
+
     def _may_build(self, cell_run: CellRun) -> bool:
         building = self._at(Stage.BUILDING)
         if self._is_quiet_for_warm_up:
@@ -328,7 +333,7 @@ class GroupStart:
         if self._shares_cores and cell_run.tunes_beside_builds:
             tuning = any(each.cell_run.builds_alone for each in building)
             return not (tuning or self._at(Stage.WARMING_UP))
-        if self._run.time_plan.has_budget and not self._group and len(self._at(Stage.BUILDING, Stage.BUILT)) < 2:
+        if self._is_short_of_time and len(self._group) + self._busy <= 2:
             return True  # nothing is ranked before two are built
         is_quiet = not (building or self._newly_forked or self._at(Stage.BUILT, Stage.WARMING_UP))
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
@@ -387,7 +392,7 @@ class GroupStart:
         if not built or self._at(Stage.WARMING_UP):
             return
         tuning = any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
-        if tuning if self._loads_beside else self._at(Stage.BUILDING):
+        if tuning if self._loads_beside else self._at(Stage.BUILDING) and not self._is_short_of_time:
             return
         if self._at(Stage.LOADING) and not self._are_warm:
             return

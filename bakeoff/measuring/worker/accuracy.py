@@ -495,7 +495,7 @@ class _Errors:
     not_finite_in_reference: int = 0  # finite where the reference is not
     not_finite_differently: int = 0  # neither is finite, and they differ
     slices: _SliceSums = field(default_factory=_SliceSums)
-    by_octave: torch.Tensor = field(default_factory=lambda: torch.zeros((2, EXPONENTS), dtype=torch.float64))
+    by_octave: torch.Tensor = field(default_factory=lambda: torch.zeros((3, EXPONENTS), dtype=torch.float64))
 
     def add_all(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Compare the outputs of several input sets, small ones at once: that takes a fourth of the time."""

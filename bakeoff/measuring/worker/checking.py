@@ -42,7 +42,7 @@ from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import INFERENCE, Accuracy, Extent, Placement
-from bakeoff.records.traits import Access, Decision, ModelTraits, OneAnswer
+from bakeoff.records.traits import Access, Decision, ModelTraits
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
@@ -87,8 +87,8 @@ class Checker:
             right = self._check_other_ways(right)
         if right.passed and not right.unchecked and self._traits.kept_buffers:
             right = self._check_buffers(right)
-        if right.passed and not right.unchecked and self._one_answer:
-            why = f"the model gives one answer {self._one_answer.how}"
+        if right.passed and not right.unchecked and self._traits.one_answer:
+            why = f"the model gives one answer {self._traits.one_answer.how}"
             right = right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
         may_win = right.passed or right.is_only_inexact  # which a metric may accept
         if may_win and self._first is None and self._traits.written_inputs:
@@ -97,12 +97,6 @@ class Checker:
             right = right.model_copy(update={"dropped": self._dropped()})
         self._first = self._first or right
         return right
-
-    @property
-    def _one_answer(self) -> OneAnswer | None:
-        """Return that all outputs are the same for all input sets, if they are."""
-        found = self._traits.one_answer
-        return None if found is None or found.outputs else found
 
     @property
     def _is_checked_by_sets_alone(self) -> bool:
@@ -209,7 +203,7 @@ class Checker:
             reference = accuracy.Reference.load(self._expected.of_probe(number))
             answers = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
             if not answers.passed:
-                does = "answers" if self._one_answer else "decides"
+                does = "answers" if self._traits.one_answer else "decides"
                 way = f"wrong for inputs with which the model {does} otherwise"
                 choices = self._worker.frozen_choices
                 cause = f": {FROZEN.format(places_of(choices))}" if choices else ""

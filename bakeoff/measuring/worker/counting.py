@@ -6,7 +6,7 @@ import contextlib
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
+
+aten = torch.ops.aten
 
 ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
@@ -107,7 +109,6 @@ def _work(counts: _Counts) -> Work:
 def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], _Counts]]:
     """Count what runs in the block. The yielded function returns what was counted so far, of bytes only weights'."""
     keep_compiler_out(_Reads, getattr(flop_counter, "_FlopCounterMode", object))
-    aten = torch.ops.aten
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
@@ -251,3 +252,32 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+SUMS = frozenset(
+    {aten.sum, aten.mean, aten.var, aten.var_mean, aten.std, aten.std_mean, aten.linalg_vector_norm, aten.logsumexp}
+    | {aten.nll_loss_forward, aten.mse_loss}
+)
+"""Operators that add values up. Products of matrices are left out: libraries add their terms up in blocks."""
+
+RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp})
+
+
+class LongestSum(TorchDispatchMode):
+    """Notes how many values the longest sum of the calls inside this block adds up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keep_compiler_out(LongestSum)
+        self.length = 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func.overloadpacket in SUMS:
+            result = found[0] if isinstance(found, tuple) else found
+            self.length = max(self.length, args[0].numel() // max(1, result.numel()))
+        elif func.overloadpacket in RUNNING and args[0].dim():
+            self.length = max(self.length, args[0].shape[args[1]])
+        return found

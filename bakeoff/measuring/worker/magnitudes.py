@@ -14,12 +14,16 @@ from typing import NamedTuple
 import torch
 
 from bakeoff.measuring.worker.rounding_limits import (
+    MAX_ABSOLUTE_SHARE,
     MAX_PERTURBED_SHARE,
+    MIN_CANCELLING,
     MIN_MAGNITUDE_VALUES,
-    magnitude_limits,
-    typical_limits,
+    ROUNDING_UNITS,
+    TYPICAL_MARGIN,
+    UNIT_OF_ONE,
+    VALUE_MARGIN,
 )
-from bakeoff.records.precision import Precision
+from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 EXPONENTS = 2**11
 """Float64 has as many. The first one is that of zeros, which have no magnitude."""
@@ -41,9 +45,9 @@ LEAST_SHARE = 2.0**-25
 
 
 def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
-    """Add up the squares of these errors, and their logarithms to base 2, in the octave of each of these sizes."""
+    """Add up squares of these errors, their logarithms to base 2, and their number, in the octave of each size."""
     logs = errors.maximum(LEAST_SHARE * sizes).log2_()
-    return torch.stack([sums_by_octave(sizes, errors.square()), sums_by_octave(sizes, logs)])
+    return torch.stack([sums_by_octave(sizes, each) for each in (errors.square(), logs, torch.ones_like(errors))])
 
 
 class EagerOctaves(NamedTuple):
@@ -58,7 +62,7 @@ class EagerOctaves(NamedTuple):
     def of(cls, eager: torch.Tensor) -> EagerOctaves:
         """Return eager's errors by octave, to which each input set's values of the reference are to be added."""
         none = torch.zeros(EXPONENTS, dtype=torch.float64)
-        return cls(none, none, *eager.cpu())
+        return cls(none, none, *eager.cpu()[:2])
 
     def with_reference(self, values: torch.Tensor) -> EagerOctaves:
         """Return the same with these values of the reference, which are finite and in float64."""
@@ -97,7 +101,7 @@ class EagerOctaves(NamedTuple):
     @property
     def eager(self) -> torch.Tensor:
         """Eager's errors by octave."""
-        return torch.stack([self.eager_squares, self.eager_logs])
+        return torch.stack([self.eager_squares, self.eager_logs, self.counts])
 
     def groups(self, errors: torch.Tensor) -> Groups | None:
         """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
@@ -123,10 +127,11 @@ class EagerOctaves(NamedTuple):
             return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
 
         counts = summed(self.counts)
-        squares, logs = errors.cpu()
+        squares, logs, compared = errors.cpu()  # perhaps of fewer input sets
         squared = (squares, self.eager_squares, self.reference_squares)
         ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
-        typical_ours, typical_eager = (summed(sums).div(counts).exp2() for sums in (logs, self.eager_logs))
+        typical_ours = summed(logs).div(summed(compared)).exp2().nan_to_num(0.0)
+        typical_eager = summed(self.eager_logs).div(counts).exp2()
         largest = [max(each for each in exponents if each < start) for start in starts]
         return Groups(counts, ours, eager, sizes, typical_ours, typical_eager, tuple(zip(ends, largest, strict=True)))
 
@@ -144,12 +149,45 @@ class Groups(NamedTuple):
     exponents: tuple[tuple[int, int], ...]
 
     def limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
-        """Return the largest RMSE of each group, where that of the whole output and eager's are these."""
-        return magnitude_limits(precision, limit, eager_rmse, self.counts, self.eager, self.sizes)
+        """Return the largest RMSE of each group, where that of the whole output and eager's are these.
+
+        An output may have another multiple of eager's error than usual, because its `limit` is a floor. Then each
+        group may have this multiple, too, up to that of an eager that rounds once.
+
+        Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values
+        of one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as
+        they are no more than one value of the group that is lost.
+        """
+        allowed = _multiple(precision, limit, eager_rmse) * self.eager
+        rounding = allowed.maximum(_floor(precision) * self.sizes)
+        cancelling = self._cancelling
+        cancelling = torch.where(cancelling >= MIN_CANCELLING, cancelling, 0.0)
+        cancelled = ((cancelling / self.counts[:, None]).clamp_max(1.0) @ allowed.square()).sqrt()
+        rounding = rounding.maximum(cancelled.minimum(self.sizes / (VALUE_MARGIN * self.counts.sqrt())))
+        return self._or_absolute(VALUE_MARGIN * rounding)
 
     def typical_limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
-        """Return the largest geometric mean of the errors of each group."""
-        return typical_limits(precision, limit, eager_rmse, self.counts, self.typical_eager, self.sizes)
+        """Return the largest geometric mean of the errors of each group, from that of eager's.
+
+        A few values that are lost hardly move it, so that it shows where most values are less exact than eager's, such
+        as in bfloat16. Of the values that may be left from cancelling larger ones, the share has these ones' error.
+        """
+        allowed = _multiple(precision, limit, eager_rmse) * self.typical_eager
+        rounding = allowed.maximum(_floor(precision) * self.sizes)
+        shares = (self._cancelling / self.counts[:, None]).clamp_max(1.0)
+        bits = torch.where(shares > 0, shares * (rounding / rounding[:, None]).log2(), 0.0)
+        return self._or_absolute(TYPICAL_MARGIN * rounding * bits.clamp_min(0.0).amax(1).exp2())
+
+    @property
+    def _cancelling(self) -> torch.Tensor:
+        """How many values of each group may be left from cancelling those of a larger one: a row for each that is."""
+        expected = self.counts * (self.sizes[:, None] / self.sizes)
+        return torch.where(self.sizes > self.sizes[:, None], expected, 0.0)
+
+    def _or_absolute(self, limits: torch.Tensor) -> torch.Tensor:
+        """Return these limits, or what is rounding whatever the magnitude if that is more."""
+        absolute = (MAX_ABSOLUTE_SHARE * self.sizes).clamp_max(ABSOLUTE_TOLERANCE)
+        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), 1.0))
 
     def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
         """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`.
@@ -168,3 +206,13 @@ class Groups(NamedTuple):
     def range_of(self, number: int) -> str:
         """Return in words which values a group has."""
         return "{:.2g} to {:.2g}".format(*self.ends_of(number))
+
+
+def _multiple(precision: Precision, limit: float, eager_rmse: float) -> float:
+    """Return how many times eager's error a group may have."""
+    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
+    return max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
+
+
+def _floor(precision: Precision) -> float:
+    return ROUNDING_UNITS[precision] * precision.epsilon

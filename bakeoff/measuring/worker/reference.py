@@ -55,7 +55,6 @@ from bakeoff.measuring.worker.loading import (
     training_of,
     type_in,
 )
-from bakeoff.measuring.worker.long_sums import LongestSum
 from bakeoff.measuring.worker.matching import choices_of, labels, structure_of, with_structure
 from bakeoff.measuring.worker.moved_clock import clock_at, is_clock_stopped
 from bakeoff.measuring.worker.recall import recall_of
@@ -475,7 +474,10 @@ def as_it_is(
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))
-            with ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch, LongestSum() as sums:
+            with (
+                ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch,
+                counting.LongestSum() as sums,
+            ):
                 counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
                     call(module, given[0])
@@ -495,7 +497,7 @@ def as_it_is(
             eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
             alike = outputs_alike(module, sets, eager) if traits.begins_alike else ()
             if alike and len(alike) < len(eager[0]):
-                traits = traits.model_copy(update={"one_answer": OneAnswer(outputs=alike)})
+                traits = traits.model_copy(update={"constant_outputs": alike})
             elif alike:
                 others, one_answer = inputs_with_another_answer(module, sets[0], calls, eager[0])
                 traits = traits.model_copy(update={"one_answer": one_answer})

@@ -127,65 +127,6 @@ def most_shown(precision: Precision) -> float:
     return VALUE_MARGIN * ROUNDING_UNITS[precision] * precision.epsilon
 
 
-def magnitude_limits(
-    precision: Precision,
-    limit: float,
-    eager_rmse: float,
-    counts: torch.Tensor,
-    eager: torch.Tensor,
-    sizes: torch.Tensor,
-) -> torch.Tensor:
-    """Return the largest RMSE of each magnitude, from the number of values, eager's RMSE, and the root mean square.
-
-    An output may have another multiple of eager's error than usual, because its `limit` is a floor. Then each magnitude
-    may have this multiple, too, up to that of an eager that rounds once. The first magnitude is the largest.
-
-    Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values of
-    one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as they
-    are no more than one value of the magnitude that is lost.
-    """
-    times = _multiple(precision, limit, eager_rmse)
-    rounding = (times * eager).maximum(ROUNDING_UNITS[precision] * precision.epsilon * sizes)
-    cancelling = counts * (sizes[:, None] / sizes)  # a row for each magnitude that is left
-    cancelling = torch.where((cancelling >= MIN_CANCELLING) & (sizes > sizes[:, None]), cancelling, 0.0)
-    cancelled = ((cancelling / counts[:, None]).clamp_max(1.0) @ (times * eager).square()).sqrt()
-    rounding = rounding.maximum(cancelled.minimum(sizes / (VALUE_MARGIN * counts.sqrt())))
-    return _or_absolute(VALUE_MARGIN * rounding, sizes)
-
-
-def typical_limits(
-    precision: Precision,
-    limit: float,
-    eager_rmse: float,
-    counts: torch.Tensor,
-    eager: torch.Tensor,
-    sizes: torch.Tensor,
-) -> torch.Tensor:
-    """Return the largest geometric mean of the errors of each magnitude, from that of eager's.
-
-    A few values that are lost hardly move it, so that it shows where most values are less exact than eager's, such as
-    in bfloat16. Of the values that may be left from cancelling larger ones, the share has these ones' error.
-    """
-    rounding = (_multiple(precision, limit, eager_rmse) * eager).maximum(
-        ROUNDING_UNITS[precision] * precision.epsilon * sizes
-    )
-    shares = (counts / counts[:, None] * (sizes[:, None] / sizes)).clamp_max(1.0)  # a row for each that is left
-    bits = torch.where(sizes > sizes[:, None], shares * (rounding / rounding[:, None]).log2(), 0.0)
-    return _or_absolute(TYPICAL_MARGIN * rounding * bits.clamp_min(0.0).amax(1).exp2(), sizes)
-
-
-def _multiple(precision: Precision, limit: float, eager_rmse: float) -> float:
-    """Return how many times eager's error a magnitude may have."""
-    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
-    return max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
-
-
-def _or_absolute(limits: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Return the limits of magnitudes, or what is rounding whatever the magnitude if that is more."""
-    absolute = (MAX_ABSOLUTE_SHARE * sizes).clamp_max(ABSOLUTE_TOLERANCE)
-    return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(sizes[0]), 1.0))
-
-
 MOST_EXCUSED_UNITS = {Precision.FP32: 256.0, Precision.TF32: 8.0, Precision.BF16: 8.0, Precision.FP16: 8.0}
 """Eager's error excuses a part of a model up to so many units in the last place. An eager that is worse has lost
 precision itself, as where a model casts to a narrower type."""

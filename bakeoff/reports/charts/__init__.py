@@ -19,7 +19,7 @@ from bakeoff.records.starts import Starts
 from bakeoff.reports import findings, machine
 from bakeoff.reports.charts import building, calls, speed, starts
 from bakeoff.reports.charts.change import of_change
-from bakeoff.reports.charts.chart import Chart, Stop
+from bakeoff.reports.charts.chart import Chart, Charts, Stop
 from bakeoff.reports.charts.costs import costs
 from bakeoff.reports.charts.load import load_chart
 from bakeoff.reports.charts.palette import Look, Palette
@@ -29,8 +29,9 @@ from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 from bakeoff.reports.starts import headline
 
-__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "draw_starts", "latencies_svg",
-           "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
+__all__ = ["CHARTS_PER_FILE", "Chart", "Charts", "Palette", "Stop", "draw", "draw_history", "draw_starts",
+           "latencies_svg", "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg",
+           "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""

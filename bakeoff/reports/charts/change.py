@@ -9,7 +9,7 @@ from bakeoff.records.text import one_line
 from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Chart, Dots, Mark, Text, vertical_line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.speed import interval
-from bakeoff.reports.comparison import spell_change
+from bakeoff.reports.number_format import spell_change
 
 _SHORTEST_REACH = 5.0
 

@@ -1,12 +1,13 @@
 """The description of a chart: axes and marks as plain values. `paint` turns it into a picture."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from bakeoff.judging.contest import CellJudgement
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
+from bakeoff.reports.blocks import Block, Surface
 from bakeoff.reports.charts.palette import Look, Palette
 
 COLUMN_IN = 3.5
@@ -154,6 +155,19 @@ class Chart:
     width_in: float = COLUMN_IN
     plot_pt: float = PLOT_PT  # height of the plot, without rows
     left_pt: float = LEFT_PT  # room for the numbers of the y axis
+
+
+@dataclass(frozen=True)
+class Charts(Block):
+    """Charts side by side, with a button for each label. For pages."""
+
+    charts: Sequence[Chart]
+    labels: Sequence[str] = ()
+    calls: int | None = None  # where the slider of the costs begins
+    on: Surface = field(default=Surface.PAGE, kw_only=True)
+
+    def has_content(self, surface: Surface) -> bool:
+        return bool(self.charts)
 
 
 def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 0.06, keep: float = 0.0) -> Axis:

@@ -6,7 +6,7 @@ README.md says where it comes from, and `bakeoff.json` has its options. In a pro
     from runtime import folder
 
     description = folder.read(PATH)
-    folder.set_process_up(description)  # the threads and the precision of the measurement
+    folder.set_process_up(PATH, description)  # the threads and the precision of the measurement
     build = folder.load(folder.artifact_of(PATH, description), description["loader"])
     outputs = build.run(inputs)  # those of bakeoff.json, in their order
 """

@@ -19,7 +19,7 @@ def run_stages(path: str) -> int:
 
     ends_ns = [BEGAN_NS]
     description = folder.read(Path(path))
-    folder.set_process_up(description)
+    folder.set_process_up(Path(path), description)
     ends_ns.append(time.monotonic_ns())
     measured = folder.Measured(Path(path), description)
     ends_ns.append(time.monotonic_ns())

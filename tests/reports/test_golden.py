@@ -1,0 +1,105 @@
+"""Each surface as a reader sees it, held against a file in `golden/`. Sentences and tables are asserted here, together.
+
+`UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
+"""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bakeoff.judging.compare import Comparison, compare
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.schema import Status
+from bakeoff.reports import comparison, site
+from bakeoff.reports.run_report import print_report, to_cell, to_markdown, to_page, to_short_markdown
+from tests.reports import samples, test_columns, test_dynamic, test_short_tables
+from tests.reports.test_page import Page
+
+GOLDEN = Path(__file__).with_name("golden")
+FIGURES = ["figures/latency.svg", "figures/costs.svg", "figures/samples-2.svg", "latency.png"]
+
+RUNS: dict[str, Callable[[], Judgement]] = {
+    "statuses": samples.judged,
+    "interrupted": lambda: samples.judged(samples.mlp_on_cuda(), complete=False, planned=40),
+    "floor": lambda: samples.judged([*samples.product_on_cuda(), *samples.strictly_on_cpu()]),
+    "questions": lambda: judge(
+        samples.report(test_short_tables.records(test_short_tables.KINDS), request={"calls": 1000, "price": "1/h"})
+    ),
+    "columns": lambda: samples.judged(test_columns.a_contest()),
+    "suite": lambda: samples.judged(samples.suite(5)),
+    "sizes": lambda: judge(samples.report(test_dynamic.records())),
+}
+
+
+def compared() -> Comparison:
+    """Return two runs with a cell that became slower, one that broke, and another environment."""
+    second = samples.conv_on_cpu()[1]
+    base = [samples.ok(samples.cell(), samples.over_processes(1.7)),
+            samples.ok(samples.cell("onnx"), samples.over_processes(0.9, seed=1)), second]  # fmt: skip
+    new = [
+        base[0],
+        samples.ok(samples.cell("onnx"), samples.over_processes(1.08, seed=1)),
+        samples.failed(second.cell, Status.OOM, "out of memory", log_tail="allocating"),
+    ]
+    where = samples.environment().model_copy(update={"cuda": "13.0"})
+    return compare(samples.report(base), samples.report(new, run_id="new", environment=where))
+
+
+def in_terminal(judgement: Judgement, width: int) -> str:
+    file = io.StringIO()
+    print_report(judgement, Console(file=file, width=width, force_terminal=True, color_system=None))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def read(html: str) -> str:
+    """Return what a reader reads of a page, a line for each piece of text outside of charts."""
+    texts = (text for tag, text in Page(html).text if tag not in ("script", "style", "text", "title"))
+    return "\n".join(filter(None, (" ".join(text.split()) for text in texts)))
+
+
+SURFACES: dict[str, Callable[[Judgement], str]] = {
+    "details.md": lambda run: to_markdown(run, FIGURES),
+    "report.md": lambda run: to_short_markdown(run, Path("FOLDER"), FIGURES),
+    "80.txt": lambda run: in_terminal(run, 80),
+    "160.txt": lambda run: in_terminal(run, 160),
+    "page.txt": lambda run: read(to_page(run)),
+    "cell.txt": lambda run: read(to_cell(run)),
+}
+
+
+def same_as_golden(name: str, text: str) -> None:
+    file = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text.splitlines() == file.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("run", "surface"),
+    [
+        *(("statuses", surface) for surface in SURFACES),
+        ("interrupted", "report.md"),
+        *((run, "details.md") for run in ("floor", "columns", "questions", "suite", "sizes")),
+        *((run, "80.txt") for run in ("floor", "columns", "questions", "suite", "sizes")),
+        ("columns", "page.txt"),
+    ],
+)
+def test_a_report_reads_as_before(run: str, surface: str) -> None:
+    same_as_golden(f"{run}.{surface}", SURFACES[surface](RUNS[run]()))
+
+
+def test_a_comparison_reads_as_before() -> None:
+    same_as_golden("comparison.md", comparison.to_markdown(compared()))
+    same_as_golden("comparison.terminal.md", comparison.to_markdown(compared(), folds=False))
+    same_as_golden("comparison.page.txt", read(comparison.to_page(compared())))
+
+
+def test_a_site_reads_as_before() -> None:
+    runs = [samples.judged(), samples.judged(samples.conv_on_cpu(), run_id="later", created_at="2026-05-02T10:00:00Z")]
+    same_as_golden("site.page.txt", read(site.to_index([site.PublishedRun(run, "runs/x.html") for run in runs])))
+    same_as_golden("site.card.md", site.to_card(runs))
