@@ -21,7 +21,7 @@ from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.backends.traps import Link, Trap
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported, unknown
-from bakeoff.records.load import ServingSettings
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pydantic import computed_field
 
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine, with_full_names
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend

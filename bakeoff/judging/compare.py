@@ -14,16 +14,16 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from bakeoff.judging import environments
+from bakeoff.judging import environment_changes
 from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
-from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
-from bakeoff.judging.metrics import MetricJudgement, metrics_beside
+from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
 from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
@@ -220,7 +220,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
     shared = [before[cell_id].cell for cell_id in before if cell_id in after]
     differences = [
         *_differences_of_models(base, new, shared),
-        *environments.differences(base.environment, new.environment),
+        *environment_changes.differences(base.environment, new.environment),
     ]
     fits = _Fits(base_contests, new_contests)
     baselines = _baselines(before, after)
@@ -561,9 +561,7 @@ def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
 def _changed(kind: str, base: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> list[Difference]:
     old, late = ({name: str(value) for name, value in values.items()} for values in (base, new))
     return [
-        Difference(
-            f"{kind}, {name}", old.get(name, environments.UNKNOWN), late.get(name, environments.UNKNOWN), Bearing.SPEED
-        )
+        Difference(f"{kind}, {name}", old.get(name, UNKNOWN), late.get(name, UNKNOWN), Bearing.SPEED)
         for name in sorted(base.keys() | new.keys())
         if base.get(name) != new.get(name)
     ]

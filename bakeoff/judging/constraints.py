@@ -13,12 +13,12 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed
 
 if TYPE_CHECKING:
-    from bakeoff.judging.metrics import Margin
+    from bakeoff.judging.metric_changes import Margin
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class Requirement:
 
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
-        from bakeoff.judging.metrics import change_margin, value_margin
+        from bakeoff.judging.metric_changes import change_margin, value_margin
 
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
 

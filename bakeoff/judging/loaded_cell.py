@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bakeoff.judging.answer import Row
-from bakeoff.records.load import Load, LoadWindow, Objective
+from bakeoff.records.load_samples import Load, LoadWindow, Objective
 
 TREND = 0.8
 """Latencies change over the soak if so many more pairs of its windows rise than fall, or the other way round, as a

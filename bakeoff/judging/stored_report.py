@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bakeoff.judging.environments import bear_on_speed
+from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, UsageError

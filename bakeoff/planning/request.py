@@ -21,7 +21,7 @@ from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
 from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
 from bakeoff.records.errors import UsageError, in_plain_words, unknown
-from bakeoff.records.load import Objective
+from bakeoff.records.load_samples import Objective
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Frozen
 

@@ -21,11 +21,11 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
 from bakeoff.records.frozen import Frozen as Frozen
-from bakeoff.records.load import Load
+from bakeoff.records.load_samples import Load
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.precision import Precision
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 

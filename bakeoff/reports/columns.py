@@ -7,7 +7,7 @@ from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import PartlyElsewhere
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
-from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
+from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.metrics import Metrics
@@ -32,7 +32,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
+from bakeoff.reports import end_to_end, floor, headline, metric_report, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
@@ -118,7 +118,7 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
         Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
-        Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("metric", metric_report.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),

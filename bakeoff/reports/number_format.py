@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio, spell_seconds
 

@@ -56,7 +56,7 @@ from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
-from bakeoff.records.load import LoadWindow
+from bakeoff.records.load_samples import LoadWindow
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario

@@ -15,7 +15,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.load import Load, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
 

@@ -13,7 +13,7 @@ from bakeoff.judging.loaded_cell import has_lost
 from bakeoff.measuring.controller.rate_search import GIVE_UP_SHARE_OF_TURN, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 from bakeoff.records.text import counted, spell_rate

@@ -8,7 +8,7 @@ from bakeoff.judging.answer import Answer, Question, Row, Score, rank
 from bakeoff.judging.constraints import STARTED_QUANTITIES, RequirementMissed, Requirements
 from bakeoff.judging.intervals import median_interval
 from bakeoff.records.schema import Interval, Ratio
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 
 LEAST_STARTS = 7
 """Fewest starts of each cell. Six give an interval of 95 %, which is then their whole range."""

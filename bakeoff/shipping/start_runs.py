@@ -29,14 +29,14 @@ from bakeoff.backends.runtime import folder as exported
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
-from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import cpp_program, export, script_environment

@@ -6,10 +6,10 @@ from typing import Any
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.doubts_of_load import SoakMissed
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
 from bakeoff.judging.optional_field import OptionalField
-from bakeoff.records.load import ServingSettings
+from bakeoff.judging.under_load import LoadJudgement
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface

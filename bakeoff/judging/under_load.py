@@ -15,7 +15,7 @@ from bakeoff.judging.doubts_of_load import OfLoad, doubts_of
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import fit
 from bakeoff.judging.loaded_cell import LOWER_SHARES, LoadedCell, held_no_soak, loaded_cell, soaks_of
-from bakeoff.records.load import Load, LoadTurn, Objective
+from bakeoff.records.load_samples import Load, LoadTurn, Objective
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Record, Status
 
