@@ -136,8 +136,8 @@ def models_table(listed: Iterable[ListedModel]) -> Table:
         table.add_row(each.name, Text(each.error) if each.error else known)
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
     table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
-    for form, description in models.SOURCES.values():
-        table.add_row(form, description)
+    for source in models.written_sources():
+        table.add_row(source.form, source.description)
     return table
 
 

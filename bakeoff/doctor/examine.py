@@ -182,7 +182,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S)
+    setup = ContestSetup(store=store, progress=Silent(), sampling=sampling, time_limit_s=TRIAL_LIMIT_S)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")

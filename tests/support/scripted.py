@@ -512,7 +512,13 @@ def run_contest(
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
     measurement = RunContext(
-        *(launcher, store, progress, plan, time_limit_s, interleaved, TimePlan(plan, budget_s, load)),
+        launchers=launcher,
+        store=store,
+        progress=progress,
+        sampling=plan,
+        time_limit_s=time_limit_s,
+        interleaved=interleaved,
+        time_plan=TimePlan(plan, budget_s, load),
         headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
         undecided=undecided,
         machine=machine,

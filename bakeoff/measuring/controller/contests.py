@@ -69,18 +69,18 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
     setup = ContestSetup(
-        run.store,
-        run.progress,
-        run.sampling,
-        run.time_limit_s,
-        folders,
-        run.machine,
-        _metrics(run, contest.id, sensible),
-        run.load,
-        run.acceptance,
-        run.interleaved,
-        run.time_plan.budget_ends_s,
-        run.is_machine_busy,
+        store=run.store,
+        progress=run.progress,
+        sampling=run.sampling,
+        time_limit_s=run.time_limit_s,
+        folders=folders,
+        machine=run.machine,
+        metrics=_metrics(run, contest.id, sensible),
+        load=run.load,
+        acceptance=run.acceptance,
+        interleaved=run.interleaved,
+        budget_ends_s=run.time_plan.budget_ends_s,
+        is_machine_busy=run.is_machine_busy,
     )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
