@@ -177,17 +177,17 @@ class Score:
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
         """Return why a cell left the contest of each term, or None if it stayed in one."""
-        left = [(term, term.left[label]) for term in self.terms if label in term.left]
-        return left if len(left) == len(self.terms) else None
+        reasons = [(term, term.left[label]) for term in self.terms if label in term.left]
+        return reasons if len(reasons) == len(self.terms) else None
 
     def _least_lead(self, best: str, other: str) -> float:
         """Return how many times as long the other one takes at least, if it left every contest as surely beaten."""
-        if (left := self._left(other)) is None:
+        if (reasons := self._left(other)) is None:
             return 0.0
         shared_ms = sum(part.ms for part in self.shared)
         best_ms = sum(term.weight * term.fit.latency_ms[best] for term in self.terms)
         least_ms = 0.0
-        for term, reason in left:
+        for term, reason in reasons:
             latency_ms = term.fit.latency_ms
             than_ms = min(latency_ms[best], latency_ms.get(reason.than, math.inf))
             least_ms += term.weight * than_ms * reason.ratio

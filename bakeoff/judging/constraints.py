@@ -54,16 +54,16 @@ class Requirements:
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples tell."""
-        found: dict[RequirementOpen, list[str]] = {}
+        labels_of: dict[RequirementOpen, list[str]] = {}
         for requirement in self.each:
             for record in records:
                 if doubt := requirement.open(record):
-                    found.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
-        return [replace(doubt, labels=tuple(labels)) for doubt, labels in found.items()]
+                    labels_of.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
+        return [replace(doubt, labels=tuple(labels)) for doubt, labels in labels_of.items()]
 
     def are_surely_kept(self, record: Record) -> bool:
         """Return True if a metric is required, and each of them is met by the whole of its interval."""
-        return bool(self.metrics) and all(each.is_surely_met(record) for each in self.of_metrics().each)
+        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().each)
 
     def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
         """Return the required metrics that are plain numbers in some of these records."""
@@ -116,7 +116,7 @@ class Requirements:
     @property
     def higher_is_better(self) -> dict[str, bool]:
         """Return for each required metric of the user's own whether higher is better, as its sign says."""
-        return {each.name: each.comparison.startswith(">") for each in self.of_metrics().each}
+        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().each}
 
     @property
     def calls(self) -> int:
@@ -237,7 +237,7 @@ class Requirement:
     def _values(self, record: Record) -> tuple[float | None, float | None]:
         """Return the metric of the record, and that of the reference if the limit is a change."""
         ours, theirs = (
-            each.values.get(self.name) if each else None for each in (record.metrics, record.reference_metrics)
+            metrics.values.get(self.name) if metrics else None for metrics in (record.metrics, record.reference_metrics)
         )
         return ours.value if ours else None, theirs.value if theirs and self.is_change else None
 

@@ -66,9 +66,9 @@ IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (
 def doubts_of(evidence: Evidence) -> dict[Effect, tuple[Doubt, ...]]:
     """Return every doubt about a contest by what it does to the answer, in order of weight."""
     first = evidence.first
-    found = [
+    doubts = [
         (doubt.effect(first) if first.labels else Effect.NONE, doubt)
         for find in IN_ORDER_OF_WEIGHT
         for doubt in find(evidence)
     ]
-    return {effect: tuple(doubt for its_effect, doubt in found if its_effect is effect) for effect in Effect}
+    return {effect: tuple(doubt for its_effect, doubt in doubts if its_effect is effect) for effect in Effect}

@@ -57,7 +57,7 @@ def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
     for burst in bursts:
         if burst.samples_ns:
             by_process.setdefault(burst.process, []).append(burst)
-    return {process: float(np.median(burst_medians_ms(taken))) for process, taken in sorted(by_process.items())}
+    return {process: float(np.median(burst_medians_ms(by_process[process]))) for process in sorted(by_process)}
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def series_of(bursts: Sequence[Burst]) -> Series:
 
 def turn_of(burst: Burst, usual: Usual) -> Turn:
     """Return a burst by what it was given. `usual` is that of its cell."""
-    found, seen = given(burst, usual), burst.conditions
-    is_slowed = seen is not None and was_slowed(seen, usual)
-    ms = burst_ms(burst) if found.ms is None else found.ms
-    return Turn(ms, found.is_waiting or is_slowed, found.reach)
+    latency, conditions = given(burst, usual), burst.conditions
+    is_slowed = conditions is not None and was_slowed(conditions, usual)
+    ms = burst_ms(burst) if latency.ms is None else latency.ms
+    return Turn(ms, latency.is_waiting or is_slowed, latency.reach)
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:
@@ -145,12 +145,12 @@ def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
 
     The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
     """
-    taken = {
+    medians_by_place = {
         place: burst_medians_ms([burst for burst in bursts if burst.samples_ns]) for place, bursts in enumerate(cells)
     }
     errors = {
         place: float(medians_and_errors(np.log([medians_ms]))[1][0])
-        for place, medians_ms in taken.items()
+        for place, medians_ms in medians_by_place.items()
         if medians_ms
     }
     if not errors or errors.get(preferred, math.inf) <= MAX_STANDARD_ERROR:
@@ -160,8 +160,8 @@ def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
 
 def fastest(cells: Sequence[Sequence[Burst]]) -> int:
     """Return the place of the cell whose median burst is the shortest. Raises ValueError if no cell has samples."""
-    taken = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
-    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in taken.items() if bursts}
+    by_place = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
+    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in by_place.items() if bursts}
     return min(medians_ms, key=lambda place: medians_ms[place])
 
 

@@ -106,5 +106,8 @@ def judge_starts(cells: Sequence[StartedCell], require: str = "") -> StartsJudge
 
 
 def _unmet(cell: StartedCell, requirements: Requirements) -> list[RequirementMissed]:
-    missed = [each.missed_by(cell.label, STARTED_QUANTITIES[each.name].of(cell)) for each in requirements.each]
-    return [each for each in missed if each]
+    missed = [
+        requirement.missed_by(cell.label, STARTED_QUANTITIES[requirement.name].of(cell))
+        for requirement in requirements.each
+    ]
+    return [doubt for doubt in missed if doubt]

@@ -124,8 +124,8 @@ def _doubted(answer: Answer, doubts: Sequence[OfLoad], of_builds: ByEffect) -> A
     best, ranked = answer.best, {row.label for row in answer.ranked}
     of_any = [doubt for doubt in doubts if doubt.is_about_place(ranked, best.value or 0.0)]
     of_best = [*(doubt for doubt in doubts if doubt.label == best.label), *of_any]
-    found = [*doubts_about([best.label], of_builds), *dict.fromkeys(of_best)]
-    return answer.doubted(found, always=found if len(ranked) == 1 else of_any)
+    grave_doubts = [*doubts_about([best.label], of_builds), *dict.fromkeys(of_best)]
+    return answer.doubted(grave_doubts, always=grave_doubts if len(ranked) == 1 else of_any)
 
 
 def _series(load: Load) -> Series:

@@ -308,8 +308,8 @@ class Request(Frozen):
             super().__init__(**fields)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            if isinstance(told := first.get("ctx", {}).get("error"), UsageError):
-                raise told from None
+            if isinstance(cause := first.get("ctx", {}).get("error"), UsageError):
+                raise cause from None
             flag = next((OPTIONS[name].flags[0] for name in first["loc"] if name in OPTIONS), first["loc"])
             raise UsageError(f"{flag} {first['input']}: {in_plain_words(first['msg'])}") from None
 

@@ -149,8 +149,8 @@ class TimePlan:
         """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[Step, str]]())
         ahead_s = sum(
-            number * self._estimate(*each) * (FACTOR_IF_SEEN if each in self._seen else FACTOR_IF_NOT)
-            for each, number in steps.items()
+            number * self._estimate(*key) * (FACTOR_IF_SEEN if key in self._seen else FACTOR_IF_NOT)
+            for key, number in steps.items()
         )
         return ahead_s + FACTOR_IF_NOT * sum(
             processes * self.seconds_of(step, labels)
@@ -219,11 +219,11 @@ class TimePlan:
         usual_s = self._usual(step, label)
         if not usual_s:
             return 0.0
-        others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
+        others = [(fmean(seen_s), self._usual(step, other)) for (of, other), seen_s in self._seen.items() if of is step]
         if step is Step.EVALUATE and others:
             return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
         # the usual time itself counts as seen once, because short steps tell little about a long one
-        taken_s = usual_s + sum(taken for taken, _ in others)
+        taken_s = usual_s + sum(other_s for other_s, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
     def _usual(self, step: Step, label: str) -> float:
