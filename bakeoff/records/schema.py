@@ -648,8 +648,8 @@ class Record(Frozen):
     @property
     def is_throughput_doubtful(self) -> bool:
         """Return True if the latency of the cell contradicts its throughput."""
-        known, latency = self.throughput, self.latency
-        return known is not None and latency is not None and known.is_far_below(latency.median_ms)
+        throughput, latency = self.throughput, self.latency
+        return throughput is not None and latency is not None and throughput.is_far_below(latency.median_ms)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -675,7 +675,9 @@ class Record(Frozen):
     @property
     def warm_start(self) -> Process | None:
         """Return the process whose start was the median of those from the caches and the artefact of another one."""
-        warm = sorted((each for each in self.processes if each.warm), key=lambda each: each.first_answer_s)
+        warm = sorted(
+            (process for process in self.processes if process.warm), key=lambda process: process.first_answer_s
+        )
         return warm[(len(warm) - 1) // 2] if warm else None
 
 

@@ -163,8 +163,8 @@ def values_of(command: str, option: str) -> list[str]:
 
 def variables_before(command: str) -> str:
     """Return the environment variables that a command begins with, such as `OMP_NUM_THREADS=1 `, or nothing."""
-    found = re.match(r"(?:[A-Za-z_]\w*=(?:'[^']*'|[^\s'])*\s+)+", command)
-    return found[0] if found else ""
+    assignments = re.match(r"(?:[A-Za-z_]\w*=(?:'[^']*'|[^\s'])*\s+)+", command)
+    return assignments[0] if assignments else ""
 
 
 def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:

@@ -146,12 +146,12 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     profiles = [cell.profile for cell in cells]
     profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
     opened = opened_to(depth, profiles) if depth else opened_by_time(profiles)
-    tables = [summed(each, opened) for each in profiles]
+    tables = [summed(profile, opened) for profile in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     mine, other = tables[0], tables[1] if against else {}
-    unlike = tuple(each for cell in cells for each in differences(cell))
-    may_compare = not any(each.is_far_off for each in unlike)
+    unlike = tuple(difference for cell in cells for difference in differences(cell))
+    may_compare = not any(difference.is_far_off for difference in unlike)
     rows = []
     for modules, kind in keys:
         parts, beside = mine.get((modules, kind)), other.get((modules, kind))
@@ -214,7 +214,10 @@ def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:
     if len(cells) < 2 or cells[0].profile.label != cells[1].profile.label:
         return list(cells)
     apart = differing(cells[0].record.cell, cells[1].record.cell)
-    names = [" ".join([cell.profile.label, *(each.values[side] for each in apart)]) for side, cell in enumerate(cells)]
+    names = [
+        " ".join([cell.profile.label, *(difference.values[side] for difference in apart)])
+        for side, cell in enumerate(cells)
+    ]
     return [
         cell._replace(profile=cell.profile.model_copy(update={"label": name}))
         for cell, name in zip(cells, names, strict=True)
@@ -300,8 +303,8 @@ def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[ProfiledKer
 
 def folded_all(modules: Sequence[str], opened: Set[str]) -> Modules:
     """Return the modules that have rows, each once. The model itself is named only where no other module is."""
-    found = dict.fromkeys(folded(path, opened) for path in modules)
-    return tuple(path for path in found if path) or tuple(found)
+    paths = dict.fromkeys(folded(path, opened) for path in modules)
+    return tuple(path for path in paths if path) or tuple(paths)
 
 
 def folded(path: str, opened: Set[str]) -> str:
@@ -345,7 +348,7 @@ def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
         slowest = max(large, key=lambda path: large[path])
         together = {path for path in large if path.rpartition(".")[0] == slowest.rpartition(".")[0]}
         wider = opened | together
-        if len({key for each in profiles for key in summed(each, wider)}) <= WANTED_ROWS:
+        if len({key for profile in profiles for key in summed(profile, wider)}) <= WANTED_ROWS:
             opened = wider
         else:
             refused |= together
@@ -440,7 +443,7 @@ def branch_at(
     own = [[part for value in inside.values() for part in value[side]] for side in range(len(profiles))]
     return Branch(
         name=place[-1] if place else "",
-        ms=tuple(time_of(each, profile) for each, profile in zip(own, profiles, strict=True)),
+        ms=tuple(time_of(parts, profile) for parts, profile in zip(own, profiles, strict=True)),
         mostly=tuple(map(mostly_of, own)),
         is_module=not place or not place[0].startswith("("),
         branches=tuple(branches),

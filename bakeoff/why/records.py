@@ -132,7 +132,7 @@ class Blame(Frozen):
         Of a part and what is inside of it, the part is returned. Where the search is complete, it runs the code of a
         named place again.
         """
-        named = [each.name for each in (self.place, *self.others) if each]
+        named = [place.name for place in (self.place, *self.others) if place]
         apart = [
             each.name
             for each in self.trials
@@ -156,14 +156,14 @@ def largest_local(growth: Sequence[GrowthPoint]) -> tuple[GrowthPoint, float] | 
 
     Independent errors add by their squares. Where some are not finite, the first of these has all of it.
     """
-    known = [(point, point.local) for point in growth if point.local]
-    broken = [point for point, local in known if not math.isfinite(local)]
+    points = [(point, point.local) for point in growth if point.local]
+    broken = [point for point, local in points if not math.isfinite(local)]
     if broken:
         return broken[0], 1.0
-    if not known:
+    if not points:
         return None
-    point, largest = max(known, key=lambda pair: pair[1])
-    return point, largest**2 / sum(local**2 for _, local in known)
+    point, largest = max(points, key=lambda pair: pair[1])
+    return point, largest**2 / sum(local**2 for _, local in points)
 
 
 class Kept(Frozen):

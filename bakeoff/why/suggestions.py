@@ -115,7 +115,9 @@ def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], pr
             "devices": (cell.device,),
             "precision": (cell.precision,),
             "task": cell.task,
-            "backends": tuple(dict.fromkeys((cell.configuration, *(each.configuration for each in suggested)))),
+            "backends": tuple(
+                dict.fromkeys((cell.configuration, *(suggestion.configuration for suggestion in suggested)))
+            ),
             "processes": processes,
             "dynamic": {},
             "load": None,
@@ -146,7 +148,10 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
         return contests_of(tried)[0]
 
     usual = contest()
-    say(brought(usual, record.cell.label, {each.configuration: each.why for each in suggested}), console)
+    say(
+        brought(usual, record.cell.label, {suggestion.configuration: suggestion.why for suggestion in suggested}),
+        console,
+    )
     if threads:
         say(with_fewer_threads(usual, contest(threads), threads), console)
 

@@ -182,12 +182,12 @@ class Search:
         self._smallest = self._smallest if self._places else part
         inside = 0
         for smaller in (of_model.children_of, self._operators):
-            for each, its_trial in self._bad_of(smaller(part) if self._goes_on() else []):
+            for smaller_part, its_trial in self._bad_of(smaller(part) if self._goes_on() else []):
                 inside += 1
                 if any(its_trial.fails and its_trial.failure == named.failure for _, named in self._places):
                     self._same_failures += 1
-                elif not any(is_same_code(each, named) for named, _ in self._places):
-                    self._search(each, its_trial)
+                elif not any(is_same_code(smaller_part, named) for named, _ in self._places):
+                    self._search(smaller_part, its_trial)
         if inside:
             return
         if len(self._places) < MAX_PLACES:
@@ -215,7 +215,7 @@ class Search:
         """Return True if the errors inside of a module explain most of its own, though none is beyond its limit."""
         if self._looks_for_failure or worst.error is None:
             return False
-        inside = [each.error for each in self._trials if each.error is not None and is_below(each.name, part.name)]
+        inside = [trial.error for trial in self._trials if trial.error is not None and is_below(trial.name, part.name)]
         return sum(inside) >= worst.error / 2
 
     def _operators(self, part: ModelPart) -> list[ModelPart]:
@@ -239,8 +239,8 @@ class Search:
                 judged.append(self._judge_eager(part))
             except EagerFails as error:
                 yield self._noted(part, trial_of(part).model_copy(update={"failure": str(error), "eager_fails": True}))
-        for each, answer in self._built_beside(judged):
-            yield self._noted(each.part, self._trial(each, answer))
+        for judged_part, answer in self._built_beside(judged):
+            yield self._noted(judged_part.part, self._trial(judged_part, answer))
 
     def _noted(self, part: ModelPart, trial: Trial) -> tuple[ModelPart, Trial]:
         self._trials.append(trial)
@@ -267,9 +267,9 @@ class Search:
         if self._has_enough_builds():
             self._is_cut = True
             return
-        parts = [each.part for each in judged]
+        parts = [judged_part.part for judged_part in judged]
         self._announce(parts)
-        flat = Inputs(tuple(tensor for each in judged for tensor in each.given.tensors()))
+        flat = Inputs(tuple(tensor for judged_part in judged for tensor in judged_part.given.tensors()))
         calibration = self._builder.calibration if parts == [self._whole] else (flat,)
         try:
             outputs = iter(self._builder.outputs_of(Beside(parts), flat, calibration))
@@ -278,19 +278,19 @@ class Search:
                 yield judged[0], error
                 return
         else:
-            yield from ((each, [next(outputs) for _ in each.eager]) for each in judged)
+            yield from ((judged_part, [next(outputs) for _ in judged_part.eager]) for judged_part in judged)
             return
         middle = len(judged) // 2
         for half in (judged[:middle], judged[middle:]):
             yield from self._built_beside(half)
 
     def _trial(self, judged: Judged, answer: Answer) -> Trial:
-        known = trial_of(judged.part)
+        trial = trial_of(judged.part)
         if isinstance(answer, Exception):
-            return known.model_copy(update={"failure": explain(answer)[1].sentence})
+            return trial.model_copy(update={"failure": explain(answer)[1].sentence})
         if self._looks_for_failure:
-            return known
-        return known.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
+            return trial
+        return trial.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
 
     def _announce(self, parts: Sequence[ModelPart]) -> None:
         more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
@@ -354,7 +354,7 @@ def errors_of(
         if error is not None and eager_error is not None:
             limit = rounding_limits.blame_limit(worker.cell.precision, eager_error * size, size) / size
             found.append({"error": error, "eager_error": eager_error, "limit": limit})
-    return max(found, key=lambda each: excess(each["error"], each["limit"]), default={})
+    return max(found, key=lambda errors: excess(errors["error"], errors["limit"]), default={})
 
 
 def relative_error(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float | None:
