@@ -89,9 +89,9 @@ def _begun(
     captured: Environment | None = None,
 ) -> Store:
     """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
-    planned = [each for contest in contests for each in contest.cells]
-    ahead = [not_reached(each, INTERRUPTED_BEFORE) for each in planned]
-    ids = [each.cell.id for each in planned]
+    planned = [cell for contest in contests for cell in contest.cells]
+    ahead = [not_reached(cell, INTERRUPTED_BEFORE) for cell in planned]
+    ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
     for note in filter(None, [*_named_twice(request), untested]):
