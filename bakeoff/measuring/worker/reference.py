@@ -474,12 +474,12 @@ def as_it_is(
             traits, sample = understood.traits, Sample.of(module, sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
             given = tuple(map(calls.given, sets))
-            with (
-                ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch,
-                counting.LongestSum() as sums,
-            ):
-                counted = count_work(model, module, given, cell.precision, training)
-                if model.work is not None or counted[0] is None:
+            with ReadingWatch(tensor for each in given for tensor in each.tensors()) as watch:
+                with counting.LongestSum() as sums:
+                    counted = count_work(model, module, given, cell.precision, training)
+                    if model.work is not None:
+                        call(module, given[0])
+                if counted[0] is None:  # counting failed, perhaps since the model refuses to be watched
                     call(module, given[0])
             longest_sum = sums.length
             if model_fingerprint:
