@@ -571,9 +571,9 @@ def measure_starts(
     Exit status 1 if nothing was started that meets the requirements.
     """
     from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
-    from bakeoff.reports import starts as shown
+    from bakeoff.reports import start_report as shown
     from bakeoff.reports import starts_file
-    from bakeoff.shipping.starts import measure_run
+    from bakeoff.shipping.start_runs import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
     with steps() as tell_step:

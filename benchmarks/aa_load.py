@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.commands import run as runs
-from bakeoff.judging.load import judge_load
+from bakeoff.judging.under_load import judge_load
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning.config import parse_dimensions
 from bakeoff.planning.request import Request

@@ -206,7 +206,7 @@ COMMAND_LINE_ONLY = {
 
 def keywords() -> list[str]:
     parameters = inspect.signature(compare).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 class _Travelling(NamedTuple):
@@ -399,7 +399,7 @@ def _are_several(inputs: object) -> bool:
     """Return True for several calls, whose sizes may differ."""
     from bakeoff.models.base import Call
 
-    return isinstance(inputs, list) and len(inputs) > 1 and all(isinstance(each, Call) for each in inputs)
+    return isinstance(inputs, list) and len(inputs) > 1 and all(isinstance(call, Call) for call in inputs)
 
 
 def _gpu_of(model: torch.nn.Module) -> str:
@@ -420,10 +420,10 @@ def _field(name: str, value: Any) -> Any:
     if kind is dict:
         if not isinstance(value, Mapping):
             return options_file.parse_dimensions([value] if isinstance(value, str) else list(value))
-        return {key: options_file.split(map(str, _listed(each))) for key, each in value.items()}
+        return {key: options_file.split(map(str, _listed(entry))) for key, entry in value.items()}
     if kind is tuple:
         if isinstance(value, Mapping):
-            value = [f"{key}={each}" for key, each in value.items()]
+            value = [f"{key}={entry}" for key, entry in value.items()]
         return options_file.split(map(str, _listed(value)))
     return value
 
@@ -438,6 +438,6 @@ def _path(value: str | Path | None) -> Path | None:
 
 def _as_called(name: str, fields: Mapping[str, Any]) -> str:
     """Return the call in Python, for the record."""
-    keyword = {field: each for each, field in FIELDS.items()}
+    keyword = {field: name for name, field in FIELDS.items()}
     given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items() if value != "")
     return f"bakeoff.compare({name}{', ' if given else ''}{given})"

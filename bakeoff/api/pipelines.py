@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 WINNERS = "winners"
 """The folder in a pipeline's own that holds the winners of all parts."""
 
-FEWEST_ROUNDS = 8
-MOST_ROUNDS = 200
-ROUNDS_S = 20.0
+MIN_ROUNDS_OF_WHOLE, MAX_ROUNDS_OF_WHOLE = 8, 200
+ROUNDS_OF_WHOLE_S = 20.0
 """The pipeline is called in turn as it was and with the winners, for so long and for at least so many rounds."""
 
 SHORT_CALL_NS, CALLS_OF_SHORT = 5_000_000, 10
@@ -67,7 +66,7 @@ class PipelineResult(Result):
     @cached_property
     def answer(self) -> Answer:
         """What `bakeoff --parts ... --json` prints: the whole pipeline, and in `parts` the answer of each part."""
-        return super().answer.model_copy(update={"parts": {name: each.answer for name, each in self.parts.items()}})
+        return super().answer.model_copy(update={"parts": {name: result.answer for name, result in self.parts.items()}})
 
     @cached_property
     def whole(self) -> ContestJudgement | None:
@@ -124,7 +123,7 @@ class PipelineResult(Result):
     def _chosen(self) -> Mapping[str, Result]:
         """The results whose winners are wanted: those in fp32, where the winners across precisions miss the metric."""
         is_in_fp32 = self.report.request.get("precision") == [Precision.FP32]
-        return {name: _in_fp32(each) for name, each in self.parts.items()} if is_in_fp32 else self.parts
+        return {name: _in_fp32(result) for name, result in self.parts.items()} if is_in_fp32 else self.parts
 
     def _shipped(self) -> Path:
         """Return the folder with the winners of all parts, which an interrupted run has not written."""
@@ -246,7 +245,7 @@ def compare_parts(
     if not was_interrupted:
         try:
             mix.measure(pipeline, example, function, seed, folder / WINNERS)
-            in_fp32 = {name: _in_fp32(each) for name, each in results.items()}
+            in_fp32 = {name: _in_fp32(result) for name, result in results.items()}
             if _may_lose_less(in_fp32, results) and (missed := _missed(records(), required)):
                 mix = _Mix(in_fp32, WholeMeasured(metrics={ORIGINAL: mix.whole.metrics[ORIGINAL]}))
                 mix.measure(pipeline, example, function, seed, folder / WINNERS)
@@ -308,7 +307,9 @@ def results_of_parts(run: Result) -> dict[str, Result]:
         if not ended and all(record.status is Status.NOT_REACHED for record in records):
             continue  # the run was interrupted before
         begin = f"{records[0].cell.model_slug}_"
-        count = len({*(each for each in planned if each.startswith(begin)), *(record.cell.id for record in records)})
+        count = len(
+            {*(cell_id for cell_id in planned if cell_id.startswith(begin)), *(record.cell.id for record in records)}
+        )
         own = {"records": records, "planned": count, "complete": len(ended) == count, "verdicts": []}
         results[model.removeprefix(LIVE)] = Result(run.report.model_copy(update=own), run.folder)
     return results
@@ -316,7 +317,9 @@ def results_of_parts(run: Result) -> dict[str, Result]:
 
 def ship_winners(parts: Mapping[str, Result], folder: Path) -> dict[str, str]:
     """Export the winner of each part into one folder, and return why a part could not be."""
-    return ship({name: (each.folder, cells) for name, each in parts.items() if (cells := cells_to_ship(each))}, folder)
+    return ship(
+        {name: (result.folder, cells) for name, result in parts.items() if (cells := cells_to_ship(result))}, folder
+    )
 
 
 def cells_to_ship(result: Result) -> list[str]:
@@ -345,7 +348,7 @@ def _in_fp32(result: Result) -> Result:
 
 def _may_lose_less(in_fp32: Mapping[str, Result], results: Mapping[str, Result]) -> bool:
     """Return True if there is another mix of builds in fp32."""
-    chosen = [list(map(cells_to_ship, each.values())) for each in (in_fp32, results)]
+    chosen = [list(map(cells_to_ship, by_part.values())) for by_part in (in_fp32, results)]
     return any(chosen[0]) and chosen[0] != chosen[1]
 
 
@@ -361,7 +364,11 @@ def _was_evaluated(record: Record) -> bool:
 
 
 def measure_in_turn(
-    pipeline: object, example: object, winners: Winners, bursts: dict[str, list[Burst]], seconds: float = ROUNDS_S
+    pipeline: object,
+    example: object,
+    winners: Winners,
+    bursts: dict[str, list[Burst]],
+    seconds: float = ROUNDS_OF_WHOLE_S,
 ) -> None:
     """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call.
 
@@ -375,7 +382,7 @@ def measure_in_turn(
             run_once(pipeline, example)
     bursts.update((label, []) for label in sides)
     begun_s = time.monotonic()
-    for number, label in turns(list(sides), seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+    for number, label in turns(list(sides), seconds, MIN_ROUNDS_OF_WHOLE, MAX_ROUNDS_OF_WHOLE):
         gc.collect()
         with replaced(sides[label], pipeline):
             started_s = time.monotonic() - begun_s
@@ -438,24 +445,24 @@ def _record(like: Record, label: str, bursts: list[Burst], began: datetime) -> R
 
 def _note(name: str, result: Result, is_placed: bool, reason: str, was_interrupted: bool) -> str:
     mix = result.answer.mixes
-    told = mix[0].finding if mix else result.contests[0].headline
+    finding = mix[0].finding if mix else result.contests[0].headline
     if is_placed:
         outcome = "its winner is in place"
     elif was_interrupted and not reason and cells_to_ship(result):
         outcome = "its winner was not put in place yet"
     else:
         outcome = f"stays as it is{f' ({reason})' if reason else ''}"
-    return f"{name}: {outcome}; {told}"
+    return f"{name}: {outcome}; {finding}"
 
 
 def _what_is_missing(parts: Sequence[str], results: Mapping[str, Result], whole: WholeMeasured, evaluates: bool) -> str:
     """Say what an interruption has left out."""
     missing = [f"{name} was not compared" for name in parts if name not in results]
-    missing += [f"{name} was compared in part" for name, each in results.items() if not each.complete]
+    missing += [f"{name} was compared in part" for name, result in results.items() if not result.complete]
     if not whole.rounds:
         missing.append("the whole pipeline was not measured with the winners")
-    elif whole.rounds < FEWEST_ROUNDS:
-        missing.append(f"the whole pipeline was called in {whole.rounds} of at least {FEWEST_ROUNDS} rounds")
+    elif whole.rounds < MIN_ROUNDS_OF_WHOLE:
+        missing.append(f"the whole pipeline was called in {whole.rounds} of at least {MIN_ROUNDS_OF_WHOLE} rounds")
     if evaluates and len(whole.metrics) < max(1, len(whole.bursts)):
         missing.append("evaluate was not called for both sides")
     return f"interrupted: {'; '.join(missing) or 'nothing is missing'}"

@@ -21,7 +21,7 @@ from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.backends.traps import Link, Trap
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported, unknown
-from bakeoff.records.load import ServingSettings
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
@@ -212,7 +212,21 @@ class BuildContext:
 
 
 class Compiled(ABC):
-    """A model ready to be called. It is a context manager: leaving it frees what the model holds."""
+    """A model ready to be called. It is a context manager: leaving it frees what the model holds.
+
+    Of a call, only `run` is timed. The harness calls the methods in this order, and may go back to `bind` or `run`:
+
+        build -> bind -> run, run, ..., run -> outputs -> close
+                  ^       ^                       |
+                  +-------+-----------------------+
+
+    For example:
+
+        with backend.build(module, inputs, context) as compiled:
+            compiled.bind(inputs)
+            compiled.run()
+            (logits,) = compiled.outputs()
+    """
 
     @abstractmethod
     def bind(self, inputs: Inputs) -> None:
@@ -355,22 +369,46 @@ class Wrapped(Compiled):
 class Backend(ABC):
     """One way to compile a model. It is created without arguments, often, and holds no state."""
 
+    # How it is named and shown
+
     name: ClassVar[str]
     description: ClassVar[str]
+    colour: ClassVar[str] = ""
+    """Its colour in charts, such as `#0072b2`. The record carries it. Without one, charts choose by its name."""
+    caveat: ClassVar[str] = ""
+    """What a reader must know about every number of this backend. `list` and each record show it."""
+
+    # How it can be used, and where
+
     modes: ClassVar[tuple[Mode, ...]] = (Mode(worth_trying=ANYWHERE),)
     """The ways to use it. The first one is `default`."""
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    """The kinds of device that it can run on at all. A run expects no time for it on another one."""
+    tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
+    """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
+    serving: ClassVar[ServingKnobs] = ServingKnobs()
+    """What can be set when it serves requests."""
+
+    # What it needs from the machine
+
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions to note the versions of in the record."""
     module: ClassVar[str] = "torch"
     """A top-level module that it cannot run without. A run that does not find it expects no time for the backend."""
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    """The kinds of device that it can run on at all. A run expects no time for it on another one."""
-    usual_build_s: ClassVar[float] = 15.0
-    """Usual seconds from the start of a cell's first process until it is warm. A run corrects them by what it sees."""
-    colour: ClassVar[str] = ""
-    """Its colour in charts, such as `#0072b2`. The record carries it. Without one, charts choose by its name."""
-    tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
-    """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
+    imported once for all cells, in processes that cells are forked from: they must not start threads."""
+    writes_cxx: ClassVar[bool] = False
+    """True if `build` compiles C++, for which the machine needs a compiler."""
+    links: ClassVar[tuple[Link, ...]] = ()
+    """What its libraries are linked against, for its traps to look at in `Facts.linked`."""
+    traps: ClassVar[tuple[Trap, ...]] = ()
+    """The known traps that concern this backend alone. `bakeoff doctor` looks for them."""
+    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
+    """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
+
+    # Which models, inputs and precisions its build takes
+
     takes_streams: ClassVar[bool] = False
     """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
     takes_sparse: ClassVar[bool] = False
@@ -383,11 +421,14 @@ class Backend(ABC):
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
-    profiles_artefact: ClassVar[bool] = False
-    """True if a profile can start from what a run has kept: it holds the names by which modules are found."""
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
+
+    # How long a build takes, and what builds share
+
+    usual_build_s: ClassVar[float] = 15.0
+    """Usual seconds from the start of a cell's first process until it is warm. A run corrects them by what it sees."""
     shared_phases: ClassVar[tuple[str, ...]] = ()
     """Phases of building that one process does for all modes with the same `built_as`. The others do the rest."""
     precompiles: ClassVar[tuple[str, ...]] = ()
@@ -395,21 +436,8 @@ class Backend(ABC):
     tunes_beside_builds: ClassVar[bool] = False
     """True if its builds, which try out kernels, take minutes, and other cells may build beside them that try out
     none."""
-    imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
-    imported once for all cells, in processes that cells are forked from: they must not start threads."""
-    writes_cxx: ClassVar[bool] = False
-    """True if `build` compiles C++, for which the machine needs a compiler."""
-    traps: ClassVar[tuple[Trap, ...]] = ()
-    """The known traps that concern this backend alone. `bakeoff doctor` looks for them."""
-    links: ClassVar[tuple[Link, ...]] = ()
-    """What its libraries are linked against, for its traps to look at in `Facts.linked`."""
-    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
-    """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
-    serving: ClassVar[ServingKnobs] = ServingKnobs()
-    """What can be set when it serves requests."""
-    caveat: ClassVar[str] = ""
-    """What a reader must know about every number of this backend. `list` and each record show it."""
+    profiles_artefact: ClassVar[bool] = False
+    """True if a profile can start from what a run has kept: it holds the names by which modules are found."""
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Raise TypeError if the class says something about itself that has another form."""

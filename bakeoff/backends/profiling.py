@@ -31,7 +31,7 @@ class Kind(StrEnum):
     WAITING = "waiting for the host"
 
 
-class Part(Frozen):
+class ProfiledKernel(Frozen):
     """A kernel or an operator in one call: all of its runs for the same modules together."""
 
     name: str  # in the library's words
@@ -180,7 +180,7 @@ class Profiler(ABC):
         The spans of a call do not overlap. This is called once.
         """
 
-    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
         """Return the parts of one call, as the mean of these calls."""
         return parts_of(calls)
 
@@ -198,7 +198,7 @@ class Profiler(ABC):
         self.close()
 
 
-def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
     """Return the mean of calls: a part for each name, kind and set of modules, in the order in which they ran."""
     times_us: defaultdict[tuple[str, Modules, Kind], float] = defaultdict(float)
     runs: defaultdict[tuple[str, Modules, Kind], int] = defaultdict(int)
@@ -208,7 +208,7 @@ def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
             times_us[key] += span.lasted_us
             runs[key] += 1
     return [
-        Part(
+        ProfiledKernel(
             name=name,
             modules=modules,
             kind=kind,

@@ -20,7 +20,7 @@ from bakeoff.backends.profiling import (
     Kernel,
     Kind,
     Modules,
-    Part,
+    ProfiledKernel,
     Profiler,
     TracedSpan,
     aligned,
@@ -230,14 +230,16 @@ class ModuleProfiler(Profiler):
         self._hooks.close()
         return [own_times(events) for events in self._calls]
 
-    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[Part]:
+    def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
         shares = self._shares_of_operators()
-        parts: list[Part] = []
+        parts: list[ProfiledKernel] = []
         for whole in super().parts(calls):
             for (name, kind), (share, runs) in shares.get(
                 whole.modules[0], {(NOT_SEEN, Kind.FRAMEWORK): (1.0, 1.0)}
             ).items():
-                parts.append(Part(name=name, modules=whole.modules, kind=kind, ms=whole.ms * share, runs=runs))
+                parts.append(
+                    ProfiledKernel(name=name, modules=whole.modules, kind=kind, ms=whole.ms * share, runs=runs)
+                )
         return parts
 
     def _shares_of_operators(self) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:

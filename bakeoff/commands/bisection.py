@@ -121,10 +121,12 @@ def measure_step(
     Raises BakeoffError where the good or the bad version does not install, or the model fails with it.
     """
     bisection = kept.bisection
-    names = {each: _environment(bisection.package, each) for each in (bisection.good, bisection.bad, version)}
+    names = {
+        measured: _environment(bisection.package, measured) for measured in (bisection.good, bisection.bad, version)
+    }
     try:
-        for each, name in names.items():
-            environments.ensure(name, [f"{bisection.package}=={each}"])
+        for version_name, name in names.items():
+            environments.ensure(name, [f"{bisection.package}=={version_name}"])
         backends = tuple(f"{bisection.backend}@{name}" for name in names.values())
         request = kept.request.model_copy(update={"backends": backends, "no_artifacts": True})
         with progress() as shown:

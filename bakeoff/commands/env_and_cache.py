@@ -63,10 +63,10 @@ def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
     return CacheAnswer(
         folder=str(cache.folder),
         removed_bytes=removed_bytes,
-        size_bytes=sum(each.size_bytes for each in entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
         builds=[
-            KeptBuild.of(each, used_at=datetime.fromtimestamp(each.used_s, UTC).isoformat(timespec="seconds"))
-            for each in entries
+            KeptBuild.of(entry, used_at=datetime.fromtimestamp(entry.used_s, UTC).isoformat(timespec="seconds"))
+            for entry in entries
         ],
     )
 
@@ -136,8 +136,8 @@ def list_builds(as_json: AsJson = False) -> int:
     if as_json:
         return print_json(of_cache(cache), 0)
     entries = cache.entries()
-    for each in entries:
-        say(_line(each))
+    for entry in entries:
+        say(_line(entry))
     say(f"{_megabytes(sum(each.size_bytes for each in entries))} in {cache.folder}")
     return 0
 

@@ -46,7 +46,7 @@ def python_of(name: str) -> Path:
 def contents(name: str) -> dict[str, str]:
     """Return the version of each package that was installed into an environment itself."""
     installed = metadata.distributions(path=[str(_packages_in(folder() / name))])
-    return dict(sorted((each.name, each.version) for each in installed))
+    return dict(sorted((distribution.name, distribution.version) for distribution in installed))
 
 
 def add(name: str, packages: Sequence[str]) -> Path:
@@ -110,11 +110,11 @@ def with_interpreters(request: Request) -> Request:
     """
     entries = [entry for part in request.parts() for entry in part.backends]
     named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.env)
-    known = {name: str(python_of(name)) for name in sorted(named & set(names()))}
+    interpreters = {name: str(python_of(name)) for name in sorted(named & set(names()))}
     started = {
-        name: str(malloc.interpreter_with(name, folder())) for name in malloc.NAMES if name in named - set(known)
+        name: str(malloc.interpreter_with(name, folder())) for name in malloc.NAMES if name in named - set(interpreters)
     }
-    return request.model_copy(update={"env": request.env | known | started})
+    return request.model_copy(update={"env": request.env | interpreters | started})
 
 
 def _python_in(made: Path) -> Path:

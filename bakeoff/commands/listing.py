@@ -72,7 +72,7 @@ def answer(availability: Mapping[tuple[str, str], str]) -> ListAnswer:
 
 
 def _listed_backend(name: str, availability: Mapping[tuple[str, str], str]) -> ListedBackend:
-    devices = {device: reason for (known, device), reason in availability.items() if known == name}
+    devices = {device: reason for (backend, device), reason in availability.items() if backend == name}
     try:
         backend = backends.create(name)
     except Exception as error:
@@ -99,14 +99,18 @@ def _listed_model(name: str) -> ListedModel:
 
 def backends_table(listed: Iterable[ListedBackend]) -> Table:
     table = _table("Backends")
-    for each in listed:
-        lines = [Text(each.error, "red")]
-        if not each.error:
-            lines = [Text(each.description), _fact("modes", ", ".join(each.modes)), _fact("best", ", ".join(each.best))]
-            lines += [Text(_spelled(each.versions), "dim")]
-            lines += [Text(each.caveat, "yellow")] if each.caveat else []
-        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in each.devices.items()]
-        table.add_row(each.name, Text("\n").join(lines))
+    for backend in listed:
+        lines = [Text(backend.error, "red")]
+        if not backend.error:
+            lines = [
+                Text(backend.description),
+                _fact("modes", ", ".join(backend.modes)),
+                _fact("best", ", ".join(backend.best)),
+            ]
+            lines += [Text(_spelled(backend.versions), "dim")]
+            lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
+        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in backend.devices.items()]
+        table.add_row(backend.name, Text("\n").join(lines))
     table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
     table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
     return table
@@ -130,14 +134,14 @@ def _best_modes(backend: Backend) -> list[str]:
 def models_table(listed: Iterable[ListedModel]) -> Table:
     """Return a table of models, dimensions and defaults."""
     table = _table("Models, and the dimensions that --set changes, with their defaults")
-    for each in listed:
-        sizes = ", ".join(f"{name} ({default})" for name, default in each.dimensions.items())
-        known = Text("\n").join([Text(each.description), _fact("--set", sizes)])
-        table.add_row(each.name, Text(each.error) if each.error else known)
+    for model in listed:
+        sizes = ", ".join(f"{name} ({default})" for name, default in model.dimensions.items())
+        description = Text("\n").join([Text(model.description), _fact("--set", sizes)])
+        table.add_row(model.name, Text(model.error) if model.error else description)
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
     table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
-    for form, description in models.SOURCES.values():
-        table.add_row(form, description)
+    for source in models.written_sources():
+        table.add_row(source.form, source.description)
     return table
 
 

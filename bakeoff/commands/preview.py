@@ -7,7 +7,7 @@ from pydantic import computed_field
 
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.run import on_this_machine, with_full_names
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
@@ -50,8 +50,8 @@ class Preview(Frozen):
     @property
     def seconds(self) -> float:
         """Return about how long all of them take, side by side where there are several places."""
-        each = [contest.seconds for contest in self.contests]
-        return max(sum(each) / len(self.places), *each) if self.places else sum(each)
+        seconds = [contest.seconds for contest in self.contests]
+        return max(sum(seconds) / len(self.places), *seconds) if self.places else sum(seconds)
 
     def lines(self) -> Iterator[str]:
         """Yield what is planned as lines of text."""
@@ -84,7 +84,7 @@ def preview(request: Request) -> Preview:
     with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
         contests = plan(request)
-        cells = {_place_of(planned.cell): planned.cell for each in contests for planned in each.cells}
+        cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}
         absences = {
             place: _absence(cell, launchers.of_environment(cell.environment).first) for place, cell in cells.items()
         }
@@ -100,7 +100,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, load=request.load_plan)
     for contest in contests:
-        cells = [each.cell for each in contest.cells]
+        cells = [planned.cell for planned in contest.cells]
         reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
         title = cells[0].title
         for label, reason in reasons.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launchers
@@ -89,9 +89,9 @@ def _begun(
     captured: Environment | None = None,
 ) -> Store:
     """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
-    planned = [each for contest in contests for each in contest.cells]
-    ahead = [not_reached(each, INTERRUPTED_BEFORE) for each in planned]
-    ids = [each.cell.id for each in planned]
+    planned = [cell for contest in contests for cell in contest.cells]
+    ahead = [not_reached(cell, INTERRUPTED_BEFORE) for cell in planned]
+    ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
     for note in filter(None, [*_named_twice(request), untested]):
@@ -155,7 +155,7 @@ def _servers_here(request: Request) -> int:
 def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
     """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
-        from bakeoff.shipping.starts import add_starts  # it imports much, and few runs need it
+        from bakeoff.shipping.start_runs import add_starts  # it imports much, and few runs need it
 
         add_starts(store, request.require, progress.note, ends_s)
 

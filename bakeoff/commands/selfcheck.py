@@ -210,9 +210,18 @@ def measured(
     store = Store.create(folder, request, [planned.cell.id for planned in contest.cells], "selfcheck")
     if reference.exists():
         shutil.copy(reference, store.reference(contest.id))
-    interleaved = request.schedule == "interleaved"
-    common = (launchers, store, progress, plan, request.time_limit_s, interleaved, TimePlan(plan))
-    measure_contest(RunContext(*common, Headers(store, progress), undecided_pairs), contest, contest.cells)
+    run = RunContext(
+        launchers=launchers,
+        store=store,
+        progress=progress,
+        sampling=plan,
+        time_limit_s=request.time_limit_s,
+        interleaved=request.schedule == "interleaved",
+        time_plan=TimePlan(plan),
+        headers=Headers(store, progress),
+        undecided=undecided_pairs,
+    )
+    measure_contest(run, contest, contest.cells)
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)
     records = store.records()

@@ -56,7 +56,7 @@ def examine(
         if not devices_asked and probed.cuda_devices:
             contests = _plan(backends_asked, ("cpu", "cuda"))
         planned = [cell for contest in contests for cell in contest.cells]
-        machine = facts.gather({each.cell.backend for each in planned}, probed, launchers.first, say)
+        machine = facts.gather({cell.cell.backend for cell in planned}, probed, launchers.first, say)
         findings = traps.find_all(machine)
         store = Store.create(launchers.first.temporary / "doctor", Request(), [], "bakeoff doctor")
         trials = [
@@ -64,7 +64,7 @@ def examine(
             for contest in contests
             for trial in _try_all(contest, launchers.first, store, say)
         ]
-    named = [each.cell.backend for each in planned if each.asked_by_name]
+    named = [cell.cell.backend for cell in planned if cell.asked_by_name]
     others = []
     for name in environments.names():
         say(f"looking at environment {name}")
@@ -80,7 +80,7 @@ def examine(
 
 
 def examine_environment(
-    name: str, known: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
+    name: str, libraries: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
 ) -> OtherEnvironment:
     """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
 
@@ -88,9 +88,9 @@ def examine_environment(
     """
     python = str(environments.python_of(name))
     contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}
-    needed = {package: known.get(package) or Library(name=package) for package in NEEDED_BY_WORKERS}
+    needed = {package: libraries.get(package) or Library(name=package) for package in NEEDED_BY_WORKERS}
     wanted = {
-        package: each for package, each in known.items() if package in contents or set(named) & set(each.backends)
+        package: cell for package, cell in libraries.items() if package in contents or set(named) & set(cell.backends)
     }
     there = [
         library.model_copy(update={"version": contents.get(library.name) or installed(library.name)})
@@ -134,7 +134,7 @@ def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_aske
     device must have a backend that passes on it.
     """
     phrases = []
-    for label in dict.fromkeys(each.cell.label for each in planned if each.asked_by_name):
+    for label in dict.fromkeys(cell.cell.label for cell in planned if cell.asked_by_name):
         own = [trial for trial in trials if trial.label == label]
         wrong = [trial.device for trial in own if trial.outcome is Outcome.FAIL]
         if devices_asked or not any(trial.outcome is Outcome.PASS for trial in own):
@@ -182,7 +182,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S)
+    setup = ContestSetup(store=store, progress=Silent(), sampling=sampling, time_limit_s=TRIAL_LIMIT_S)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")

@@ -127,8 +127,8 @@ def module_of(library: str) -> str:
 def compiler(variables: Mapping[str, str]) -> str | None:
     """Return the path of the C++ compiler that Inductor would find, or None."""
     named = variables.get("CXX")
-    found = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
-    return next((path for path in found if path), None)
+    paths = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
+    return next((path for path in paths if path), None)
 
 
 def quota_cores(control_groups: Path, membership: Path) -> float | None:
@@ -143,15 +143,15 @@ def quota_cores(control_groups: Path, membership: Path) -> float | None:
 
 def linked() -> dict[str, int]:
     """Return the major versions of what the backends' libraries are linked against, as far as they are installed."""
-    found = {}
+    versions = {}
     for name in backends.names():
         with contextlib.suppress(BakeoffError):  # the trial says why it does not load
             for link in backends.create(name).links:
                 with contextlib.suppress(metadata.PackageNotFoundError):
                     file = Path(str(metadata.distribution(link.distribution).locate_file(link.file)))
                     if (major := linked_major(file, link.library)) is not None:
-                        found[link.name] = major
-    return found
+                        versions[link.name] = major
+    return versions
 
 
 def linked_major(library: Path, name: str) -> int | None:
@@ -167,18 +167,18 @@ def linked_major(library: Path, name: str) -> int | None:
             asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")] if section else []
     except (OSError, ELFError):
         return None
-    found = (re.fullmatch(re.escape(name) + r"\.(\d+).*", one) for one in asked)
-    return next((int(match[1]) for match in found if match), None)
+    matches = (re.fullmatch(re.escape(name) + r"\.(\d+).*", one) for one in asked)
+    return next((int(match[1]) for match in matches if match), None)
 
 
 def nvidia_cards(bus: Path) -> int:
     """Return the number of NVIDIA cards on the PCI bus, with a driver or without."""
-    found = 0
+    cards = 0
     for device in bus.glob("*"):
         with contextlib.suppress(OSError):
             vendor, kind = ((device / file).read_text().strip() for file in ("vendor", "class"))
-            found += vendor == NVIDIA and kind.startswith(DISPLAY)
-    return found
+            cards += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return cards
 
 
 def _own_groups(control_groups: Path, membership: Path) -> list[Path]:

@@ -65,7 +65,7 @@ def _told(trial: Trial, facts: Facts) -> Iterable[RenderableType]:
 
 def _versions(trial: Trial, facts: Facts) -> Iterable[str]:
     """Return texts such as `torch 2.13.0 (>=2.8.0a0)`. A missing library is named if the trial did not pass."""
-    for library in (each for each in facts.libraries.values() if trial.backend in each.backends):
+    for library in (library for library in facts.libraries.values() if trial.backend in library.backends):
         needed = [library.needed] if library.needed else []
         wants = "; ".join([*needed, *(f"wants {text}" for text in library.requires)])
         if library.version:

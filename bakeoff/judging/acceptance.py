@@ -36,7 +36,7 @@ class Acceptance:
             kind, required = AcceptedByLimit, self.limits
         elif _may_be_evaluated(accuracy, record.cell.precision) and self.required.are_surely_kept(record):
             kind, required = AcceptedByMetric, self.required.of_metrics()
-        doubts = [each for each in record.doubts if each is not before]
+        doubts = [doubt for doubt in record.doubts if doubt is not before]
         if kind is None:
             changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
             return record.model_copy(update=changed | {"doubts": doubts})

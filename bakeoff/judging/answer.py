@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from bakeoff.judging.decision import (
     CLOSE_MARGIN,
@@ -26,6 +25,7 @@ from bakeoff.judging.decision import (
     is_only_close,
     relation,
 )
+from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.fit import Fit, rounded_ms
 from bakeoff.judging.intervals import around, half_width_of, interval_of_sum
 from bakeoff.records.precision import Precision
@@ -177,17 +177,17 @@ class Score:
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
         """Return why a cell left the contest of each term, or None if it stayed in one."""
-        left = [(term, term.left[label]) for term in self.terms if label in term.left]
-        return left if len(left) == len(self.terms) else None
+        reasons = [(term, term.left[label]) for term in self.terms if label in term.left]
+        return reasons if len(reasons) == len(self.terms) else None
 
     def _least_lead(self, best: str, other: str) -> float:
         """Return how many times as long the other one takes at least, if it left every contest as surely beaten."""
-        if (left := self._left(other)) is None:
+        if (reasons := self._left(other)) is None:
             return 0.0
         shared_ms = sum(part.ms for part in self.shared)
         best_ms = sum(term.weight * term.fit.latency_ms[best] for term in self.terms)
         least_ms = 0.0
-        for term, reason in left:
+        for term, reason in reasons:
             latency_ms = term.fit.latency_ms
             than_ms = min(latency_ms[best], latency_ms.get(reason.than, math.inf))
             least_ms += term.weight * than_ms * reason.ratio
@@ -231,7 +231,7 @@ class Answer:
     baseline: str | None = None
     processes: int = 0  # in which the best one was measured
     by_precision: Mapping[Precision, tuple[str, ...]] = field(default_factory=dict)  # the best and those as good
-    doubts: tuple[Any, ...] = ()  # each a Doubt or a LoadDoubt: what an output says beside the answer
+    doubts: tuple[Doubt, ...] = ()  # what an output says beside the answer, the weightiest first
     is_doubted: bool = False  # a doubt could change who wins
 
     @property
@@ -290,7 +290,7 @@ class Answer:
         return None if self.baseline in self.candidates else self.speedup
 
     @property
-    def doubt(self) -> Any:
+    def doubt(self) -> Doubt | None:
         """Return the weightiest doubt, if there is one."""
         return next(iter(self.doubts), None)
 
@@ -320,7 +320,7 @@ class Answer:
         """Return the row of this label, if there is one."""
         return next((row for row in self.rows if row.label == label), None)
 
-    def doubted(self, doubts: Sequence[Any], always: Sequence[Any] = ()) -> Answer:
+    def doubted(self, doubts: Sequence[Doubt], always: Sequence[Doubt] = ()) -> Answer:
         """Return the answer with what could change who wins. Where no single cell wins, it says what is `always` said.
 
         Both have the weightiest first.

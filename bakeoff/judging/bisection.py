@@ -54,8 +54,8 @@ class Bisection(Frozen):
             return self.bad
         tried = {step.version for step in self.steps}
         suspects = self.suspects
-        left = [place for place, version in enumerate(suspects) if version not in tried]
-        return suspects[min(left, key=lambda place: abs(2 * place - len(suspects) + 2))] if left else None
+        untried = [place for place, version in enumerate(suspects) if version not in tried]
+        return suspects[min(untried, key=lambda place: abs(2 * place - len(suspects) + 2))] if untried else None
 
     @property
     def suspects(self) -> tuple[str, ...]:
@@ -80,13 +80,13 @@ class Bisection(Frozen):
 
 def judge_step(version: str, records: Sequence[Record], good: str, bad: str, candidate: str) -> Step:
     """Judge the contest of one step. `good`, `bad` and `candidate` are the environments of its cells."""
-    found = {record.cell.environment: record for record in records}
+    by_environment = {record.cell.environment: record for record in records}
     for name in dict.fromkeys((candidate, good, bad)):
-        record = found[name]
+        record = by_environment[name]
         if record.status is not Status.OK:
             reason = f"{record.cell.label} ended as {record.status}: {record.reason}"
             return Step(version=version, call=Call.SKIPPED, reason=reason)
-    ratio, label = fit_records(records).ratio, {name: record.cell.label for name, record in found.items()}
+    ratio, label = fit_records(records).ratio, {name: record.cell.label for name, record in by_environment.items()}
     over_good = ratio(label[good], label[candidate])
     below_bad = ratio(label[candidate], label[bad]) if candidate != bad else None
     return Step(version=version, call=call_of(over_good, below_bad), over_good=over_good, below_bad=below_bad)

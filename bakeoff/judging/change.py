@@ -52,16 +52,16 @@ def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | 
 
     None if they shared none in one of the runs.
     """
-    logs = [found.epoch_logs(label, baseline) if label in found.latency_ms else [] for found in (base, new)]
+    logs = [fit.epoch_logs(label, baseline) if label in fit.latency_ms else [] for fit in (base, new)]
     if not all(logs):
         return None
-    before, after = (math.log(found.latency_ms[label] / found.latency_ms[baseline]) for found in (base, new))
+    before, after = (math.log(fit.latency_ms[label] / fit.latency_ms[baseline]) for fit in (base, new))
     return Change(after - before, _beside_others(welch_half_width(*logs), base, new, label, baseline))
 
 
 def _beside_others(half_width: float | None, base: Fit, new: Fit, *labels: str) -> float | None:
     """Return half the width of an interval that contains what these cells may have waited for cores in either run."""
-    return half_width and half_width + sum(found.reach(label) for found in (base, new) for label in labels)
+    return half_width and half_width + sum(fit.reach(label) for fit in (base, new) for label in labels)
 
 
 def calibration_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | None:

@@ -14,16 +14,16 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from bakeoff.judging import environments
+from bakeoff.judging import environment_changes
 from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
-from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
-from bakeoff.judging.metrics import MetricJudgement, metrics_beside
+from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
 from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
@@ -182,18 +182,18 @@ class Comparison:
         if not reasons:
             return None
         kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
-        found = Inconclusive(
+        verdict = Inconclusive(
             cells=len(reasons),
             is_all=not any(cell.outcome in _TOLD for cell in self.cells),
             kind=kind,
             margin=max((reason.margin for reason in reasons if reason.margin), default=None),
         )
         if kind is ReasonKind.SINGLE_PROCESS:
-            return replace(found, processes=MIN_PROCESSES)
+            return replace(verdict, processes=MIN_PROCESSES)
         if kind is not ReasonKind.WIDE_INTERVAL:
-            return found
+            return verdict
         needed = _processes_needed(self.cells, self.fail_above)
-        return replace(found, processes=min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
+        return replace(verdict, processes=min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
 
     @property
     def has_metrics(self) -> bool:
@@ -220,7 +220,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
     shared = [before[cell_id].cell for cell_id in before if cell_id in after]
     differences = [
         *_differences_of_models(base, new, shared),
-        *environments.differences(base.environment, new.environment),
+        *environment_changes.differences(base.environment, new.environment),
     ]
     fits = _Fits(base_contests, new_contests)
     baselines = _baselines(before, after)
@@ -247,15 +247,15 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         undecided_in_base=[contest.title for contest in base_contests if _ended_undecided(contest)],
         undecided_in_new=[contest.title for contest in new_contests if _ended_undecided(contest)],
         opposite=[
-            (old.title, each)
+            (old.title, doubt)
             for old in base_contests
             if old.best and old.contest_id in by_id
-            for each in contradictions(
+            for doubt in contradictions(
                 base.run_id,
                 [(old.best.label, label, lead) for label, lead in old.fastest.leads.items()],
                 by_id[old.contest_id].fit,
             )[:1]
-            if each.is_opposite
+            if doubt.is_opposite
         ],
     )
 
@@ -263,14 +263,14 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
 def _differences_of_models(base: Report, new: Report, shared: Iterable[Cell]) -> list[Difference]:
     """Return the files and the weights of models that differ, as far as both runs tell of them."""
     files = sorted(base.own_files.keys() | new.own_files.keys()) if base.own_files and new.own_files else []
-    told = [(name, base.own_files.get(name, NO_FILE), new.own_files.get(name, NO_FILE)) for name in files]
+    own_files = [(name, base.own_files.get(name, NO_FILE), new.own_files.get(name, NO_FILE)) for name in files]
     weights = {
         (f"weights of {cell.model_name}", base.weights[cell.reference_id], new.weights[cell.reference_id])
         for cell in shared
         if cell.reference_id in base.weights and cell.reference_id in new.weights
     }
     by_name = {name: (name, before[:8], after[:8]) for name, before, after in sorted(weights) if before != after}
-    return [Difference(*each, Bearing.MODEL) for each in (*by_name.values(), *told) if each[1] != each[2]]
+    return [Difference(*row, Bearing.MODEL) for row in (*by_name.values(), *own_files) if row[1] != row[2]]
 
 
 NO_FILE = "not there"
@@ -406,13 +406,13 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
     """Return the change of a cell that is ok in both runs."""
     label = new.cell.label
     raw = latency_change(*fits.of(new.cell), label)
-    found = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
+    change = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
     if raw is None:
-        return replace(found, reason=Reason(ReasonKind.NO_SAMPLES))
+        return replace(change, reason=Reason(ReasonKind.NO_SAMPLES))
     if control and label == control.label:
         outcome, reason = _judge_control(control, rules)
         if new.cell.configuration == BASELINE or outcome is Outcome.SAME:
-            return replace(found, outcome=outcome, reason=reason)
+            return replace(change, outcome=outcome, reason=reason)
         control = None  # a library that may itself have become slower, as eager does not
     normalised = None
     if control:
@@ -420,7 +420,7 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
         normalised = relative_change(*fits.of(new.cell), label, control.label)
     outcome, reason, decided = _judge(raw, normalised, control, rules)
     is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
-    return replace(found, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
+    return replace(change, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
 
 
 def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: float) -> CellChange:
@@ -436,16 +436,17 @@ def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: 
     def between(before: Metrics | None, after: Metrics | None) -> Mapping[str, MetricJudgement]:
         judged = metrics_beside(after, before).items()
         return {
-            name: replace(each, higher_is_better=required.get(name, each.higher_is_better)) for name, each in judged
+            name: replace(metric, higher_is_better=required.get(name, metric.higher_is_better))
+            for name, metric in judged
         }
 
     def worse_of(metrics: Mapping[str, MetricJudgement]) -> tuple[str, ...]:
-        return tuple(name for name, each in metrics.items() if each.is_worse(fail_above))
+        return tuple(name for name, metric in metrics.items() if metric.is_worse(fail_above))
 
     change = replace(change, metrics=between(base.metrics, new.metrics))
     if {base.status, new.status} != {Status.OK}:
         return change
-    failures = [each.failure for each in (new.reference_metrics, new.metrics) if each and each.failure]
+    failures = [metrics.failure for metrics in (new.reference_metrics, new.metrics) if metrics and metrics.failure]
     failure = failures[0] if failures and base.metrics and not base.metrics.failure else None
     worse, reference = worse_of(change.metrics), worse_of(between(base.reference_metrics, new.reference_metrics))
     change = replace(
@@ -517,7 +518,7 @@ def _baselines(before: _Records, after: _Records) -> dict[str, str]:
     for cell_id in dict.fromkeys((*shared, *before, *after)):
         record = before.get(cell_id) or after[cell_id]
         cells.setdefault(record.cell.contest_id, []).append(record.cell)
-    return {contest_id: baseline_of(known) for contest_id, known in cells.items()}
+    return {contest_id: baseline_of(of_contest) for contest_id, of_contest in cells.items()}
 
 
 def _controls(
@@ -561,9 +562,7 @@ def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
 def _changed(kind: str, base: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> list[Difference]:
     old, late = ({name: str(value) for name, value in values.items()} for values in (base, new))
     return [
-        Difference(
-            f"{kind}, {name}", old.get(name, environments.UNKNOWN), late.get(name, environments.UNKNOWN), Bearing.SPEED
-        )
+        Difference(f"{kind}, {name}", old.get(name, UNKNOWN), late.get(name, UNKNOWN), Bearing.SPEED)
         for name in sorted(base.keys() | new.keys())
         if base.get(name) != new.get(name)
     ]

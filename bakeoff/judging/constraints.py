@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bakeoff.judging.doubt import OfCandidates, OfCell
-from bakeoff.judging.parts import Part
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed
 
 if TYPE_CHECKING:
-    from bakeoff.judging.metrics import Margin
+    from bakeoff.judging.metric_changes import Margin
 
 T = TypeVar("T")
 
@@ -54,16 +54,16 @@ class Requirements:
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples tell."""
-        found: dict[RequirementOpen, list[str]] = {}
+        labels_of: dict[RequirementOpen, list[str]] = {}
         for requirement in self.each:
             for record in records:
                 if doubt := requirement.open(record):
-                    found.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
-        return [replace(doubt, labels=tuple(labels)) for doubt, labels in found.items()]
+                    labels_of.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
+        return [replace(doubt, labels=tuple(labels)) for doubt, labels in labels_of.items()]
 
     def are_surely_kept(self, record: Record) -> bool:
         """Return True if a metric is required, and each of them is met by the whole of its interval."""
-        return bool(self.metrics) and all(each.is_surely_met(record) for each in self.of_metrics().each)
+        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().each)
 
     def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
         """Return the required metrics that are plain numbers in some of these records."""
@@ -116,7 +116,7 @@ class Requirements:
     @property
     def higher_is_better(self) -> dict[str, bool]:
         """Return for each required metric of the user's own whether higher is better, as its sign says."""
-        return {each.name: each.comparison.startswith(">") for each in self.of_metrics().each}
+        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().each}
 
     @property
     def calls(self) -> int:
@@ -164,7 +164,7 @@ class Requirement:
 
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
-        from bakeoff.judging.metrics import change_margin, value_margin
+        from bakeoff.judging.metric_changes import change_margin, value_margin
 
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
 
@@ -237,7 +237,7 @@ class Requirement:
     def _values(self, record: Record) -> tuple[float | None, float | None]:
         """Return the metric of the record, and that of the reference if the limit is a change."""
         ours, theirs = (
-            each.values.get(self.name) if each else None for each in (record.metrics, record.reference_metrics)
+            metrics.values.get(self.name) if metrics else None for metrics in (record.metrics, record.reference_metrics)
         )
         return ours.value if ours else None, theirs.value if theirs and self.is_change else None
 
@@ -277,13 +277,13 @@ class Quantity(Generic[T]):
     """Why it may not have been measured."""
 
 
-_LATENCY = Part[Record, Latency](lambda record: record.latency)
-_THROUGHPUT = Part[Record, Throughput](lambda record: record.throughput)
-_WARM_START = Part[Record, Process](lambda record: record.warm_start)
-_MEMORY = Part[Record, Memory](lambda record: record.memory)
-_ACCURACY = Part[Record, Accuracy](lambda record: record.accuracy)
-_ENERGY = Part[Record, Energy](lambda record: record.energy)
-_START = Part[Record, StartedCell](lambda record: next(iter(record.starts), None))
+_LATENCY = OptionalField[Record, Latency](lambda record: record.latency)
+_THROUGHPUT = OptionalField[Record, Throughput](lambda record: record.throughput)
+_WARM_START = OptionalField[Record, Process](lambda record: record.warm_start)
+_MEMORY = OptionalField[Record, Memory](lambda record: record.memory)
+_ACCURACY = OptionalField[Record, Accuracy](lambda record: record.accuracy)
+_ENERGY = OptionalField[Record, Energy](lambda record: record.energy)
+_START = OptionalField[Record, StartedCell](lambda record: next(iter(record.starts), None))
 
 _START_TIMES = ("start_s", "interpreter_s", "imports_s", "load_s", "first_answer_s", "tenth_answer_s")
 
@@ -301,7 +301,7 @@ OF_STARTS = ("start_s", "imports_s", "load_s", "tenth_answer_s", "steady_residen
 """Those of them that `--require` of a run with `--starts` can name, too: of the exported folder."""
 
 
-def _read(part: Part[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
+def _read(part: OptionalField[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
     """Return quantities that are attributes of this part of a record, by name."""
     return {name: Quantity(part(operator.attrgetter(name)), missing=missing) for name in names}
 

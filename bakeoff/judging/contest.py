@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bakeoff.judging.answer import Answer, Row
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubt import Doubt, Stop
@@ -14,14 +13,15 @@ from bakeoff.judging.doubts import doubts_of
 from bakeoff.judging.doubts_of_answers import doubts_about_latency, is_open_requirement, of_any_outcome
 from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
-from bakeoff.judging.load import LoadJudgement, judge_load
-from bakeoff.judging.metrics import MetricJudgement, judge_metrics
+from bakeoff.judging.metric_changes import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
+from bakeoff.judging.precision_rule import Tolerance
 from bakeoff.judging.ranking import Ranking, median_ms
-from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
-from bakeoff.judging.starts import StartsJudgement, judge_starts
-from bakeoff.judging.tolerance import Tolerance
+from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
+from bakeoff.judging.start_times import StartsJudgement, judge_starts
+from bakeoff.judging.under_load import LoadJudgement, judge_load
 from bakeoff.records.doubts import Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Generated, Latency, LeftEarly, Ratio, Record, Roofline, Status, Verdict
@@ -65,9 +65,9 @@ class CellJudgement:
         return accuracy.relative_rmse if accuracy and accuracy.has_errors else None
 
     @cached_property
-    def turns(self) -> tuple[tuple[Turn, ...], ...]:
+    def deviations(self) -> tuple[tuple[Deviation, ...], ...]:
         """Return how the latency of each process moved over the rounds."""
-        return turns_of(self.record)
+        return deviations_of(self.record)
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class GeneratingCell(Row):
     def relative_rmse(self) -> float | None:
         """Return the larger error of the two graphs, or None where the outputs of one could not be compared."""
         errors = [cell.relative_rmse for cell in (self.prefill, self.decode)]
-        known = [error for error in errors if error is not None]
-        return max(known) if len(known) == len(errors) else None
+        values = [error for error in errors if error is not None]
+        return max(values) if len(values) == len(errors) else None
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,15 @@ class ContestJudgement:
     def doubts_of_answer(self) -> Mapping[Effect, tuple[Doubt, ...]]:
         """Return the doubts by what they do to the answer, since over many calls another build may win."""
         answer, of_winner = self.answer, self.doubts_by_effect[Effect.WINNER]
-        moved = [each for each in self.doubts if each == answer.doubt or is_open_requirement(each, answer.candidates)]
-        if self.load or all(each in of_winner for each in moved):
+        labels = answer.candidates
+        moved = [doubt for doubt in self.doubts if doubt == answer.doubt or is_open_requirement(doubt, labels)]
+        if self.load or all(doubt in of_winner for doubt in moved):
             return self.doubts_by_effect
         others = {
-            effect: tuple(each for each in doubts if each not in moved)
+            effect: tuple(doubt for doubt in doubts if doubt not in moved)
             for effect, doubts in self.doubts_by_effect.items()
         }
-        return others | {Effect.WINNER: tuple(each for each in self.doubts if each in of_winner or each in moved)}
+        return others | {Effect.WINNER: tuple(doubt for doubt in self.doubts if doubt in of_winner or doubt in moved)}
 
     @property
     def answer_of_builds(self) -> Answer:
@@ -210,13 +211,13 @@ class ContestJudgement:
     def shown(self) -> list[CellJudgement]:
         """Return the cells of tables and charts: all but those that are left out."""
         left_out = set(map(id, self.left_out))
-        return [each for each in self.cells if id(each) not in left_out]
+        return [cell for cell in self.cells if id(cell) not in left_out]
 
     @property
     def left_out(self) -> list[CellJudgement]:
         """Return the cells that cannot run here or that `best` left out, and that nobody named, unless all are such."""
-        found = [each for each in self.cells if each.record.status in TOLD_ONCE and not each.record.asked_by_name]
-        return found if len(found) < len(self.cells) else []
+        cells = [cell for cell in self.cells if cell.record.status in TOLD_ONCE and not cell.record.asked_by_name]
+        return cells if len(cells) < len(self.cells) else []
 
     def cell_of(self, label: str | None) -> CellJudgement | None:
         """Return the cell with this label, if there is one."""
@@ -242,8 +243,8 @@ class ContestJudgement:
 
         Precisions have different ones: then there is none of the whole contest.
         """
-        known = (cell.record.roofline for cell in self.cells if cell.record.roofline and not cell.cell.compared)
-        return next(known, None)
+        rooflines = (cell.record.roofline for cell in self.cells if cell.record.roofline and not cell.cell.compared)
+        return next(rooflines, None)
 
     @property
     def best(self) -> CellJudgement | None:
@@ -311,7 +312,7 @@ def judge_contest(
             is_so_far=is_so_far,
             doubts=doubts,
         ),
-        starts=judge_starts(started) if (started := [each for record in records for each in record.starts]) else None,
+        starts=judge_starts(started) if (started := [start for record in records for start in record.starts]) else None,
         run_id=run_id,
         is_so_far=is_so_far,
     )

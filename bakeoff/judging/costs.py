@@ -181,9 +181,9 @@ class Costs:
         lines = self._lines[start]
         if ours == theirs or ours not in lines or theirs not in lines:
             return None
-        found = break_even(lines[ours], lines[theirs], self._steady.ratio(ours, theirs))
+        crossing = break_even(lines[ours], lines[theirs], self._steady.ratio(ours, theirs))
         is_known = not any(is_starved(self._records[label].bursts) for label in (ours, theirs))
-        return replace(found, is_established=found.is_established and is_known)
+        return replace(crossing, is_established=crossing.is_established and is_known)
 
     def legs(self, start: Start, among: Collection[str]) -> list[Leg]:
         """Return the lower envelope over 1 to the last of `HORIZON` calls, of the labels `among` that have a line."""
@@ -227,8 +227,8 @@ class Costs:
             return [other for other in others if not score.is_beaten(line.label, other.label)]
 
         if place + 1 == len(stretches):
-            found = [rivals_at(calls) for calls in HORIZON if calls >= first]
-            return list(dict.fromkeys(rival for rivals in found for rival in rivals))
+            rivals_by_calls = [rivals_at(calls) for calls in HORIZON if calls >= first]
+            return list(dict.fromkeys(rival for rivals in rivals_by_calls for rival in rivals))
         if place == 0:
             return rivals_at(first)
         (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
@@ -257,15 +257,15 @@ def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
 
     It is exact, since it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken.
     """
-    found: list[tuple[Line, int]] = []
+    stretches: list[tuple[Line, int]] = []
     current, first_call = min(lines, key=partial(_order_at, calls=1), default=None), 1
     while current is not None and first_call <= last_call:
-        found.append((current, first_call))
+        stretches.append((current, first_call))
         takes_over = [(calls, line) for line in lines if (calls := _overtakes(line, current)) and calls > first_call]
         first_call = min((calls for calls, _ in takes_over), default=last_call + 1)
         those = [line for calls, line in takes_over if calls == first_call]
         current = min(those, key=partial(_order_at, calls=first_call), default=None)
-    return found
+    return stretches
 
 
 def line_of(record: Record, start: Start) -> Line | None:
@@ -282,7 +282,7 @@ def line_of(record: Record, start: Start) -> Line | None:
     own_s, factor = setup_s(phases), 1 + TIMED_ONCE_MARGIN
     if start == "warm":
         all_s = [setup_s(process.phases) for process in record.processes if process.warm]
-        factor = max(factor, *(max(own_s, each) / max(min(own_s, each), 1e-9) for each in all_s))
+        factor = max(factor, *(max(own_s, other_s) / max(min(own_s, other_s), 1e-9) for other_s in all_s))
     return Line(record.cell.label, own_s, steady_s, factor)
 
 

@@ -162,7 +162,7 @@ def conditions_of(bursts: Iterable[Burst]) -> list[Conditions]:
 
 def _quantile(values: Iterable[float | None], quarter: int) -> float | None:
     """Return the `quarter`-th quartile of the known values, or None if none is known."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    return statistics.quantiles(known, n=4, method="inclusive")[quarter - 1]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < 2:
+        return numbers[0] if numbers else None
+    return statistics.quantiles(numbers, n=4, method="inclusive")[quarter - 1]

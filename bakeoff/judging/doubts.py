@@ -7,8 +7,8 @@ from typing import get_args
 from bakeoff.judging import doubts_of_cells as of_cells
 from bakeoff.judging import doubts_of_machine as of_machine
 from bakeoff.judging import doubts_of_winner as of_winner
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.doubt import Doubt, OfRecords
+from bakeoff.judging.evidence import Evidence
 from bakeoff.records.doubts import Effect, RecordDoubt, Unsure
 
 Find = Callable[[Evidence], Iterable[Doubt]]
@@ -66,9 +66,9 @@ IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (
 def doubts_of(evidence: Evidence) -> dict[Effect, tuple[Doubt, ...]]:
     """Return every doubt about a contest by what it does to the answer, in order of weight."""
     first = evidence.first
-    found = [
+    doubts = [
         (doubt.effect(first) if first.labels else Effect.NONE, doubt)
         for find in IN_ORDER_OF_WEIGHT
         for doubt in find(evidence)
     ]
-    return {effect: tuple(doubt for its_effect, doubt in found if its_effect is effect) for effect in Effect}
+    return {effect: tuple(doubt for its_effect, doubt in doubts if its_effect is effect) for effect in Effect}

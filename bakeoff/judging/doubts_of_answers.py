@@ -18,14 +18,14 @@ def doubts_about_latency(answer: Answer, fastest: Answer, doubts: ByEffect) -> t
     """
     first = answer.first[:1]
     of_calls = doubts[Effect.WINNER][:1] if fastest.certainty is Certainty.DOUBTED else ()
-    found = (first == fastest.first[:1] and of_calls) or doubts_about(first, doubts)
-    return found, of_any_outcome(found)
+    grave_doubts = (first == fastest.first[:1] and of_calls) or doubts_about(first, doubts)
+    return grave_doubts, of_any_outcome(grave_doubts)
 
 
 def doubts_about(labels: Collection[str], doubts: ByEffect) -> Sequence[Doubt]:
     """Return the weightiest doubt that keeps one of these builds from being a sure winner, whatever was asked."""
-    found = [doubt for effect in Effect for doubt in doubts.get(effect, ()) if _is_about(doubt, labels)]
-    return found[:1]
+    grave_doubts = [doubt for effect in Effect for doubt in doubts.get(effect, ()) if _is_about(doubt, labels)]
+    return grave_doubts[:1]
 
 
 def of_any_outcome(doubts: Sequence[Doubt]) -> Sequence[Doubt]:

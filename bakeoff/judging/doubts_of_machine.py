@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.decision import MARGIN_UNPAIRED, Relation, relation
 from bakeoff.judging.disturbance import (
     MAX_WAIT_SHARE,
@@ -20,6 +19,7 @@ from bakeoff.judging.disturbance import (
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfValues
 from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of, undisturbed
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import fit
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Burst, Conditions

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,
@@ -14,6 +13,7 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.ranking import BASELINE, Ranking
 from bakeoff.records.doubts import Effect, Unchecked

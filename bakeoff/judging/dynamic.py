@@ -90,14 +90,14 @@ def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange
     """Return the ranges that dynamic builds were made for, each with its contests from the smallest size on."""
     dynamic_ranges: dict[tuple[str, str | None], list[ContestJudgement]] = {}
     for contest in contests:
-        cell = next((each.cell for each in contest.cells if each.cell.dynamic), None)
+        cell = next((judged.cell for judged in contest.cells if judged.cell.dynamic), None)
         if cell is not None:
             dynamic_ranges.setdefault((cell.range_id, contest.run_id), []).append(contest)
     return [_range(members) for members in dynamic_ranges.values()]
 
 
 def _range(contests: Sequence[ContestJudgement]) -> DynamicRange:
-    ranges = next(each.cell.dynamic for each in contests[0].cells if each.cell.dynamic)
+    ranges = next(judged.cell.dynamic for judged in contests[0].cells if judged.cell.dynamic)
     return DynamicRange(ranges, tuple(sorted(contests, key=lambda contest: _sizes(contest, ranges))))
 
 

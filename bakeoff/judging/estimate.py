@@ -24,7 +24,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 MIN_UNDISTURBED_SHARE = 0.5
 """Disturbed rounds are left out of a pair's estimate only if at least this share of its rounds was undisturbed."""
 
-MIN_UNDISTURBED_ROUNDS = 4
+FEWEST_ROUNDS = 4
+"""Fewer undisturbed rounds decide nothing, of one process or between two cells: for three, Student's t is 4.3 standard
+errors wide, and 3.2 for four."""
 
 ERROR_PER_DEVIATION = math.sqrt(math.pi / 2) * 1.4826
 """The standard error of a median is this many median deviations, over the root of the number of values, if these are
@@ -55,7 +57,7 @@ def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
     for burst in bursts:
         if burst.samples_ns:
             by_process.setdefault(burst.process, []).append(burst)
-    return {process: float(np.median(burst_medians_ms(taken))) for process, taken in sorted(by_process.items())}
+    return {process: float(np.median(burst_medians_ms(by_process[process]))) for process in sorted(by_process)}
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,10 @@ def series_of(bursts: Sequence[Burst]) -> Series:
 
 def turn_of(burst: Burst, usual: Usual) -> Turn:
     """Return a burst by what it was given. `usual` is that of its cell."""
-    found, seen = given(burst, usual), burst.conditions
-    is_slowed = seen is not None and was_slowed(seen, usual)
-    ms = burst_ms(burst) if found.ms is None else found.ms
-    return Turn(ms, found.is_waiting or is_slowed, found.reach)
+    latency, conditions = given(burst, usual), burst.conditions
+    is_slowed = conditions is not None and was_slowed(conditions, usual)
+    ms = burst_ms(burst) if latency.ms is None else latency.ms
+    return Turn(ms, latency.is_waiting or is_slowed, latency.reach)
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:
@@ -143,12 +145,12 @@ def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
 
     The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
     """
-    taken = {
+    medians_by_place = {
         place: burst_medians_ms([burst for burst in bursts if burst.samples_ns]) for place, bursts in enumerate(cells)
     }
     errors = {
         place: float(medians_and_errors(np.log([medians_ms]))[1][0])
-        for place, medians_ms in taken.items()
+        for place, medians_ms in medians_by_place.items()
         if medians_ms
     }
     if not errors or errors.get(preferred, math.inf) <= MAX_STANDARD_ERROR:
@@ -158,8 +160,8 @@ def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
 
 def fastest(cells: Sequence[Sequence[Burst]]) -> int:
     """Return the place of the cell whose median burst is the shortest. Raises ValueError if no cell has samples."""
-    taken = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
-    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in taken.items() if bursts}
+    by_place = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
+    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in by_place.items() if bursts}
     return min(medians_ms, key=lambda place: medians_ms[place])
 
 
@@ -185,7 +187,7 @@ def most_reach(reaches: Array) -> Array:
 
     NaN stands for a round that is missing.
     """
-    fewest = min(MIN_UNDISTURBED_ROUNDS, reaches.shape[1])
+    fewest = min(FEWEST_ROUNDS, reaches.shape[1])
     most: Array = np.nan_to_num(np.sort(reaches, axis=1)[:, fewest - 1], nan=math.inf)
     return most
 
@@ -195,7 +197,7 @@ def undisturbed(series: Series) -> Series:
     calm = {
         process: {key: turn for key, turn in turns.items() if not turn.disturbed} for process, turns in series.items()
     }
-    return {process: turns for process, turns in calm.items() if len(turns) >= MIN_UNDISTURBED_ROUNDS}
+    return {process: turns for process, turns in calm.items() if len(turns) >= FEWEST_ROUNDS}
 
 
 def compares_disturbed_rounds(series: Series, other: Series) -> bool:
@@ -214,4 +216,4 @@ def common_rounds(
 
 def are_enough(calm: Any, shared: Any) -> Any:
     """Return True if a ratio may be taken over `calm` undisturbed rounds of `shared` ones. Arrays give an array."""
-    return calm >= np.maximum(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * shared)
+    return calm >= np.maximum(FEWEST_ROUNDS, MIN_UNDISTURBED_SHARE * shared)

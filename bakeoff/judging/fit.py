@@ -23,8 +23,8 @@ import numpy as np
 
 from bakeoff.judging.disturbance import COLD_REACH
 from bakeoff.judging.estimate import (
+    FEWEST_ROUNDS,
     LEAST_ERROR,
-    MIN_UNDISTURBED_ROUNDS,
     Series,
     Turn,
     Turns,
@@ -102,19 +102,19 @@ class Fit:
         Every interval contains what waiting for cores may have done. Where that is too much, there is none, and the
         value is that of calls that did not wait.
         """
-        found = self._ratio(fast, slow)
+        ratio = self._ratio(fast, slow)
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
-            return found.model_copy(update={"is_rough": has_waited and found.ci95 is None})
-        ends, waiting = found.ci95, math.exp(to_slow + to_fast)
+            return ratio.model_copy(update={"is_rough": has_waited and ratio.ci95 is None})
+        ends, waiting = ratio.ci95, math.exp(to_slow + to_fast)
         if waiting > MOST_WAITING:
             value = self._ratio_without_waiting(fast, slow)
-            changes: dict[str, Any] = {"value": value or found.value, "ci95": None, "is_rough": value is not None}
+            changes: dict[str, Any] = {"value": value or ratio.value, "ci95": None, "is_rough": value is not None}
         else:
             wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
             changes = {"ci95": wider}
-        return found.model_copy(update={**changes, "waiting": waiting})
+        return ratio.model_copy(update={**changes, "waiting": waiting})
 
     def _reaches(self, slow: str, fast: str) -> tuple[float, float]:
         """Return the logarithms of how many times shorter either cell's calls may be without waiting for cores."""
@@ -198,7 +198,7 @@ class Fit:
         if (interval := median_interval(logs)) is not None:
             middle = float(np.median(logs))
             return Interval(low=interval.low - middle, high=interval.high - middle)
-        if len(logs) < MIN_UNDISTURBED_ROUNDS or all(len(group) < 2 for group in self._logs_of_pairs):
+        if len(logs) < FEWEST_ROUNDS or all(len(group) < 2 for group in self._logs_of_pairs):
             return None
         half = student_half_width(logs)
         return None if half is None else Interval(low=-half, high=half)
@@ -264,42 +264,42 @@ def fit(cells: Mapping[str, Series]) -> Fit:
 
     The level of connected cells is that of the geometric means of their processes' medians, on the average.
     """
-    known = {label: cells[label] for label in sorted(cells) if cells[label]}  # the order of records does not count
-    processes = sorted({process for series in known.values() for process in series})
-    epochs = [_effects_of_epoch(known, process) for process in processes]
-    overall = _mean_effects(list(known), epochs)
+    sampled = {label: cells[label] for label in sorted(cells) if cells[label]}  # the order of records does not count
+    processes = sorted({process for series in sampled.values() for process in series})
+    epochs = [_effects_of_epoch(sampled, process) for process in processes]
+    overall = _mean_effects(list(sampled), epochs)
     shifts: dict[int, list[float]] = {}
-    for label, series in known.items():
+    for label, series in sampled.items():
         level = float(np.mean([np.median(_logs(turns)) for turns in series.values()]))
         shifts.setdefault(overall.components[label], []).append(level - overall.by_label[label])
     latency_ms = {
         label: rounded_ms(math.exp(effect + float(np.mean(shifts[overall.components[label]]))))
         for label, effect in overall.by_label.items()
     }
-    return Fit(latency_ms, known, epochs)
+    return Fit(latency_ms, sampled, epochs)
 
 
 def fit_records(records: Iterable[Record]) -> Fit:
     return fit({record.cell.label: series_of(record.bursts) for record in records})
 
 
-def fitted(records: Sequence[Record], found: Fit | None = None) -> list[Record]:
+def fitted(records: Sequence[Record], fit_of_records: Fit | None = None) -> list[Record]:
     """Return the records of one contest with their fitted latencies. The share of the roofline follows them.
 
     If a right cell was faster than the floor, beyond its interval, then that is no floor of its precision, and no cell
     has a share of it. A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from
     samples alone.
     """
-    found = found or fit_records(records)
-    known = [_with_latency(record, found) for record in records]
-    beaten = {record.cell.precision for record in known if _beats_floor(record)}
-    return [_without_share(record) if record.cell.precision in beaten else record for record in known]
+    fit_of_records = fit_of_records or fit_records(records)
+    with_latency = [_with_latency(record, fit_of_records) for record in records]
+    beaten = {record.cell.precision for record in with_latency if _beats_floor(record)}
+    return [_without_share(record) if record.cell.precision in beaten else record for record in with_latency]
 
 
 def fitted_report(report: Report) -> Report:
     """Return the report with the fitted latencies of each of its contests."""
-    found = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
-    return report.model_copy(update={"records": [found[record.cell.id] for record in report.records]})
+    by_id = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
+    return report.model_copy(update={"records": [by_id[record.cell.id] for record in report.records]})
 
 
 class OfCell(Protocol):
@@ -312,10 +312,10 @@ One = TypeVar("One", bound=OfCell)
 
 def by_contest(ones: Iterable[One]) -> dict[str, list[One]]:
     """Return records, or what else is of one cell, by the id of their contest, in the order given."""
-    found: dict[str, list[One]] = {}
+    by_contest_id: dict[str, list[One]] = {}
     for one in ones:
-        found.setdefault(one.cell.contest_id, []).append(one)
-    return found
+        by_contest_id.setdefault(one.cell.contest_id, []).append(one)
+    return by_contest_id
 
 
 def summarise(bursts: Sequence[Burst]) -> Latency | None:
@@ -372,8 +372,8 @@ def _with_latency(record: Record, fit: Fit) -> Record:
     if record.latency is None or label not in fit.latency_ms:
         return record
     before_ms, median_ms = record.latency.median_ms, fit.latency_ms[label]
-    known = {"median_ms": median_ms, "median_ci95_ms": fit.latency_ci95_ms(label)}
-    changes: dict[str, Any] = {"latency": record.latency.model_copy(update=known)}
+    latency = {"median_ms": median_ms, "median_ci95_ms": fit.latency_ci95_ms(label)}
+    changes: dict[str, Any] = {"latency": record.latency.model_copy(update=latency)}
     if record.roofline and record.roofline.share is not None:
         changes["roofline"] = record.roofline.model_copy(
             update={"share": record.roofline.share * before_ms / median_ms}
@@ -436,9 +436,9 @@ def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Arra
     for row in range(len(cells) - 1):
         others = slice(row + 1, None)
         ratios = logs[row] - logs[others]
-        known = ~np.isnan(ratios)
-        both_calm = known & calm[row] & calm[others]
-        enough = are_enough(both_calm.sum(axis=1), known.sum(axis=1))
+        shared = ~np.isnan(ratios)
+        both_calm = shared & calm[row] & calm[others]
+        enough = are_enough(both_calm.sum(axis=1), shared.sum(axis=1))
         both_reach = reach[row] + reach[others]
         used = np.where(enough[:, None], both_calm, both_reach <= most_reach(both_reach)[:, None])
         median, error = medians_and_errors(np.where(used, ratios, np.nan))

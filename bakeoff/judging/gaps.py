@@ -69,7 +69,8 @@ def _gaps(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> tuple[
     if not (any(turns) if bridge is None else turns[bridge]):
         return None
     against = fastest(cells) if bridge is None else bridge
-    return against, {place: gap(turns[against], each) for place, each in enumerate(turns) if each and place != against}
+    others = {place: its_turns for place, its_turns in enumerate(turns) if its_turns and place != against}
+    return against, {place: gap(turns[against], its_turns) for place, its_turns in others.items()}
 
 
 def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
@@ -83,18 +84,18 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
 
     Looking after each round stops a little early, at errors about a fifth larger than these.
     """
-    if (known := _gaps(cells, bridge)) is None:
+    if (against_fastest := _gaps(cells, bridge)) is None:
         return set()
-    against, gaps = known
+    against, gaps = against_fastest
 
-    takes_five = any(each and math.log1p(TIE_MARGIN) <= abs(each.log) and not each.is_wide for each in gaps.values())
+    takes_five = any(gap and math.log1p(TIE_MARGIN) <= abs(gap.log) and not gap.is_wide for gap in gaps.values())
     share_of_wide = MAX_SHARE_BESIDE_NARROW_LEAD if takes_five else MAX_STANDARD_ERROR_SHARE
 
     def most_error(seen: Gap) -> float:
         share = share_of_wide if seen.is_wide else MAX_SHARE_OF_NARROW_LEAD
         return max(MAX_STANDARD_ERROR, abs(seen.log) * share if bridge is None else 0.0)
 
-    open_ones = {place for place, each in gaps.items() if each and each.error > most_error(each)}
+    open_ones = {place for place, gap in gaps.items() if gap and gap.error > most_error(gap)}
     return {against, *open_ones} if open_ones else set()
 
 
@@ -103,10 +104,10 @@ def unclear(cells: Sequence[Sequence[Burst]], most_error: float = math.inf) -> s
 
     Each cell has bursts of one process. See `is_clear`. A cell alone is never clear.
     """
-    if (known := _gaps(cells)) is None:
+    if (against_fastest := _gaps(cells)) is None:
         return set()
-    against, gaps = known
-    open_ones = {place for place, each in gaps.items() if each is None or not is_clear(each, most_error)}
+    against, gaps = against_fastest
+    open_ones = {place for place, gap in gaps.items() if gap is None or not is_clear(gap, most_error)}
     return {against, *open_ones} if open_ones or not gaps else set()
 
 

@@ -77,9 +77,9 @@ def generation_of(
         )
         for row in answer.rows
     ]
-    found = doubts_about_latency(answer, decode.fastest, decode.doubts_by_effect)
+    doubts = doubts_about_latency(answer, decode.fastest, decode.doubts_by_effect)
     return Generation(
-        sizes["prompt"], sizes["new_tokens"], sizes["batch"], answer.doubted(*found), tuple(cells), peak_bytes
+        sizes["prompt"], sizes["new_tokens"], sizes["batch"], answer.doubted(*doubts), tuple(cells), peak_bytes
     )
 
 
@@ -116,12 +116,12 @@ def _peak_bytes(contest: ContestJudgement, decodes: Sequence[ContestJudgement]) 
     for decode in decodes:
         if _key(decode, without_context=True) == _key(contest, without_context=True):
             context = int(decode.cell.dimensions["prompt"]) + int(decode.cell.dimensions["new_tokens"])
-            known = {
+            peaks = {
                 cell.label: peak
                 for cell in decode.cells
                 if _is_judged(cell) and (peak := cell.record.peak_bytes) is not None
             }
-            peak_bytes.setdefault(context, {}).update(known)
+            peak_bytes.setdefault(context, {}).update(peaks)
     return dict(sorted(peak_bytes.items()))
 
 

@@ -127,7 +127,7 @@ def interval_of_sum(value: float, parts: Sequence[tuple[float, float, Interval |
     reaches = [(weight * (part - ends.low), weight * (ends.high - part)) for weight, part, ends in parts if ends]
     if len(reaches) < len(parts):
         return None
-    below, above = (math.hypot(*each) for each in zip(*reaches, strict=True))
+    below, above = (math.hypot(*side) for side in zip(*reaches, strict=True))
     return Interval(low=max(value - below, 1e-9), high=value + above)
 
 

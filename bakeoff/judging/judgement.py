@@ -61,7 +61,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
                 records,
                 run_id=report.run_id if counts[contest_id] > 1 else None,
                 stop=_stop_of(report, records, asked["requirements"]),
-                last=next((each for each in report.last_verdicts if each.contest_id == contest_id), None),
+                last=next((verdict for verdict in report.last_verdicts if verdict.contest_id == contest_id), None),
                 **asked,
             )
             for contest_id, records in by_contest(report.records).items()

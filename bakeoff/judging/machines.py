@@ -58,13 +58,13 @@ class Question:
         Only machines with the same kind of device can try the same.
         """
         first = self.offers[0]
-        found = {}
+        labels_by_machine = {}
         for offer in self.offers[1:]:
             tried = {cell.label for cell in offer.contest.cells}
             labels = [label for label in first.candidates if label not in tried]
             if labels and offer.contest.cell.device.is_cuda == first.contest.cell.device.is_cuda:
-                found[offer.machine] = labels
-        return found
+                labels_by_machine[offer.machine] = labels
+        return labels_by_machine
 
     @property
     def cheapest(self) -> Offer | None:
@@ -72,7 +72,7 @@ class Question:
         priced = [(offer.price_per_million, offer) for offer in self.offers if offer.price_per_million is not None]
         if len(priced) < len(self.offers) or len(priced) < 2:
             return None
-        return min(priced, key=lambda each: each[0])[1]
+        return min(priced, key=lambda pair: pair[0])[1]
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
             if offer := _offer(name, contest, prices.get(name)):
                 title = contest.cell.title.replace(f" on {contest.cell.device}, ", ", ")  # machines differ by it
                 machines.setdefault(title, []).append(offer)
-    several = {title: offers for title, offers in machines.items() if len({each.machine for each in offers}) > 1}
+    several = {title: offers for title, offers in machines.items() if len({offer.machine for offer in offers}) > 1}
     questions = [
-        Question(title, tuple(sorted(offers, key=lambda each: each.latency.median_ms)))
+        Question(title, tuple(sorted(offers, key=lambda offer: offer.latency.median_ms)))
         for title, offers in several.items()
     ]
     return Machines(reports, tuple(questions), tuple(title for title in machines if title not in several))

@@ -45,8 +45,8 @@ class MixRow(Row):
     @property
     def missing(self) -> tuple[int, Record] | None:
         """Return the first size that it is not ranked at, by its place, with the record there."""
-        found = ((place, cell.record) for place, cell in enumerate(self.cells) if cell and cell.rank is None)
-        return next(found, None)
+        unranked = ((place, cell.record) for place, cell in enumerate(self.cells) if cell and cell.rank is None)
+        return next(unranked, None)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def mixes_of(contests: Sequence[ContestJudgement]) -> list[Mix]:
 def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
     """Judge these contests as one, each weighted by how often its size was recorded."""
     counted = [(contest, contest.cell.recorded.calls) for contest in contests if contest.cell.recorded]
-    counted.sort(key=lambda each: -each[1])
+    counted.sort(key=lambda pair: -pair[1])
     calls = sum(count for _, count in counted)
     sizes = tuple(
         MixSize(str(contest.cell.dimensions[CALL]), contest, count, count / calls) for contest, count in counted

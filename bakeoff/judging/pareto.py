@@ -33,8 +33,8 @@ def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Fron
     other in a circle, and would all be missing.
     A cell in `undecided` may be the fastest, so none dominates it.
     """
-    known = _aims_on(records)
-    aims = [aim for aim in known if all(aim.of(record) is not None for record in records)]
+    all_aims = _aims_on(records)
+    aims = [aim for aim in all_aims if all(aim.of(record) is not None for record in records)]
     values = [[aim.of(record) or 0.0 for aim in aims] for record in records]
     ties = [aim.tie for aim in aims]
     labels = [
@@ -42,7 +42,7 @@ def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Fron
         for record, ours in zip(records, values, strict=True)
         if record.cell.label in undecided or not any(dominates(theirs, ours, ties) for theirs in values)
     ]
-    left_out = [aim.name for aim in known if aim not in aims]
+    left_out = [aim.name for aim in all_aims if aim not in aims]
     return Front(labels, [aim.name for aim in aims], left_out)
 
 

@@ -10,9 +10,9 @@ from functools import cached_property
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
-from bakeoff.judging.estimate import Series, Turn
+from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, Turn
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.tolerance import Tolerance, tolerance_of
+from bakeoff.judging.precision_rule import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
 
@@ -32,11 +32,11 @@ def baseline_of(cells: Sequence[Cell]) -> str:
     order = order_of_precisions(cells)
     wanted = ONNX_BASELINE if any(cell.is_onnx_file for cell in cells) else BASELINE
     in_order = sorted(cells, key=lambda cell: order.index(cell.precision))
-    found = [cell.label for cell in in_order if cell.configuration == wanted and not cell.dynamic]
-    if not found and (wanted == ONNX_BASELINE or any(cell.environment for cell in cells)):
+    labels = [cell.label for cell in in_order if cell.configuration == wanted and not cell.dynamic]
+    if not labels and (wanted == ONNX_BASELINE or any(cell.environment for cell in cells)):
         in_some = [cell.label for cell in in_order if cell.configuration.partition("@")[0] == wanted]
         return (in_some or [cell.label for cell in in_order])[0]
-    return found[0] if found else " ".join([wanted, *(order[:1] if any(cell.compared for cell in cells) else ())])
+    return labels[0] if labels else " ".join([wanted, *(order[:1] if any(cell.compared for cell in cells) else ())])
 
 
 def order_of_precisions(cells: Sequence[Cell]) -> list[Precision]:
@@ -229,7 +229,7 @@ def _tolerance(measured: Sequence[Record]) -> Tolerance | None:
     if not any(cell.compared for cell in cells):
         return None
     there = {cell.precision for cell in cells}
-    return tolerance_of(next(each for each in order_of_precisions(cells) if each in there), measured)
+    return tolerance_of(next(precision for precision in order_of_precisions(cells) if precision in there), measured)
 
 
 def median_ms(record: Record) -> float:
@@ -243,9 +243,6 @@ BEATEN_BY = 1.3
 """A cell is beaten if another one was this many times faster in every round. Equal processes of one cell are seldom so
 far apart in all rounds, and a cell comes back where it may share the first place."""
 
-FEWEST_ROUNDS = 4
-"""Fewer undisturbed rounds than this prove nothing."""
-
 
 def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], baseline: str) -> dict[str, LeftEarly]:
     """Return the cells that one of the `rivals` beats in every undisturbed round that the two shared, by label.
@@ -253,13 +250,13 @@ def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], ba
     All processes so far count. Two cells that shared no round are compared through a third one, by the worst of its
     rounds with each. The baseline is never beaten so, because speed-ups are taken to it.
     """
-    found = {}
+    reasons = {}
     for label, series in cells.items():
         leads = {rival: _least_lead(cells[rival], series, list(cells.values())) for rival in rivals if rival != label}
         than = max(leads, key=lambda rival: leads[rival], default=None)
         if than is not None and label != baseline and leads[than] >= BEATEN_BY:
-            found[label] = LeftEarly(after_process=len(series), ratio=leads[than], than=than)
-    return found
+            reasons[label] = LeftEarly(after_process=len(series), ratio=leads[than], than=than)
+    return reasons
 
 
 def _least_lead(fast: Series, slow: Series, thirds: Sequence[Series]) -> float:
@@ -267,12 +264,12 @@ def _least_lead(fast: Series, slow: Series, thirds: Sequence[Series]) -> float:
     logs = _shared_logs(fast, slow)
     if logs:
         return math.exp(min(logs)) if len(logs) >= FEWEST_ROUNDS else 0.0
-    found = [0.0]
+    leads = [0.0]
     for third in thirds:
         to_fast, to_slow = _shared_logs(fast, third), _shared_logs(third, slow)
         if min(len(to_fast), len(to_slow)) >= FEWEST_ROUNDS:
-            found.append(math.exp(min(to_fast) + min(to_slow)))
-    return max(found)
+            leads.append(math.exp(min(to_fast) + min(to_slow)))
+    return max(leads)
 
 
 def _shared_logs(fast: Series, slow: Series) -> list[float]:

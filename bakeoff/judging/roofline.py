@@ -42,7 +42,7 @@ def level_of(size: int, ceilings: Ceilings) -> MemoryLevel:
     A larger one may be in a slower level of memory, and so would claim a floor that these bytes can beat.
     """
     levels = ceilings.levels or [MemoryLevel(working_set_bytes=0, bytes_per_s=ceilings.bytes_per_s)]
-    return next((each for each in reversed(levels) if each.working_set_bytes <= size), levels[0])
+    return next((level for level in reversed(levels) if level.working_set_bytes <= size), levels[0])
 
 
 def named_by_work(reports: Sequence[Report]) -> list[Report]:
@@ -51,22 +51,22 @@ def named_by_work(reports: Sequence[Report]) -> list[Report]:
     A model that lives in a program, or in a file, may have another width than before, and no dimension says so.
     """
     own = [
-        {_on_any_device(each.cell): each.roofline.flops for each in report.records if each.roofline}
+        {_on_any_device(record.cell): record.roofline.flops for record in report.records if record.roofline}
         for report in reports
     ]
-    works = {(key, flops) for known in own for key, flops in known.items()}
+    works = {(key, flops) for of_report in own for key, flops in of_report.items()}
     differing = {key for key, count in Counter(key for key, _ in works).items() if count > 1}
 
-    def named(record: Record, known: Mapping[str, int]) -> Record:
+    def named(record: Record, flops_of: Mapping[str, int]) -> Record:
         cell = record.cell
-        if (key := _on_any_device(cell)) not in differing or key not in known:
+        if (key := _on_any_device(cell)) not in differing or key not in flops_of:
             return record
-        model = f"{cell.model} ({known[key]:,} FLOP)"
+        model = f"{cell.model} ({flops_of[key]:,} FLOP)"
         return record.model_copy(update={"cell": cell.model_copy(update={"model": model})})
 
     return [
-        report.model_copy(update={"records": [named(record, known) for record in report.records]})
-        for report, known in zip(reports, own, strict=True)
+        report.model_copy(update={"records": [named(record, flops_of) for record in report.records]})
+        for report, flops_of in zip(reports, own, strict=True)
     ]
 
 

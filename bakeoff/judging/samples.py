@@ -44,11 +44,11 @@ class Distributions:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One burst of a process, or several that follow each other."""
+class Deviation:
+    """How far one burst of a process, or several that follow each other, was from the latency of the cell."""
 
     at_s: float
-    deviation: float  # its median over the latency of the cell, minus 1
+    share: float  # its median over the latency of the cell, minus 1
     disturbed: bool
 
 
@@ -66,19 +66,19 @@ def distributions_of(records: Sequence[Record]) -> Distributions:
     return Distributions(distributions, is_log)
 
 
-def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:
-    """Return the turns of each process in the order of time, at most `MAX_TURNS` of each."""
+def deviations_of(record: Record) -> tuple[tuple[Deviation, ...], ...]:
+    """Return the deviations of each process in the order of time, at most `MAX_TURNS` of each."""
     usual = usual_of(record.bursts)
     filled = sorted((burst for burst in record.bursts if burst.samples_ns), key=lambda burst: burst.started_s)
     if not filled:
         return ()
     middle_ms = record.latency.median_ms if record.latency else float(np.median([burst_ms(burst) for burst in filled]))
-    by_process: dict[int, list[Turn]] = {}
+    by_process: dict[int, list[Deviation]] = {}
     for burst in filled:
         seen = turn_of(burst, usual)
-        turn = Turn(burst.started_s, seen.ms / middle_ms - 1, seen.disturbed)
-        by_process.setdefault(burst.process, []).append(turn)
-    return tuple(_thinned(taken) for taken in by_process.values())
+        deviation = Deviation(burst.started_s, seen.ms / middle_ms - 1, seen.disturbed)
+        by_process.setdefault(burst.process, []).append(deviation)
+    return tuple(_thinned(deviations) for deviations in by_process.values())
 
 
 def _calls_ms(record: Record) -> Values:
@@ -86,15 +86,15 @@ def _calls_ms(record: Record) -> Values:
     return np.concatenate(bursts) / 1e6 if bursts else np.empty(0)
 
 
-def _thinned(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    step = -(-len(turns) // MAX_TURNS)
+def _thinned(deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
+    step = -(-len(deviations) // MAX_TURNS)
     return tuple(
-        Turn(
-            at_s=float(np.median([turn.at_s for turn in few])),
-            deviation=float(np.median([turn.deviation for turn in few])),
-            disturbed=2 * sum(turn.disturbed for turn in few) > len(few),
+        Deviation(
+            at_s=float(np.median([deviation.at_s for deviation in few])),
+            share=float(np.median([deviation.share for deviation in few])),
+            disturbed=2 * sum(deviation.disturbed for deviation in few) > len(few),
         )
-        for few in (turns[start : start + step] for start in range(0, len(turns), step))
+        for few in (deviations[start : start + step] for start in range(0, len(deviations), step))
     )
 
 

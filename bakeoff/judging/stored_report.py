@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bakeoff.judging.environments import bear_on_speed
+from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -43,13 +43,13 @@ def is_complete(store: Store) -> bool:
 
 def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
     """Return the records with those of planned cells that are not reached yet, and mark what has not ended."""
-    known = {each.cell.id: each for each in measured}
-    if len(known) < len(store.planned):
-        known = {each.cell.id: each for each in store.ahead()} | known
+    by_id = {record.cell.id: record for record in measured}
+    if len(by_id) < len(store.planned):
+        by_id = {record.cell.id: record for record in store.ahead()} | by_id
     return [
-        known[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
+        by_id[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
         for cell_id in store.planned
-        if cell_id in known
+        if cell_id in by_id
     ]
 
 
@@ -74,7 +74,7 @@ MOST_RUNS = 20
 def last_verdicts(root: Path, report: Report) -> list[Verdict]:
     """Return the verdict of the last run of each contest beside this one, on the same machine and of the same files."""
     missing = {record.cell.contest_id for record in report.records}
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     files = [
         file for file in root.resolve().parent.glob(f"*/{report_file.REPORT_JSON}") if file.parent != root.resolve()
     ]
@@ -84,12 +84,12 @@ def last_verdicts(root: Path, report: Report) -> list[Verdict]:
         except UsageError:  # of another version
             continue
         if last.created_at < report.created_at and _is_alike(last, report):
-            these = [each for each in last.verdicts if each.contest_id in missing]
-            found += [each.model_copy(update={"run_id": last.run_id}) for each in these]
-            missing -= {each.contest_id for each in these}
+            these = [verdict for verdict in last.verdicts if verdict.contest_id in missing]
+            verdicts += [verdict.model_copy(update={"run_id": last.run_id}) for verdict in these]
+            missing -= {verdict.contest_id for verdict in these}
         if not missing:
             break
-    return found
+    return verdicts
 
 
 def _is_alike(last: Report, report: Report) -> bool:

@@ -118,7 +118,7 @@ def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
     for contest in contests:
         cell = contest.cell
         groups[cell.task, cell.device, cell.precisions, cell.is_onnx_file, contest.run_id].append(contest)
-    return [suite_of(each) for each in groups.values() if len({one.cell.model for one in each}) >= MIN_MODELS]
+    return [suite_of(group) for group in groups.values() if len({one.cell.model for one in group}) >= MIN_MODELS]
 
 
 def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
@@ -263,16 +263,16 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
     for kind, by_label in by_kind.items():
         for label, ended in by_label.items():
             alike.setdefault((kind, *(one.contest_id for _, one in ended)), []).append((label, ended))
-    found = [
+    all_failures = [
         Failures(
-            labels=tuple(label for label, _ in each),
-            cell=each[0][1][0][0],
-            differ=len({cell.record.reason for _, ended in each for cell, _ in ended}) > 1,
-            contests=tuple(contest for _, contest in each[0][1]),
+            labels=tuple(label for label, _ in group),
+            cell=group[0][1][0][0],
+            differ=len({cell.record.reason for _, ended in group for cell, _ in ended}) > 1,
+            contests=tuple(contest for _, contest in group[0][1]),
         )
-        for each in alike.values()
+        for group in alike.values()
     ]
-    return sorted(found, key=lambda failures: -len(failures.contests) * len(failures.labels))
+    return sorted(all_failures, key=lambda failures: -len(failures.contests) * len(failures.labels))
 
 
 FAMILY_ERROR = 0.05

@@ -101,12 +101,12 @@ class Sweep:
     @property
     def fastest(self) -> list[Stretch]:
         """Return which label is fastest over which sizes, from the smallest size on."""
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         for contest in self.contests:
             leader = contest.fastest.leader, bool(contest.fastest.tied), contest.fastest.is_open
-            if not found or (found[-1].winner, found[-1].is_tie, found[-1].is_open) != leader:
-                found.append(Stretch(_size(contest.cell, self.dimension), *leader))
-        return found
+            if not stretches or (stretches[-1].winner, stretches[-1].is_tie, stretches[-1].is_open) != leader:
+                stretches.append(Stretch(_size(contest.cell, self.dimension), *leader))
+        return stretches
 
 
 def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
@@ -138,7 +138,7 @@ def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
 def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
     """Return the dimension with the most values, of those that are always numbers. None if no dimension has two."""
     values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
-    numbers = {name: len(found) for name, found in values.items() if all(isinstance(value, int) for value in found)}
+    numbers = {name: len(sizes) for name, sizes in values.items() if all(isinstance(value, int) for value in sizes)}
     widest = max(numbers, key=lambda name: numbers[name], default=None)
     return widest if widest is not None and numbers[widest] > 1 else None
 

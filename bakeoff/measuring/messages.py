@@ -15,7 +15,7 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
-from bakeoff.records.load import LoadWindow, ServingSettings
+from bakeoff.records.load_samples import LoadWindow, ServingSettings
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario

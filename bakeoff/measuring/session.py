@@ -197,14 +197,14 @@ def measurement_of(
         progress.note(told)
     wait = request.wait_for_quiet
     return RunContext(
-        launchers,
-        store,
-        progress,
-        sampling_of(request),
-        request.time_limit_s,
-        request.schedule == "interleaved",
-        time_plan,
-        headers,
+        launchers=launchers,
+        store=store,
+        progress=progress,
+        sampling=sampling_of(request),
+        time_limit_s=request.time_limit_s,
+        interleaved=request.schedule == "interleaved",
+        time_plan=time_plan,
+        headers=headers,
         machine=machine or Machine(),
         requirements=request.require.without_starts(),
         accept=request.accept,

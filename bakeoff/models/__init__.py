@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,29 +39,55 @@ DEFAULT = ("mlp", "conv", "transformer")
 ENTRY_POINTS = "bakeoff.models"
 """Other distributions add a family through this entry-point group, as NAME = "module:Class"."""
 
-CLASSES = {
-    "diffusers": "bakeoff.models.diffusers:Diffusers",
-    "hf": "bakeoff.models.huggingface:HuggingFace",
-    "live": "bakeoff.models.live_model:LiveModel",
-    "onnx": "bakeoff.models.onnx_file:OnnxFile",
-    "pt2": "bakeoff.models.exported_program:ExportedFile",
-    "timm": "bakeoff.models.timm:Timm",
-    "torchvision": "bakeoff.models.torchvision:Torchvision",
-}
-"""Where other models come from: the family for each prefix of a name."""
+
+@dataclass(frozen=True)
+class Source:
+    """Where other models come from: the family of all models whose names begin with a prefix."""
+
+    family: str  # "module:Class", whose constructor takes what follows the colon of the name
+    form: str = ""  # how such a name is written; empty: nobody writes one
+    description: str = ""
+
 
 SOURCES = {
-    "diffusers": (
+    "diffusers": Source(
+        "bakeoff.models.diffusers:Diffusers",
         "diffusers:FOLDER",
         "a model of diffusers, such as a pipeline's unet; its dimensions are batch, size, seq",
     ),
-    "hf": ("hf:FOLDER or hf:ORG/NAME", "a Hugging Face model; its dimensions are batch, seq, size or samples"),
-    "onnx": ("onnx:FILE", "a model for the backends that take ONNX; its dimensions are the axes that it leaves open"),
-    "pt2": ("pt2:FILE", "a program that torch.export.save wrote; its dimensions are the axes that it leaves open"),
-    "timm": ("timm:NAME", "an image model of timm, with random weights; its dimensions are batch and size"),
-    "torchvision": ("torchvision:NAME", "a model of torchvision, with random weights; batch, size, for videos frames"),
+    "hf": Source(
+        "bakeoff.models.huggingface:HuggingFace",
+        "hf:FOLDER or hf:ORG/NAME",
+        "a Hugging Face model; its dimensions are batch, seq, size or samples",
+    ),
+    "live": Source("bakeoff.models.live_model:LiveModel"),
+    "onnx": Source(
+        "bakeoff.models.onnx_file:OnnxFile",
+        "onnx:FILE",
+        "a model for the backends that take ONNX; its dimensions are the axes that it leaves open",
+    ),
+    "pt2": Source(
+        "bakeoff.models.exported_program:ExportedFile",
+        "pt2:FILE",
+        "a program that torch.export.save wrote; its dimensions are the axes that it leaves open",
+    ),
+    "timm": Source(
+        "bakeoff.models.timm:Timm",
+        "timm:NAME",
+        "an image model of timm, with random weights; its dimensions are batch and size",
+    ),
+    "torchvision": Source(
+        "bakeoff.models.torchvision:Torchvision",
+        "torchvision:NAME",
+        "a model of torchvision, with random weights; batch, size, for videos frames",
+    ),
 }
-"""How the name of such a model is written, and what it stands for."""
+"""The sources by the prefix of their names."""
+
+
+def written_sources() -> list[Source]:
+    """Return the sources whose names users write."""
+    return [source for source in SOURCES.values() if source.form]
 
 
 def names() -> list[str]:
@@ -77,8 +104,8 @@ def find(name: str) -> Family:
     if name in TABLE:
         return _class(TABLE[name])()
     prefix, colon, source = name.partition(":")
-    if colon and prefix in CLASSES:
-        return _class(CLASSES[prefix])(_in_presets(source))
+    if colon and prefix in SOURCES:
+        return _class(SOURCES[prefix].family)(_in_presets(source))
     path, colon, factory = name.rpartition(":")
     if colon and path.endswith(".py"):
         from bakeoff.models.user import UserModel
@@ -97,7 +124,9 @@ def find(name: str) -> Family:
             return UserModel(path, factory)
     if Path(name).exists() and (meant := _meant_by(Path(name), name)):
         raise UsageError(f"unknown model '{name}': {meant}")
-    forms = ", ".join(["path/to/file.py:factory", "package.module:factory", *(form for form, _ in SOURCES.values())])
+    forms = ", ".join(
+        ["path/to/file.py:factory", "package.module:factory", *(source.form for source in written_sources())]
+    )
     raise unknown("model", name, names(), f"or {forms}")
 
 

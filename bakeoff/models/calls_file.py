@@ -92,7 +92,7 @@ class Calls:
         keyword arguments. Raises UsageError for what a file of calls cannot hold, with its path."""
         if isinstance(example, Calls):
             return example
-        several = isinstance(example, list | tuple) and example and all(isinstance(each, Call) for each in example)
+        several = isinstance(example, list | tuple) and example and all(isinstance(call, Call) for call in example)
         calls = cls(limit_bytes=2**62, calls_per_shape=2**31)
         for call in map(call_of, example if several else [example]):  # type: ignore[call-overload]
             calls.add(call.args, call.kwargs)
@@ -192,17 +192,17 @@ class Calls:
 
     def _has_room(self, size: CallSize) -> bool:
         """Return True if one more call of this size may be kept. A new size takes the room of others' second calls."""
-        used = sum(len(each.kept) * each.bytes_of_call for each in self._sizes.values())
+        used = sum(len(one.kept) * one.bytes_of_call for one in self._sizes.values())
         needed = used + size.bytes_of_call - self._limit_bytes
         spare = [each for each in self._sizes.values() for _ in each.kept[1:]] if not size.kept else []
         spare.sort(key=lambda each: each.bytes_of_call, reverse=True)
-        if needed > sum(each.bytes_of_call for each in spare):
+        if needed > sum(one.bytes_of_call for one in spare):
             return False
-        for each in spare:
+        for size_to_cut in spare:
             if needed <= 0:
                 break
-            each.kept.pop()
-            needed -= each.bytes_of_call
+            size_to_cut.kept.pop()
+            needed -= size_to_cut.bytes_of_call
         return True
 
 
@@ -215,7 +215,7 @@ def load_calls(path: str | Path) -> Calls:
     calls = Calls(table["module"])
     calls.under_autocast = table["under_autocast"]
     for row in table["sizes"]:
-        values = [Call(each["args"], each["kwargs"]) for each in kept["calls"][row["label"]]]
+        values = [Call(call["args"], call["kwargs"]) for call in kept["calls"][row["label"]]]
         leaves = tuple(Leaf(*leaf) for leaf in kept["leaves"][row["label"]])
         held = sum(tensor.nbytes for tensor in _tensors(values[0].args, values[0].kwargs)) if values else 0
         calls._sizes[leaves] = CallSize(leaves, row["count"], values, held, row["reason"])

@@ -85,8 +85,8 @@ def describe(folder: str) -> Facts:
     diffusers: Any = import_library("diffusers", model)
     named = str(read_config(model, Path(folder), TAKES).get("_class_name", ""))
     if named not in dir(diffusers):
-        known = [name for name in dir(diffusers) if name[:1].isupper()]
-        raise unknown(f"class in {folder}/config.json", named, known, f"diffusers {diffusers.__version__}")
+        classes = [name for name in dir(diffusers) if name[:1].isupper()]
+        raise unknown(f"class in {folder}/config.json", named, classes, f"diffusers {diffusers.__version__}")
     with naming_torchvision(model):
         model_class = getattr(diffusers, named)
     if not issubclass(model_class, diffusers.ModelMixin):

@@ -71,9 +71,9 @@ def describe(file: str) -> Facts:
     program = _read(Path(file))
     bounds: Facts = {}
     for symbol, (name, default) in _open_axes(program).items():
-        known = program.range_constraints.get(symbol)
-        highest = int(known.upper) if known is not None and known.upper.is_Integer else None
-        bounds[name] = (default, int(known.lower) if known is not None else 1, highest)
+        limits = program.range_constraints.get(symbol)
+        highest = int(limits.upper) if limits is not None and limits.upper.is_Integer else None
+        bounds[name] = (default, int(limits.lower) if limits is not None else 1, highest)
     return bounds
 
 
@@ -137,7 +137,7 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
         for axis, size in enumerate(fake.shape):
             if isinstance(size, int) or not (symbol := size.node.expr).is_Symbol or symbol in open_axes:
                 continue
-            taken = {known for known, _ in open_axes.values()}
+            taken = {name for name, _ in open_axes.values()}
             default = examples[number].shape[axis] if number < len(examples) else size.node.hint or 4
             open_axes[symbol] = (axis_name(name, axis, fake.dim(), fake.is_floating_point(), taken), int(default))
     return open_axes
@@ -179,8 +179,8 @@ def _writer(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("models/model.json"))
-            known = json.loads(archive.read(name))
-            schema = known["schema_version"]
-            return f" (torch {known['torch_version']} wrote it, in schema {schema['major']}.{schema['minor']})"
+            content = json.loads(archive.read(name))
+            schema = content["schema_version"]
+            return f" (torch {content['torch_version']} wrote it, in schema {schema['major']}.{schema['minor']})"
     except (OSError, ValueError, KeyError, TypeError, StopIteration, zipfile.BadZipFile):
         return ""

@@ -56,8 +56,8 @@ class Variables:
                 self._versions.append((value, value._version))
         elif type(value) in CONTAINERS:
             self._steps.append(partial(_put_back_content, value, value.copy()))
-            for each in value.values() if isinstance(value, dict) else value:
-                self._note(each)
+            for element in value.values() if isinstance(value, dict) else value:
+                self._note(element)
         elif isinstance(value, Iterator | Queue | SimpleQueue):  # which nothing sets back
             self._has_iterator = True
         elif isinstance(value, Cached):

@@ -193,5 +193,5 @@ def dense_experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tens
     routed = torch.zeros(x.shape[0], self.num_experts, dtype=weights.dtype, device=x.device)
     routed = routed.scatter(1, chosen, weights)
     hidden = torch.matmul(x[None], self.gate_up_proj.transpose(1, 2))
-    each = torch.matmul(self._apply_gate(hidden), self.down_proj.transpose(1, 2))
-    return (each * routed.t()[:, :, None].to(each.dtype)).sum(0).to(x.dtype)
+    of_experts = torch.matmul(self._apply_gate(hidden), self.down_proj.transpose(1, 2))
+    return (of_experts * routed.t()[:, :, None].to(of_experts.dtype)).sum(0).to(x.dtype)

@@ -101,14 +101,14 @@ class HuggingFace(Family):
             raise BakeoffError(f"{self.name} needs the package '{error.name}': pip install transformers") from error
 
         with naming_torchvision(self.name):
-            known = getattr(transformers, self.architecture, None)
-            is_known = inspect.isclass(known) and issubclass(known, transformers.PreTrainedModel)
+            architecture = getattr(transformers, self.architecture, None)
+            is_known = inspect.isclass(architecture) and issubclass(architecture, transformers.PreTrainedModel)
         if not is_known and "auto_map" in self.config:
             raise UsageError(
                 f"{self.name}: {self.architecture} is code of the folder, which Bakeoff never runs: {FACTORY_INSTEAD}"
             )
         with naming_torchvision(self.name):
-            module = self._module(known if is_known else transformers.AutoModel, dtype)
+            module = self._module(architecture if is_known else transformers.AutoModel, dtype)
         # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
         for part in module.modules():
             if hasattr(getattr(part, "config", None), "use_cache"):
@@ -250,9 +250,9 @@ def _check_type(model: str, config: Mapping[str, Any]) -> None:
         return
     tables = [Path(spec.origin).parent / "models/auto" / name for name in TABLES_OF_TYPES]
     text = "".join(path.read_text(encoding="utf-8") for path in tables if path.exists())
-    known = re.findall(r'"([\w.-]+)"\s*[,:]\s*"\w+Config"', text)
-    if known and named not in known:
-        raise unknown(f"type of model in {model}", named, known, f"transformers {metadata.version('transformers')}")
+    names = re.findall(r'"([\w.-]+)"\s*[,:]\s*"\w+Config"', text)
+    if names and named not in names:
+        raise unknown(f"type of model in {model}", named, names, f"transformers {metadata.version('transformers')}")
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

@@ -83,7 +83,7 @@ def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, .
         return
     done: list[tuple[Any, int, int]] = []
     stayed: list[torch.Tensor] = []
-    for tensor in sorted({id(each): each for each in tensors}.values(), key=torch.numel, reverse=True):
+    for tensor in sorted({id(tensor): tensor for tensor in tensors}.values(), key=torch.numel, reverse=True):
         values = own_values(tensor)
         if not values.numel() or extent(values) < values.numel():
             continue
@@ -100,7 +100,7 @@ def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, .
         else:
             values.copy_(changed)
     if len(stayed) == len(done):
-        for values in [each for each in stayed if is_real(each)] or stayed:
+        for values in [values for values in stayed if is_real(values)] or stayed:
             values.copy_(with_any_other_values(values, by))
 
 

@@ -74,7 +74,7 @@ class LiveModel(Family):
     def __init__(self, name: str) -> None:
         """Raise UsageError where this process serves no program that compares such a model."""
         root = Path(os.environ.get(LIVE_MODEL, ""))
-        folder = next((each for each in (root / name, root) if (each / ABOUT).is_file()), None)
+        folder = next((folder for folder in (root / name, root) if (folder / ABOUT).is_file()), None)
         if LIVE_MODEL not in os.environ or folder is None:
             raise UsageError(
                 f"{LIVE}{name} lived in a program that called bakeoff.compare, and is not kept: "
@@ -234,7 +234,7 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
                     "it the forward of a torch.nn.Module"
                 )
             sizes[each.name] = dimension_of(_name_of(factory), each.name, each.default).default
-    return {"dimensions": sizes, "takes_seed": any(each.name == "seed" for each in parameters)}
+    return {"dimensions": sizes, "takes_seed": any(parameter.name == "seed" for parameter in parameters)}
 
 
 def own_search_path() -> tuple[str, ...]:
@@ -245,7 +245,7 @@ def own_search_path() -> tuple[str, ...]:
         # what was relative to an earlier working folder is still searched there
         searched = getattr(sys.path_importer_cache.get(entry), "path", None)
         folder = Path(searched or entry or os.getcwd()).resolve()
-        if folder.is_dir() and not any(folder == each or each in folder.parents for each in brought):
+        if folder.is_dir() and not any(folder == own or own in folder.parents for own in brought):
             own.append(str(folder))
     return tuple(dict.fromkeys(own))
 
@@ -446,7 +446,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         registered = ("_modules", "_parameters", "_buffers")
         for name, part in getattr(value, "__dict__", {}).items():
             if name in registered and isinstance(part, dict):
-                yield from ((f".{key}", each) for key, each in part.items())
+                yield from ((f".{key}", element) for key, element in part.items())
             elif name != "_compiled_call_impl":
                 yield f".{name}", part
         yield f" (class {type(value).__name__})", type(value)
@@ -469,5 +469,5 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _names_in(code: types.CodeType) -> Iterable[str]:
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return dict.fromkeys([*code.co_names, *(name for each in inner for name in _names_in(each))])
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return dict.fromkeys([*code.co_names, *(name for code in inner for name in _names_in(code))])

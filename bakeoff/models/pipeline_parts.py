@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Part(Frozen):
+class PipelineModule(Frozen):
     """One module of a pipeline, over one call of the pipeline."""
 
     name: str  # its path, such as `vae.decoder`
@@ -40,7 +40,7 @@ class Parts(Frozen):
     """What a call of a pipeline consists of, as `bakeoff inspect --json` prints it. The longest part comes first."""
 
     seconds: float  # of a call: the sum of the medians of its parts and of all else
-    parts: tuple[Part, ...]
+    parts: tuple[PipelineModule, ...]
     timed_calls: int
     rest: float
     """The share of a call that no part takes: Python between the parts, schedulers, other modules."""
@@ -113,7 +113,7 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     rest_s = statistics.median(max(0.0, whole - inside) for whole, inside in zip(seconds, in_parts, strict=True))
     call_s = sum(medians[name] for name in outer) + rest_s
     listed = [
-        Part(
+        PipelineModule(
             name=name,
             kind=type(module).__name__,
             calls=calls[name].count,
@@ -158,9 +158,9 @@ def part_of(pipeline: object, name: str) -> nn.Module:
     try:
         part = functools.reduce(getattr, name.split("."), pipeline)
     except AttributeError as error:
-        known = ", ".join(_modules_of(pipeline))
+        names = ", ".join(_modules_of(pipeline))
         raise UsageError(
-            f"no part '{name}' in {type(pipeline).__name__}: {error}; it holds {known or 'none'}"
+            f"no part '{name}' in {type(pipeline).__name__}: {error}; it holds {names or 'none'}"
         ) from None
     if not isinstance(part, nn.Module):
         raise UsageError(f"'{name}' of {type(pipeline).__name__} is a {type(part).__name__}, and no torch.nn.Module")
@@ -175,12 +175,12 @@ def _modules_of(pipeline: object) -> dict[str, nn.Module]:
         return dict(pipeline.named_children())
     components = getattr(pipeline, "components", None)  # of diffusers
     held = components if isinstance(components, Mapping) else getattr(pipeline, "__dict__", {})
-    return {name: each for name, each in held.items() if isinstance(each, nn.Module) and hasattr(pipeline, name)}
+    return {name: module for name, module in held.items() if isinstance(module, nn.Module) and hasattr(pipeline, name)}
 
 
 def _candidates(pipeline: object) -> dict[str, nn.Module]:
     outer = _modules_of(pipeline)
-    inner = {f"{name}.{child}": part for name, each in outer.items() for child, part in each.named_children()}
+    inner = {f"{name}.{child}": part for name, module in outer.items() for child, part in module.named_children()}
     by_module = {part: name for name, part in reversed((outer | inner).items())}  # one of two names is enough
     return {name: part for name, part in (outer | inner).items() if by_module[part] == name}
 

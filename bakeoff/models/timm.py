@@ -44,11 +44,11 @@ def describe(architecture: str) -> Facts:
     timm: Any = import_library("timm", f"timm:{architecture}")
     if not timm.is_model(architecture.partition(".")[0]):
         raise unknown("model of timm", architecture, timm.list_models(), "timm.list_models()")
-    known = timm.get_pretrained_cfg(architecture)
-    channels, height, width = known.input_size if known else (3, 224, 224)
+    config = timm.get_pretrained_cfg(architecture)
+    channels, height, width = config.input_size if config else (3, 224, 224)
     return {
         "size": height,
         "width_over_height": width / height,
         "channels": channels,
-        "is_fixed": bool(known and known.fixed_input_size),
+        "is_fixed": bool(config and config.fixed_input_size),
     }

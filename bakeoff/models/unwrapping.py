@@ -60,7 +60,7 @@ def forms_of(module: nn.Module) -> tuple[str, ...]:
 def form_by_types(module: nn.Module) -> tuple[str, ...]:
     """Return what is said of a module that was given with weights in other types than float32, or nothing."""
     types = {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
-    names = sorted(str(each).removeprefix("torch.") for each in types)
+    names = sorted(str(kind).removeprefix("torch.") for kind in types)
     if not names or names == ["float32"]:
         return ()
     return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)

@@ -105,7 +105,7 @@ class Imported:
         """Return True if the factory has returned a part of this before. Remember its parts."""
         parts = _own_parts(returned)
         before = {id(part) for reference in self.made if (part := reference()) is not None}
-        self.made = [*(each for each in self.made if each() is not None), *map(weakref.ref, parts)]
+        self.made = [*(reference for reference in self.made if reference() is not None), *map(weakref.ref, parts)]
         return any(id(part) in before for part in parts)
 
 
@@ -228,7 +228,7 @@ class UserModel(UserCode, Family):
         """True if the file has a function `evaluate` whose first parameter is `predict`. Others are not meant."""
         function = self.defined(EVALUATE)
         positional = [*function.args.posonlyargs, *function.args.args] if function else []
-        return [each.arg for each in positional[:1]] == [PREDICT]
+        return [parameter.arg for parameter in positional[:1]] == [PREDICT]
 
     def _parameters_of_calibrate(self, known: Collection[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
@@ -261,8 +261,10 @@ class UserModel(UserCode, Family):
         model = replace(with_own_inputs(self.name, module, example), around=around)
         if self.calibrate_takes is None:
             return model
-        taken = {name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes}
-        calibrate = partial(_calibration, self.name, partial(imported.calibrate, **taken), seed)
+        arguments = {
+            name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes
+        }
+        calibrate = partial(_calibration, self.name, partial(imported.calibrate, **arguments), seed)
         return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
 
     def _run(self, dimensions: Sizes, seed: int) -> tuple[ModuleType, Any]:
@@ -437,7 +439,7 @@ def _import_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        sys.modules.update({each: known for each, known in before.items() if known is not None})
+        sys.modules.update({name: module for name, module in before.items() if module is not None})
         raise
     return module
 
@@ -509,8 +511,8 @@ def likely_factory(path: Path) -> str:
         tree = _parse(path)
     except UsageError:
         return "factory"
-    functions = {name: each for name, each in _functions(tree).items() if not name.startswith("_")}
-    names = [name for name, each in functions.items() if _may_return_model_and_inputs(each)]
+    functions = {name: function for name, function in _functions(tree).items() if not name.startswith("_")}
+    names = [name for name, function in functions.items() if _may_return_model_and_inputs(function)]
     names += {"factory"} & _imports(tree).keys()
     names = names or [name for name in _others(tree) if not name.startswith("_") and not functions]
     return "factory" if "factory" in names or not names else names[-1]
@@ -579,7 +581,7 @@ def _others(tree: ast.Module) -> dict[str, ast.stmt]:
                 others[name] = statement
             case ast.If() | ast.Try():
                 inside = ast.Module(
-                    [each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.stmt)], []
+                    [inner for inner in ast.iter_child_nodes(statement) if isinstance(inner, ast.stmt)], []
                 )
                 others |= _others(inside) | _functions(inside)
     return others
@@ -711,7 +713,7 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
         return
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
     given: list[object] = [*_calls(example)]
-    calls = [as_inputs(name, each) for each in given or [example]]
+    calls = [as_inputs(name, call) for call in given or [example]]
     if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
         return
     try:
@@ -732,7 +734,7 @@ def _calls(example: object) -> list[Call]:
     if isinstance(example, Mapping) or not isinstance(example, Iterable) or hasattr(example, "layout"):
         return []
     first_ones = list(islice(example, MAX_CALLS)) if isinstance(example, Iterator) else list(example)[:MAX_CALLS]
-    return first_ones if all(isinstance(each, Call) for each in first_ones) else []
+    return first_ones if all(isinstance(element, Call) for element in first_ones) else []
 
 
 def difference_of(call: Inputs, first: Inputs) -> str:

@@ -15,13 +15,13 @@ import typer
 
 from bakeoff import models
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.request import OPTIONS, Part, Request
+from bakeoff.planning.request import OPTIONS, Request, RunOverrides
 from bakeoff.records.errors import UsageError, os_reason, unknown
 
 KEYS = {flag.removeprefix("--"): name for name, option in OPTIONS.items() for flag in option.flags}
 """Field of a request, by the key that it has in a TOML file."""
 
-RUN_KEYS = [key for key, name in KEYS.items() if name in Part.model_fields]
+RUN_KEYS = [key for key, name in KEYS.items() if name in RunOverrides.model_fields]
 """Keys that a `[[run]]` may have. All others belong to the whole file."""
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
@@ -57,8 +57,8 @@ class Options:
     def _over_run(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is left of one run of several: options given here apply to all of them."""
         typed = self.request.get("set", {})
-        left = {name: value for name, value in run.items() if name not in self.request or name == "set"}
-        return left | {"set": {key: values for key, values in run.get("set", {}).items() if key not in typed}}
+        others = {name: value for name, value in run.items() if name not in self.request or name == "set"}
+        return others | {"set": {key: values for key, values in run.get("set", {}).items() if key not in typed}}
 
     def to_request(self) -> Request:
         """Raise UsageError, in one line, for a value that cannot be read or is out of range."""
@@ -175,13 +175,13 @@ def _parameter(name: str) -> inspect.Parameter:
     default = option.default or _spell(
         option.written(Request.model_fields[name].get_default(call_default_factory=True))
     )
-    told = typer.Option(*option.flags, help=f"{option.help} [{default}]" if default else option.help)
+    typer_option = typer.Option(*option.flags, help=f"{option.help} [{default}]" if default else option.help)
     annotation = bool if kind is bool else (list[str] if kind in (tuple, dict) else kind) | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if kind is bool else None,
-        annotation=Annotated[annotation, told],
+        annotation=Annotated[annotation, typer_option],
     )
 
 

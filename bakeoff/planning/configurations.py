@@ -24,20 +24,20 @@ def expand_backends(
         name, _, mode = entry.partition("/") if entry != BEST else (ALL, "", BEST)
         by_name = name != ALL
         for backend in [backends.canonical(name)] if by_name else backends.in_all():
-            known = _modes_of(backend, by_name)
+            modes = _modes_of(backend, by_name)
             if mode == ALL:
-                chosen: Sequence[str] = _all_of(backend, known)
+                chosen: Sequence[str] = _all_of(backend, modes)
             elif mode == BEST:
-                chosen = best_modes(backend) or (known[:1] if by_name else [])
-            elif mode in ("", *known):
-                chosen = [mode or known[0]]
+                chosen = best_modes(backend) or (modes[:1] if by_name else [])
+            elif mode in ("", *modes):
+                chosen = [mode or modes[0]]
             elif by_name:
-                raise unknown(f"mode of {backend}", mode, known, "bakeoff list")
+                raise unknown(f"mode of {backend}", mode, modes, "bakeoff list")
             else:
                 raise UsageError(f"backend '{entry}': write 'all/all' for every mode of every backend")
             for one in chosen:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
-                named = by_name and (mode not in (ALL, BEST) or one == known[0])
+                named = by_name and (mode not in (ALL, BEST) or one == modes[0])
                 expand_backends[backend, one] = expand_backends.get((backend, one), False) or named
     return [(backend, mode, by_name) for (backend, mode), by_name in expand_backends.items()]
 
@@ -45,15 +45,15 @@ def expand_backends(
 def best_modes(example: Cell, backend: str) -> list[str]:
     """Return the modes of a backend that are worth trying for the example's model, task, precision and device."""
     try:
-        known = backends.create(backend)
+        instance = backends.create(backend)
     except BakeoffError:  # the cell says why it does not load
         return [DEFAULT]
     may_convolve, kind = models.find(example.model).may_convolve, example.device.kind
     return [
         mode.name
-        for mode in known.modes
+        for mode in instance.modes
         if (suits := mode.worth_trying) and suits.device in ("", kind) and (may_convolve or not suits.convolutions)
-        if known.supports(example.model_copy(update={"backend": backend, "mode": mode.name}))
+        if instance.supports(example.model_copy(update={"backend": backend, "mode": mode.name}))
     ]
 
 

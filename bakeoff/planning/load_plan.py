@@ -9,7 +9,7 @@ from typing import Self
 
 from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.load import Load, Objective, TriedSettings
+from bakeoff.records.load_samples import Load, Objective, TriedSettings
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")

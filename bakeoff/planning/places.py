@@ -85,11 +85,11 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
             raise UsageError(f"--devices {','.join(devices)}: a GPU is named twice")
         return places
     places = [Place(name, CPU, tuple(sorted(set(_ranges(name.removeprefix("cpu:")))))) for name in devices]
-    taken = [core for place in places for core in place.cores]
-    if missing := sorted(set(taken) - set(usable)):
+    named_cores = [core for place in places for core in place.cores]
+    if missing := sorted(set(named_cores) - set(usable)):
         raise UsageError(f"--devices {','.join(devices)}: this process may use the cores {_spell(usable)}, and not "
                          f"{_spell(missing)}")  # fmt: skip
-    if len(set(taken)) < len(taken):
+    if len(set(named_cores)) < len(named_cores):
         raise UsageError(f"--devices {','.join(devices)}: a core is in two sets")
     if len({len(place.cores) for place in places}) > 1:
         raise UsageError(f"--devices {','.join(devices)}: all sets need as many cores as the others")
@@ -108,11 +108,11 @@ def divide_cores(usable: Collection[int], siblings: Mapping[int, int], shares: i
     threads: dict[int, list[int]] = {}
     for core in sorted(usable):
         threads.setdefault(siblings.get(core, core), []).append(core)
-    each = len(threads) // shares
-    if usable and not each:
+    per_share = len(threads) // shares
+    if usable and not per_share:
         raise UsageError(f"{shares} contests side by side need as many cores, and this process may use {len(threads)}")
     physical = sorted(threads)
-    chunks = [physical[share * each : (share + 1) * each] for share in range(shares)]
+    chunks = [physical[share * per_share : (share + 1) * per_share] for share in range(shares)]
     return [tuple(sorted(core for one in chunk for core in threads[one])) for chunk in chunks]
 
 

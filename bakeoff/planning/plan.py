@@ -52,10 +52,10 @@ class Contest:
         """
         cells = [planned.cell for planned in self.cells]
         own = {
-            precision: [each for each in self.cells if each.cell.precision is precision]
+            precision: [planned for planned in self.cells if planned.cell.precision is precision]
             for precision in order_of_precisions(cells)
         }
-        return [Contest(each[0].cell.reference_id, tuple(each)) for each in own.values() if each]
+        return [Contest(planned[0].cell.reference_id, tuple(planned)) for planned in own.values() if planned]
 
     def evaluated_by(self, instead: str) -> str:
         """Return the user's function that says how good its builds are: `instead`, or that of the model's file.
@@ -145,7 +145,10 @@ def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:
 
 def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:
     """Return the configurations that other entries of --backends than those with `best` stand for."""
-    return {each[:2] for each in expand_backends([one for one in entries if one.rpartition("/")[2] != BEST])}
+    return {
+        configuration[:2]
+        for configuration in expand_backends([one for one in entries if one.rpartition("/")[2] != BEST])
+    }
 
 
 def _by_environment(request: Request) -> dict[str, list[str]]:
@@ -153,13 +156,13 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
 
     Raises UsageError for an environment that --env does not name.
     """
-    found: dict[str, list[str]] = {}
+    names_in: dict[str, list[str]] = {}
     for entry in request.backends:
         name, at, environment = entry.partition("@")
         if at and environment not in request.env:
             raise unknown("environment", environment, [*request.env, *get_args(Malloc)[1:]], "--env NAME=PYTHON")
-        found.setdefault(environment, []).append(name)
-    return dict(sorted(found.items(), key=lambda each: each[0] != ""))
+        names_in.setdefault(environment, []).append(name)
+    return dict(sorted(names_in.items(), key=lambda item: item[0] != ""))
 
 
 def require_known_backends(request: Request) -> None:

@@ -25,7 +25,7 @@ FORM = "write --dynamic NAME=LOW:HIGH or NAME=LOW:BUILT_AT:HIGH"
 
 def parse(entries: Sequence[str]) -> dict[str, Span]:
     """Return the range of each dimension in `seq=16:512` or `seq=16:128:512`. Raises UsageError for another form."""
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for entry in entries:
         form = re.fullmatch(r"([^=]+)=(\d+):(?:(\d+):)?(\d+)", entry.replace(" ", ""), re.ASCII)
         if form is None:
@@ -34,13 +34,13 @@ def parse(entries: Sequence[str]) -> dict[str, Span]:
         built_at = int(form[3]) if form[3] else None
         if not low < high or not low <= (built_at or low) <= high:
             raise UsageError(f"--dynamic {entry}: the sizes must rise, from the lowest to the highest")
-        found[name] = Span(low, built_at, high)
-    return found
+        spans[name] = Span(low, built_at, high)
+    return spans
 
 
 def spell(ranges: Mapping[str, Range]) -> str:
     """Return the value of --dynamic that gives these ranges."""
-    return ",".join(f"{name}={each.low}:{each.built_at}:{each.high}" for name, each in ranges.items())
+    return ",".join(f"{name}={span.low}:{span.built_at}:{span.high}" for name, span in ranges.items())
 
 
 def with_ends(asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, tuple[str, ...]]:
@@ -68,8 +68,8 @@ def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mappi
         if outside := [size for size in sizes if not low <= size <= high]:
             raise UsageError(f"{written}: --set {name}={outside[0]} is outside of this range")
         # torch takes 0 and 1 for constants, and two axes of one size for the same
-        taken = {each.built_at for each in ranges.values()}
+        others_built_at = {other.built_at for other in ranges.values()}
         usual = [sizes[len(sizes) // 2], *reversed(sizes), *range(high, max(low, 2) - 1, -1)]
-        best = next((size for size in usual if size > 1 and size not in taken), high)
+        best = next((size for size in usual if size > 1 and size not in others_built_at), high)
         ranges[name] = Range(low=low, built_at=built_at or best, high=high)
     return ranges

@@ -21,7 +21,7 @@ from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
 from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
 from bakeoff.records.errors import UsageError, in_plain_words, unknown
-from bakeoff.records.load import Objective
+from bakeoff.records.load_samples import Objective
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Frozen
 
@@ -299,7 +299,7 @@ class Request(Frozen):
     artifact_limit: Annotated[
         Size, Option("Size of what is kept, of all cells together; faster cells come first", parse=Size.parse_limit)
     ] = Size(2e9)
-    runs: tuple[Part, ...] = ()
+    runs: tuple[RunOverrides, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
 
     def __init__(self, /, **fields: Any) -> None:
@@ -308,8 +308,8 @@ class Request(Frozen):
             super().__init__(**fields)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            if isinstance(told := first.get("ctx", {}).get("error"), UsageError):
-                raise told from None
+            if isinstance(cause := first.get("ctx", {}).get("error"), UsageError):
+                raise cause from None
             flag = next((OPTIONS[name].flags[0] for name in first["loc"] if name in OPTIONS), first["loc"])
             raise UsageError(f"{flag} {first['input']}: {in_plain_words(first['msg'])}") from None
 
@@ -369,7 +369,7 @@ class Request(Frozen):
         return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
 
 
-class Part(Frozen):
+class RunOverrides(Frozen):
     """What one run of several sets itself. The rest comes from the request."""
 
     models: Names | None = None

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from bakeoff import backends
 from bakeoff.backends.base import Backend
+from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
@@ -29,9 +30,6 @@ USUAL_SHARE_THAT_STAYS = 0.5
 
 USUAL_FRESH_START_S = 3.0
 """Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
-
-MIN_ROUNDS = 4
-"""Under a budget, cells are built while time is left for so many rounds of each."""
 
 FACTOR_IF_SEEN, FACTOR_IF_NOT = 1.25, 2.0
 """A step takes no more than so many times its estimate, mostly: when it was seen in this run, and when it was not."""
@@ -151,8 +149,8 @@ class TimePlan:
         """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[Step, str]]())
         ahead_s = sum(
-            number * self._estimate(*each) * (FACTOR_IF_SEEN if each in self._seen else FACTOR_IF_NOT)
-            for each, number in steps.items()
+            number * self._estimate(*key) * (FACTOR_IF_SEEN if key in self._seen else FACTOR_IF_NOT)
+            for key, number in steps.items()
         )
         return ahead_s + FACTOR_IF_NOT * sum(
             processes * self.seconds_of(step, labels)
@@ -199,7 +197,7 @@ class TimePlan:
         """Return when this cell must be built: it and the cells `alive` still take some rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
-        share = min(1.0, MIN_ROUNDS / self._sampling.rounds)
+        share = min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
         return self.rounds_end_s([*alive, label]) - share * self.seconds_of(Step.ROUNDS, [*alive, label])
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
@@ -221,11 +219,11 @@ class TimePlan:
         usual_s = self._usual(step, label)
         if not usual_s:
             return 0.0
-        others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
+        others = [(fmean(seen_s), self._usual(step, other)) for (of, other), seen_s in self._seen.items() if of is step]
         if step is Step.EVALUATE and others:
             return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
         # the usual time itself counts as seen once, because short steps tell little about a long one
-        taken_s = usual_s + sum(taken for taken, _ in others)
+        taken_s = usual_s + sum(other_s for other_s, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
     def _usual(self, step: Step, label: str) -> float:

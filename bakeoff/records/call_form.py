@@ -66,14 +66,14 @@ class Describer:
             kind = "named" if hasattr(value, "_fields") else "sequence"
             return {kind: _place_of(type(value)), "items": self._items(zip(names, value, strict=True))}
         if isinstance(value, list | tuple):
-            return {"list" if isinstance(value, list) else "tuple": [self.form(each) for each in value]}
+            return {"list" if isinstance(value, list) else "tuple": [self.form(element) for element in value]}
         if isinstance(value, Mapping):
             if not all(isinstance(key, LITERALS) for key in value):
                 raise HasNoForm(f"a {type(value).__name__} has keys that are neither texts nor numbers")
             items = self._items(value.items())
             if dataclasses.is_dataclass(value):
                 return {"fields": _place_of(type(value)), "items": items}
-            plain = next((each for each in (OrderedDict, dict) if isinstance(value, each)), type(value))
+            plain = next((kind for kind in (OrderedDict, dict) if isinstance(value, kind)), type(value))
             return {"mapping": _place_of(plain), "items": items}
         if callable(value):
             return {"text": f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"}
@@ -102,7 +102,7 @@ def attributes(value: object) -> list[tuple[str, object]]:
         names.update(dict.fromkeys((slots,) if isinstance(slots, str) else slots))
     missing = object()
     held = [(name, getattr(value, name, missing)) for name in names if name not in ("__dict__", "__weakref__")]
-    return [(name, each) for name, each in held if each is not missing and not isinstance(each, Iterator)]
+    return [(name, default) for name, default in held if default is not missing and not isinstance(default, Iterator)]
 
 
 def _place_of(kind: type) -> str:
@@ -119,8 +119,8 @@ def form_of_call(
     describer = Describer(is_tensor)
     form = {
         "parameters": parameters_of(function),
-        "args": [describer.form(each) for each in args],
-        "kwargs": {name: describer.form(each) for name, each in kwargs.items()},
+        "args": [describer.form(argument) for argument in args],
+        "kwargs": {name: describer.form(argument) for name, argument in kwargs.items()},
     }
     return form, describer.tensors
 
@@ -131,12 +131,14 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):  # some callables of C++ do not tell
         if schema := getattr(function, "schema", None):  # of TorchScript, whose first argument is the module
-            return [[each.name, "POSITIONAL_OR_KEYWORD", *_default_in(each)] for each in schema.arguments[1:]]
+            return [
+                [argument.name, "POSITIONAL_OR_KEYWORD", *_default_in(argument)] for argument in schema.arguments[1:]
+            ]
         return [["args", "VAR_POSITIONAL"], ["kwargs", "VAR_KEYWORD"]]
     described: list[list[Any]] = []
-    for each in parameters:
-        default = [] if each.default is each.empty else [_form_of_default(each.default)]
-        described.append([each.name, each.kind.name, *default])
+    for parameter in parameters:
+        default = [] if parameter.default is parameter.empty else [_form_of_default(parameter.default)]
+        described.append([parameter.name, parameter.kind.name, *default])
     return described
 
 
@@ -146,7 +148,7 @@ def _default_in(argument: Any) -> list[Form]:
 
 def _form_of_default(value: object) -> Form:
     try:
-        return Describer(lambda each: False).form(value)
+        return Describer(lambda value: False).form(value)
     except HasNoForm:
         return {"text": repr(value)}
 
@@ -188,12 +190,12 @@ def maker(form: Form) -> Make:
             of_torch = _of_torch(name, text)
             return lambda leaves: of_torch
         case {"list": elements}:
-            makers = [maker(each) for each in elements]
+            makers = [maker(element) for element in elements]
             return lambda leaves: [make(leaves) for make in makers]
-        case {"tuple": members} if [each.get(TENSOR) for each in members] == list(range(len(members))):
+        case {"tuple": members} if [member.get(TENSOR) for member in members] == list(range(len(members))):
             return tuple
         case {"tuple": members}:
-            makers = [maker(each) for each in members]
+            makers = [maker(member) for member in members]
             return lambda leaves: tuple([make(leaves) for make in makers])
         case {"text": text}:
             raise HasNoForm(f"it holds {text}, which cannot be made again")
@@ -202,7 +204,7 @@ def maker(form: Form) -> Make:
 
 def _maker_of_items(form: Form) -> Make:
     names = [name for name, _ in form["items"]]
-    makers = [maker(each) for _, each in form["items"]]
+    makers = [maker(item) for _, item in form["items"]]
     what = next(name for name in form if name != "items")
     kind = _imported(form[what]) or Fields
     if what == "mapping" or kind is Fields:
@@ -260,13 +262,13 @@ def taker(form: Form, name: str) -> Take:
     if not has_tensors(form):
         return _comparer(form, name)
     if "list" in form or "tuple" in form:
-        members = [taker(each, f"{name}[{index}]") for index, each in enumerate(parts(form))]
+        members = [taker(member, f"{name}[{index}]") for index, member in enumerate(parts(form))]
 
         def take_members(value: Any, leaves: list[Any]) -> None:
             if not isinstance(value, Sequence) or len(value) != len(members):
                 raise NotServed(f"'{name}' is not a list or tuple of {len(members)}")
-            for take, each in zip(members, value, strict=True):
-                take(each, leaves)
+            for take, element in zip(members, value, strict=True):
+                take(element, leaves)
 
         return take_members
     by_key = "mapping" in form or "fields" in form
@@ -309,7 +311,7 @@ def constant_of(form: Form) -> Any:
 def is_constant(value: object, form: Form) -> bool:
     """Return True if a value is that of a form without tensors."""
     try:
-        return bool(Describer(lambda each: False).form(value) == form)
+        return bool(Describer(lambda leaf: False).form(value) == form)
     except HasNoForm:
         return False
 
@@ -338,13 +340,13 @@ class Arguments:
         self._several = {name for name in self._slots if kinds[name].startswith("VAR_")}
         self._defaults = {name: default[0] for name, _, *default in form["parameters"] if default}
         self._takes = {
-            name: self._taker_of_several(name) if name in self._several else taker(each, name)
-            for name, each in self._slots.items()
+            name: self._taker_of_several(name) if name in self._several else taker(slot, name)
+            for name, slot in self._slots.items()
         }
         forms = [*form["args"], *form["kwargs"].values()]
         self.tensors = sum(map(_count, forms))
         # the common case: each argument is a tensor
-        is_plain = not self._several and all(TENSOR in each for each in forms)
+        is_plain = not self._several and all(TENSOR in form for form in forms)
         self._plain_names = sorted(self._slots, key=lambda name: self._slots[name][TENSOR]) if is_plain else []
         positional = [name for name, kind, *_ in form["parameters"] if kind.startswith("POSITIONAL")]
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self._plain_names, positional, strict=False))
@@ -392,4 +394,4 @@ def _count(form: Form) -> int:
 
 
 def parts(form: Form) -> list[Form]:
-    return [*form.get("list", []), *form.get("tuple", []), *(each for _, each in form.get("items", []))]
+    return [*form.get("list", []), *form.get("tuple", []), *(item for _, item in form.get("items", []))]

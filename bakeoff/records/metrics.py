@@ -53,7 +53,7 @@ class Metrics(Frozen):
             return self
         problem = ""
         if self.values.keys() != reference.values.keys():
-            ours, theirs = (", ".join(sorted(each.values)) for each in (self, reference))
+            ours, theirs = (", ".join(sorted(metrics.values)) for metrics in (self, reference))
             problem = f"evaluate returned {ours}, and for the reference {theirs}"
         for name, metric in self.values.items() if not problem else ():
             if metric.samples != reference.values[name].samples:

@@ -27,8 +27,8 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> dict[str, str]:
 @cache
 def _versions(search_path: tuple[str, ...]) -> tuple[str, ...]:
     lines = set()
-    for each in metadata.distributions():
-        described = each.metadata  # `name` and `version` would parse it twice
-        files = each.read_text("RECORD") if each.read_text("direct_url.json") else ""
+    for distribution in metadata.distributions():
+        described = distribution.metadata  # `name` and `version` would parse it twice
+        files = distribution.read_text("RECORD") if distribution.read_text("direct_url.json") else ""
         lines.add(f"{described['Name']} {described['Version']} {files}\n")
     return tuple(sorted(lines))

@@ -94,7 +94,7 @@ def _validated(document: dict[str, Any]) -> Report:
     except ValidationError as error:
         if _minor(document["schema_version"]) <= _minor(SCHEMA_VERSION):
             raise
-        for unknown in (each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"):
+        for unknown in (problem for problem in error.errors(include_url=False) if problem["type"] == "extra_forbidden"):
             *path, name = unknown["loc"]
             parent: Any = document
             for part in path:

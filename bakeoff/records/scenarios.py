@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bakeoff.records.text import spell_ms, spell_rate
+
 
 class Scenario(StrEnum):
     """How requests arrive. These are MLPerf's four scenarios."""
@@ -50,6 +52,14 @@ class ScenarioSpec:
     def verb(self) -> str:
         """The verb between a cell and its value: `onnx carries 400 requests/s`, or `onnx answers in 5 ms`."""
         return "carries" if self.is_rate else "answers in"
+
+    def spell(self, value: float) -> str:
+        """Return `410 requests/s`, or `5.000 ms`."""
+        return f"{self.spell_number(value)} {self.unit}"
+
+    def spell_number(self, value: float) -> str:
+        """Return the value without its unit."""
+        return spell_rate(value) if self.is_rate else spell_ms(value).removesuffix(" ms")
 
     def ms_per_request(self, value: float) -> float:
         """Return the value as the milliseconds for a request, in which less is always better."""

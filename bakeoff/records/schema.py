@@ -21,11 +21,11 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
 from bakeoff.records.frozen import Frozen as Frozen
-from bakeoff.records.load import Load
+from bakeoff.records.load_samples import Load
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.precision import Precision
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
@@ -648,8 +648,8 @@ class Record(Frozen):
     @property
     def is_throughput_doubtful(self) -> bool:
         """Return True if the latency of the cell contradicts its throughput."""
-        known, latency = self.throughput, self.latency
-        return known is not None and latency is not None and known.is_far_below(latency.median_ms)
+        throughput, latency = self.throughput, self.latency
+        return throughput is not None and latency is not None and throughput.is_far_below(latency.median_ms)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -675,7 +675,9 @@ class Record(Frozen):
     @property
     def warm_start(self) -> Process | None:
         """Return the process whose start was the median of those from the caches and the artefact of another one."""
-        warm = sorted((each for each in self.processes if each.warm), key=lambda each: each.first_answer_s)
+        warm = sorted(
+            (process for process in self.processes if process.warm), key=lambda process: process.first_answer_s
+        )
         return warm[(len(warm) - 1) // 2] if warm else None
 
 

@@ -209,7 +209,7 @@ class Store:
 
     def has_unfinished_processes(self) -> bool:
         """Return True if processes have numbers that a resumed run replaces, as not all cells had ended theirs."""
-        ended = {each.record.cell.id: len(each.record.processes) for one in self.all_unfinished() for each in one.cells}
+        ended = {cell.record.cell.id: len(cell.record.processes) for one in self.all_unfinished() for cell in one.cells}
         return any(
             len(record.processes) > ended.get(record.cell.id, 0) and not self.has(record.cell.id)
             for path in self.root.glob("so_far/*.json")
@@ -273,7 +273,7 @@ class Store:
         """
         records = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
         for path in self.root.glob("so_far/*.json"):
-            records |= {each.cell.id: each for each in ContestSoFar.model_validate_json(path.read_text()).records}
+            records |= {record.cell.id: record for record in ContestSoFar.model_validate_json(path.read_text()).records}
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):
@@ -346,19 +346,19 @@ class Store:
         With `contest_id` they are those of its model alone.
         """
         kept = self._kept_digests("variables.json", contest_id)
-        return {name: digest for each in kept for name, digest in each.items()}
+        return {name: digest for digests in kept for name, digest in digests.items()}
 
     def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
         """Keep digests of the user's files that the contest's model comes from, if it comes from any."""
         if files:
             write_atomically(
-                self._of_contest(contest_id, "files.json"), json.dumps({str(each): _digest(each) for each in files})
+                self._of_contest(contest_id, "files.json"), json.dumps({str(file): _digest(file) for file in files})
             )
 
     def own_files(self) -> dict[str, str]:
         """Return checksums of the user's files that were read whole, by their paths below the folder that holds all."""
         kept = self._kept_digests("files.json", None)
-        read = {path: digest for each in kept for path, digest in each.items() if len(digest) == CHECKSUM_DIGITS}
+        read = {path: digest for digests in kept for path, digest in digests.items() if len(digest) == CHECKSUM_DIGITS}
         common = set.intersection(*(set(Path(path).parents) for path in read)) if read else set()
         above = max(common, key=lambda folder: len(folder.parts), default=None)  # None: on several drives
         return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
@@ -371,7 +371,7 @@ class Store:
     def changed_files(self, contest_id: str | None = None) -> list[str]:
         """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
         kept = self._kept_digests("files.json", contest_id)
-        return sorted({path for each in kept for path, digest in each.items() if _digest(Path(path)) != digest})
+        return sorted({path for digests in kept for path, digest in digests.items() if _digest(Path(path)) != digest})
 
     def _kept_digests(self, what: str, contest_id: str | None) -> list[dict[str, str]]:
         """Return digests by name that were kept for the model of each contest, or for that of one alone."""
@@ -460,8 +460,8 @@ def _digest(path: Path) -> str:
     """Return what a file is known by, or nothing if there is none: its content, or the time of a huge one."""
     if not path.is_file():
         return ""
-    known = path.stat()
-    return f"{known.st_mtime_ns}" if known.st_size > MOST_READ_BYTES else _checksum(path, known.st_mtime_ns)
+    status = path.stat()
+    return f"{status.st_mtime_ns}" if status.st_size > MOST_READ_BYTES else _checksum(path, status.st_mtime_ns)
 
 
 @functools.cache

@@ -70,6 +70,15 @@ def spell_ms(milliseconds: float) -> str:
     return f"{rounded:,.{digits}f} ms"
 
 
+def spell_seconds(seconds: float) -> str:
+    """Return at least two significant digits: `0.000042`, `0.0042`, `0.42`, `4.2`, `42`."""
+    if seconds == 0:
+        return "0"
+    if seconds >= 9.95:
+        return f"{seconds:,.0f}"
+    return f"{seconds:.{max(1, 1 - math.floor(math.log10(float(f'{seconds:.2g}'))))}f}"
+
+
 def spell_minutes(*moments: str) -> str:
     """Return `2026-01-02 03:04 UTC`, or `2026-01-02 03:04 to 03:09 UTC`, of moments of one day, in ISO 8601 and UTC."""
     first, last = min(moments), max(moments)
@@ -154,8 +163,8 @@ def values_of(command: str, option: str) -> list[str]:
 
 def variables_before(command: str) -> str:
     """Return the environment variables that a command begins with, such as `OMP_NUM_THREADS=1 `, or nothing."""
-    found = re.match(r"(?:[A-Za-z_]\w*=(?:'[^']*'|[^\s'])*\s+)+", command)
-    return found[0] if found else ""
+    assignments = re.match(r"(?:[A-Za-z_]\w*=(?:'[^']*'|[^\s'])*\s+)+", command)
+    return assignments[0] if assignments else ""
 
 
 def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:

@@ -8,7 +8,6 @@ from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.doubts_of_answers import is_open_requirement
 from bakeoff.judging.doubts_of_winner import MachineBusy
-from bakeoff.judging.load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Ratio
 from bakeoff.records.text import first, listed, one_line, spell_ms
@@ -133,23 +132,4 @@ def _but(answer: Answer, doubts: Sequence[Doubt]) -> str:
 
 
 def _brief(answer: Answer) -> str:
-    match answer.doubt:
-        case NearCeiling() as doubt:
-            return f"the load generator may be the limit of {doubt.label}"
-        case SoakMissed() as doubt:
-            if held := doubt.held:
-                return f"it holds only {number_format.rate(held.rate)} requests/s for long"
-            if doubt.label in answer.candidates:
-                lowest = min(soak.rate for soak in doubt.missed)
-                return f"it does not hold even {number_format.rate(lowest)} requests/s for long"
-            return f"{doubt.label} may carry more, at a rate that was not soaked"
-        case LatencyDrifted():
-            return "its latency drifted under load"
-        case ShortWindows():
-            return "its windows were short"
-        case RequestsFailed():
-            return "some of its requests failed"
-        case None:
-            raise ValueError("an answer that is doubted has a doubt")
-        case doubt:
-            return str(doubt.brief)
+    return answer.doubt.brief if answer.doubt else ""

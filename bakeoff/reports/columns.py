@@ -7,8 +7,8 @@ from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import PartlyElsewhere
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
-from bakeoff.judging.metrics import NO_CHANGE, MetricJudgement
-from bakeoff.judging.parts import Part
+from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
@@ -32,7 +32,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, metrics, number_format, sentences
+from bakeoff.reports import end_to_end, floor, headline, metric_report, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
@@ -40,20 +40,20 @@ NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
 
-_LATENCY = Part[CellJudgement, Latency](lambda row: row.record.latency)
-_THROUGHPUT = Part[CellJudgement, Throughput](lambda row: row.record.throughput)
-_ROOFLINE = Part[CellJudgement, Roofline](lambda row: row.record.roofline)
-_DEVICE_TIME = Part[CellJudgement, DeviceTime](lambda row: row.record.device_time)
-_KERNEL_TIMES = Part[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
-_ENERGY = Part[CellJudgement, Energy](lambda row: row.record.energy)
-_EVALUATED = Part[CellJudgement, Metrics](lambda row: row.record.metrics)
-_WARM_UP = Part[CellJudgement, WarmUp](lambda row: row.record.warm_up)
-_WARM_START = Part[CellJudgement, Process](lambda row: row.record.warm_start)
-_MEMORY = Part[CellJudgement, Memory](lambda row: row.record.memory)
-_ACCURACY = Part[CellJudgement, Accuracy](lambda row: row.record.accuracy)
-_SPEEDUP = Part[CellJudgement, Ratio](lambda row: row.speedup)
-_OVER_OWN_BUILD = Part[CellJudgement, Ratio](lambda row: row.over_own_build)
-_PLACEMENT = Part[CellJudgement, Placement](lambda row: row.record.placement)
+_LATENCY = OptionalField[CellJudgement, Latency](lambda row: row.record.latency)
+_THROUGHPUT = OptionalField[CellJudgement, Throughput](lambda row: row.record.throughput)
+_ROOFLINE = OptionalField[CellJudgement, Roofline](lambda row: row.record.roofline)
+_DEVICE_TIME = OptionalField[CellJudgement, DeviceTime](lambda row: row.record.device_time)
+_KERNEL_TIMES = OptionalField[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
+_ENERGY = OptionalField[CellJudgement, Energy](lambda row: row.record.energy)
+_EVALUATED = OptionalField[CellJudgement, Metrics](lambda row: row.record.metrics)
+_WARM_UP = OptionalField[CellJudgement, WarmUp](lambda row: row.record.warm_up)
+_WARM_START = OptionalField[CellJudgement, Process](lambda row: row.record.warm_start)
+_MEMORY = OptionalField[CellJudgement, Memory](lambda row: row.record.memory)
+_ACCURACY = OptionalField[CellJudgement, Accuracy](lambda row: row.record.accuracy)
+_SPEEDUP = OptionalField[CellJudgement, Ratio](lambda row: row.speedup)
+_OVER_OWN_BUILD = OptionalField[CellJudgement, Ratio](lambda row: row.over_own_build)
+_PLACEMENT = OptionalField[CellJudgement, Placement](lambda row: row.record.placement)
 
 
 def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
@@ -118,7 +118,7 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
         Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
-        Column("metric", metrics.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("metric", metric_report.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),

@@ -10,9 +10,9 @@ from typing import Any
 
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
-from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.environment_changes import Bearing, Difference
 from bakeoff.judging.fit import by_contest
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import charts, markdown, number_format, page, sentences

@@ -12,7 +12,7 @@ import numpy as np
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.samples import Turn
+from bakeoff.judging.samples import Deviation
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
@@ -126,19 +126,19 @@ def samples(contest: ContestJudgement) -> str:
     )
 
 
-def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:
+def drift(deviations: Mapping[str, Sequence[Sequence[Deviation]]]) -> str:
     """Name the cell with processes, or else rounds, that are furthest apart."""
     spreads = {}
-    for label, processes in turns.items():
+    for label, processes in deviations.items():
         if len(processes) > 1:
-            medians = [1 + float(np.median([turn.deviation for turn in process])) for process in processes]
+            medians = [1 + float(np.median([deviation.share for deviation in process])) for process in processes]
             spreads[label] = max(medians) / min(medians) - 1
     if spreads:
         label = max(spreads, key=lambda label: spreads[label])
         return f"{_short(label)}'s processes differ most, by {number_format.percent(spreads[label])} %"
     widths = {
-        label: float(np.ptp([turn.deviation for process in processes for turn in process]))
-        for label, processes in turns.items()
+        label: float(np.ptp([deviation.share for process in processes for deviation in process]))
+        for label, processes in deviations.items()
     }
     label = max(widths, key=lambda label: widths[label])
     return f"{_short(label)} moved most over the rounds, within {number_format.percent(widths[label])} %"

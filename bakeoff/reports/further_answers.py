@@ -1,15 +1,15 @@
 """What a contest answers beside the latency of a call, for every output, such as what it takes to start."""
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.reports import end_to_end, generation, load, precisions, starts
+from bakeoff.reports import end_to_end, generation, load_report, precisions, start_report
 from bakeoff.reports.blocks import Items, Section
 
 _BY_HEADING = {
     "The fastest of each precision": precisions,
     "Whole requests": end_to_end,
-    "Under load": load,
+    "Under load": load_report,
     "Whole generations": generation,
-    "What it takes to start": starts,
+    "What it takes to start": start_report,
 }
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.doubts_of_cells import NotEvaluated
-from bakeoff.judging.tolerance import Tolerance
+from bakeoff.judging.precision_rule import Tolerance
 from bakeoff.records.text import counted
-from bakeoff.reports import answers, end_to_end, load, metrics, number_format
+from bakeoff.reports import answers, end_to_end, load_report, metric_report, number_format
 from bakeoff.reports.number_format import NONE
 
 
@@ -31,7 +31,7 @@ def value(contest: ContestJudgement) -> str:
 def spell(contest: ContestJudgement, question: Question, value: float) -> str:
     """Return a value that answers the question, with its unit."""
     if question is Question.LOAD and contest.load:
-        return load.carried(contest.load, value)
+        return load_report.carried(contest.load, value)
     if question is Question.GENERATION:
         return f"{number_format.rate(value)} tokens/s in decode"
     if question is Question.CALLS:
@@ -98,7 +98,7 @@ def line(contest: ContestJudgement) -> str:
     sure = certainty(contest)
     kept = condition(contest) or NONE
     kept = NONE if sure.removesuffix(", so far").endswith(kept) else kept
-    answer = answers.said(contest.answer, value(contest), metrics.kept(contest), kept, sure=sure)
+    answer = answers.said(contest.answer, value(contest), metric_report.kept(contest), kept, sure=sure)
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bakeoff.judging.environments import bear_on_speed
+from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report

@@ -12,16 +12,26 @@ from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import LoadDoubt, LoadJudgement
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
+from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.doubts import Effect
-from bakeoff.records.load import ServingSettings
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, dynamic, end_to_end, headline, load, mix, starts, suite_report, traits
+from bakeoff.reports import (
+    doubt_sentences,
+    dynamic,
+    end_to_end,
+    headline,
+    load_report,
+    mix,
+    start_report,
+    suite_report,
+    traits,
+)
 from bakeoff.reports.answers import AnswerToQuestion
-from bakeoff.reports.starts import ContestStarts
+from bakeoff.reports.start_report import ContestStarts
 
 FILES = ("report.json", "report.md", "details.md", "report.html", "cells.csv")
 
@@ -243,15 +253,14 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         under_load=_load_answer(contest.load) if contest.load else None,
         generation=_generation_answer(contest.generation) if contest.generation else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
-        starts=starts.contest_answer(contest.starts) if contest.starts else None,
+        starts=start_report.contest_answer(contest.starts) if contest.starts else None,
     )
 
 
 def _grave_doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
     """Return the doubts that could change the answer, those first that it names."""
-    named = [each.say() for each in asked.doubts if not isinstance(each, LoadDoubt)]
+    named = [doubt.say() for doubt in asked.doubts]
     if contest.load:
-        named += [load.doubt(contest.load, each) for each in asked.doubts if isinstance(each, LoadDoubt)]
         return named
     return list(dict.fromkeys([*named, *doubt_sentences.doubts_with(Effect.WINNER, contest)]))
 
@@ -309,10 +318,10 @@ def _load_answer(judged: LoadJudgement) -> LoadAnswer:
         is_open=judged.answer.is_open,
         winner=judged.answer.leader,
         stages=judged.stages,
-        verdict=load.verdict(judged),
+        verdict=load_report.verdict(judged),
         values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
         settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
-        doubts=[load.doubt(judged, each) for each in judged.doubts],
+        doubts=[doubt.say() for doubt in judged.doubts],
     )
 
 

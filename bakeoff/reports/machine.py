@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
 from bakeoff.records.text import counted, first, listed, one_line
-from bakeoff.reports import number_format, starts
+from bakeoff.reports import number_format, start_report
 from bakeoff.reports.number_format import MEBIBYTE
 
 
@@ -134,7 +134,7 @@ def method_notes(report: Report) -> list[str]:
             "rate of the level of memory that holds them, whichever takes longer."
         )
     if started := [cell for record in report.records for cell in record.starts]:
-        lines += starts.notes_of(started)
+        lines += start_report.notes_of(started)
     return lines
 
 

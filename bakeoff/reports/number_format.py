@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
-from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio
+from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio, spell_seconds
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
@@ -99,14 +99,8 @@ def _faster_or_slower(of: Ratio) -> str:
 
 
 def seconds(value_s: float | None) -> str:
-    """Return at least two significant digits: `0.000042`, `0.0042`, `0.42`, `4.2`, `42`."""
-    if value_s is None:
-        return NONE
-    if value_s == 0:
-        return "0"
-    if value_s >= 9.95:
-        return f"{value_s:,.0f}"
-    return f"{value_s:.{max(1, 1 - math.floor(math.log10(float(f'{value_s:.2g}'))))}f}"
+    """Return `0.0042` or `42`, without the unit."""
+    return NONE if value_s is None else spell_seconds(value_s)
 
 
 def minutes(value_s: float) -> str:

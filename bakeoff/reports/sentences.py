@@ -10,7 +10,7 @@ from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts_of_winner import MachineBusy
-from bakeoff.judging.environments import Difference
+from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict

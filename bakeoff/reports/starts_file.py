@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from bakeoff.judging.starts import StartsJudgement, judge_starts
+from bakeoff.judging.start_times import StartsJudgement, judge_starts
 from bakeoff.records.atomic_file import write_atomically
-from bakeoff.records.starts import StartedCell, Starts
+from bakeoff.records.start_samples import StartedCell, Starts
 from bakeoff.reports import markdown, number_format
 from bakeoff.reports.blocks import Block, Items, Look, Picture, Section, Text
 from bakeoff.reports.charts import draw_starts
-from bakeoff.reports.starts import columns_of, headline, notes, why_not_started
+from bakeoff.reports.start_report import columns_of, headline, notes, why_not_started
 from bakeoff.reports.tables import Table, text_table
 
 STARTS_MD, STARTS_JSON = "starts.md", "starts.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.parts import Part
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import headline, number_format, sentences
@@ -125,7 +125,7 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
     over = f"x {one_line(suite.baseline or '', 20)}"
     unbroken, near = over.replace(" ", NBSP), f"{number_format.percent(NEAR - 1)} %"
 
-    means = Part[SuiteRow, Means](lambda row: row.means)
+    means = OptionalField[SuiteRow, Means](lambda row: row.means)
 
     def reach(row: SuiteRow) -> str:
         if row.is_baseline or not row.means or row.means.lowest is None or row.means.highest is None:

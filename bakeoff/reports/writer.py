@@ -8,7 +8,7 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
 from bakeoff.records.report_file import REPORT_JSON, write_json
 from bakeoff.records.schema import Report
-from bakeoff.reports import charts, generation, load
+from bakeoff.reports import charts, generation, load_report
 from bakeoff.reports.csv_files import csv_text, suite_tables, sweep_tables, to_csv
 from bakeoff.reports.run_report import DETAILS_MD, to_markdown, to_page, to_short_markdown
 from bakeoff.reports.sentences import with_verdicts
@@ -28,7 +28,7 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     """
     tables = {"cells.csv": to_csv(judgement), **suite_tables(judgement), **sweep_tables(judgement)}
     texts = tables | {"report.html": to_page(judgement, str(folder))}
-    if rows := load.rows_of(judgement):
+    if rows := load_report.rows_of(judgement):
         texts["load.csv"] = csv_text(rows)
     if rows := generation.rows_of(judgement):
         texts["generation.csv"] = csv_text(rows)

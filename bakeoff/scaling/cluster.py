@@ -103,16 +103,16 @@ class Cluster:
     def measure(self, request: Request, contests: Sequence[Contest], store: Store, progress: Progress) -> None:
         """Bring every cell to its record in the store. A node measures one contest at a time, or one on each GPU."""
         ray = self._ray
-        left = [contest for contest in contests if pending(contest, store)]
+        open_contests = [contest for contest in contests if pending(contest, store)]
         cells = cells_of(contests)
         progress.planned(cells)
-        expected_s = expected_seconds(left, time_plan_of(left, request, store, float("inf")))
+        expected_s = expected_seconds(open_contests, time_plan_of(open_contests, request, store, float("inf")))
         nodes = self._nodes(Device(request.devices[0]))
         home = self._home(store)
         task = ray.remote(max_retries=MAX_ATTEMPTS - 1, retry_exceptions=[ControllerDied])(measure_on_node)
         under_way: dict[Any, tuple[Contest, str]] = {}
         slots = [node for node in nodes for _ in range(max(1, node.gpus))]
-        for number, contest in enumerate(sorted(left, key=lambda each: -expected_s[each.id])):
+        for number, contest in enumerate(sorted(open_contests, key=lambda each: -expected_s[each.id])):
             node = slots[number % len(slots)]
             options = {
                 "num_cpus": node.cpus / max(1, node.gpus),
@@ -236,14 +236,14 @@ class DriverMailbox:
         if before is None:
             self._store.save_environment(captured)
             return
-        changed = [each for each in differences(before, captured) if not each.startswith("hostname")]
+        changed = [difference for difference in differences(before, captured) if not difference.startswith("hostname")]
         if changed:
             self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
 
     def take(self) -> list[ProgressEvent]:
         """Return what was told since the last call."""
-        told, self._told = self._told, []
-        return told
+        notes, self._told = self._told, []
+        return notes
 
 
 def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, started_in: Path) -> bytes:

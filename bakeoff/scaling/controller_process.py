@@ -38,7 +38,7 @@ class ProgressEvent:
     @property
     def record(self) -> Record | None:
         """The record of the cell that has ended, or None for another event."""
-        return next((each for each in self.arguments if isinstance(each, Record)), None)
+        return next((argument for argument in self.arguments if isinstance(argument, Record)), None)
 
     def show(self, progress: Progress) -> None:
         getattr(progress, self.method)(*self.arguments, **self.named)

@@ -82,11 +82,11 @@ class Pool:
 
     def measure(self, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
         """Bring every cell to its record in the store. Each contest is measured at the place that is free first."""
-        left = [contest for contest in self._contests if pending(contest, store)]
-        time_plan = time_plan_of(left, self._request, store, math.inf)
+        open_contests = [contest for contest in self._contests if pending(contest, store)]
+        time_plan = time_plan_of(open_contests, self._request, store, math.inf)
         names = [place.name for place in self._places]
-        begun_at = {each.contest_id: each.place for each in store.all_unfinished() if each.place in names}
-        schedule = Schedule(left, expected_seconds(left, time_plan), begun_at)
+        begun_at = {cell.contest_id: cell.place for cell in store.all_unfinished() if cell.place in names}
+        schedule = Schedule(open_contests, expected_seconds(open_contests, time_plan), begun_at)
         cells = cells_of(self._contests)
         progress.planned(cells)
         next_order = functools.partial(self._next_order, schedule, store, budget_ends_s)
@@ -171,7 +171,7 @@ class Pool:
     def _tell(self, controller: Controller, event: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
         if event.method == "time_left":
             controller.left_s = event.arguments  # type: ignore[assignment]
-            expected, most = zip(*(each.left_s for each in self._controllers.values()), strict=True)
+            expected, most = zip(*(controller.left_s for controller in self._controllers.values()), strict=True)
             waits_s = schedule.waiting_s, FACTOR_IF_NOT * schedule.waiting_s
             progress.time_left(
                 *(
@@ -206,10 +206,10 @@ def expected_seconds(contests: Sequence[Contest], time_plan: TimePlan) -> dict[s
 def slower_places(rates: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return, in words, which places do a fixed piece of work slower than the fastest one, and by how much."""
     slower_places = []
-    for work in dict.fromkeys(work for each in rates.values() for work in each):
+    for work in dict.fromkeys(work for rate in rates.values() for work in rate):
         fastest = max(rates, key=lambda name: rates[name][work])
-        for name, each in rates.items():
-            slower = 1 - each[work] / rates[fastest][work]
+        for name, rate in rates.items():
+            slower = 1 - rate[work] / rates[fastest][work]
             if slower > MAX_SLOWER:
                 slower_places.append(f"{name} is slower than {fastest} by {slower:.1%} ({work})")
     return slower_places

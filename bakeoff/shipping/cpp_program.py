@@ -62,7 +62,7 @@ class BuildFailed(BakeoffError):
 def require(record: Record, runtime: Runtime, captures: bool) -> None:
     """Raise UsageError, with the reason, if no program in C++ is written for the record's build."""
     if runtime.cpp is None:
-        having = script_parts.backends_that(lambda each: (run := each.runtime(record.cell.device)) and run.cpp)
+        having = script_parts.backends_that(lambda backend: (run := backend.runtime(record.cell.device)) and run.cpp)
         raise UsageError(f"{record.cell.id} cannot be exported: of what is built, only that of {having} has a program")
     if captures:
         raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
@@ -74,10 +74,10 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
     """Write the program, and the sample as files of raw numbers. Return the program's name."""
     assert runtime.cpp is not None
     types = {*sample.inputs, *(output.type for output in sample.outputs)}
-    if unknown := {each for each in types if each not in _TYPES or not (_TYPES[each].cpp or runtime.cpp.needs_torch)}:
+    if unknown := {kind for kind in types if kind not in _TYPES or not (_TYPES[kind].cpp or runtime.cpp.needs_torch)}:
         raise UsageError(f"{record.cell.id} cannot be exported: no type {', '.join(sorted(unknown))} in the program")
     loading = _loading(record)
-    known = {**report.environment.versions, **record.versions}
+    versions = {**report.environment.versions, **record.versions}
     common = script_parts.common_settings(report, record)
     server = runtime.triton
     names = server.names(folder / artifact) if server and server.names else None
@@ -90,10 +90,12 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
         "title": record.cell.title,
         "cpp": runtime.cpp,
         "runtime": runtime.cpp.template,
-        "torch": known.get("torch", ""),
-        "versions": ", ".join(f"{name} {known.get(name, '')}".strip() for name in runtime.libraries if name != "numpy"),
+        "torch": versions.get("torch", ""),
+        "versions": ", ".join(
+            f"{name} {versions.get(name, '')}".strip() for name in runtime.libraries if name != "numpy"
+        ),
         "is_compiled_here": runtime.note == COMPILED_HERE,
-        "standard": 20 if runtime.cpp.needs_torch and _numbers(known.get("torch", "")) >= CPP20_SINCE else 17,
+        "standard": 20 if runtime.cpp.needs_torch and _numbers(versions.get("torch", "")) >= CPP20_SINCE else 17,
         "properties": {
             "INFERENCE_PRECISION_HINT": loading.get("hint", ""),
             "INFERENCE_NUM_THREADS": common["threads"],

@@ -357,10 +357,10 @@ def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
 
     A local version, such as torch's `+cpu`, is on no registry: it becomes a comment.
     """
-    known = {**report.environment.versions, **record.versions}
+    versions = {**report.environment.versions, **record.versions}
     lines = []
     for library in runtime.libraries:
-        version = known.get(library, "")
+        version = versions.get(library, "")
         public, _, local = version.partition("+")
         if local:
             lines.append(f"# {library} was {version}; see https://download.pytorch.org/whl/{local} for that build")

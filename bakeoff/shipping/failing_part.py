@@ -17,7 +17,9 @@ def script_of_part(report: Report, record: Record, source: str, failure: str) ->
     cell = record.cell
     part = backends.create(cell.backend).script(cell, record.settings)
     if part is None:
-        having = script_parts.backends_that(lambda each: each.script(cell.model_copy(update={"mode": "default"}), {}))
+        having = script_parts.backends_that(
+            lambda backend: backend.script(cell.model_copy(update={"mode": "default"}), {})
+        )
         raise UsageError(f"no script does what {cell.backend} does, only what {having} do")
     settings = script_parts.common_settings(report, record, part.variables)
     imports = ["import torch", *part.imports, "from functools import partial"]

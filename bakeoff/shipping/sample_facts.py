@@ -35,7 +35,7 @@ class Sample(Frozen):
 
     def allowing(self, rmse: float) -> Sample:
         """Return the sample where each output may have at least this RMSE."""
-        outputs = [each.model_copy(update={"allowed": max(each.allowed, rmse)}) for each in self.outputs]
+        outputs = [output.model_copy(update={"allowed": max(output.allowed, rmse)}) for output in self.outputs]
         return self.model_copy(update={"outputs": tuple(outputs)})
 
     @classmethod

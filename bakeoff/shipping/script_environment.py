@@ -36,7 +36,7 @@ def sizes_of(requirements: Iterable[str]) -> dict[str, int]:
                     for needed in map(Requirement, distribution.requires or [])
                     if needed.marker is None or needed.marker.evaluate({"extra": extra})
                 ]
-    return dict(sorted(sizes.items(), key=lambda each: -each[1]))
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def make_environment(distributions: Collection[str], folder: Path) -> Path:

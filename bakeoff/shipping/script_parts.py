@@ -46,9 +46,9 @@ def find_record(report: Report, name: str) -> Record:
 
 def some(names: Iterable[str]) -> str:
     """Return the first of many names, and how many more there are."""
-    known = list(names)
-    more = f" and {len(known) - MAX_CELLS_NAMED} more" if len(known) > MAX_CELLS_NAMED else ""
-    return ", ".join(known[:MAX_CELLS_NAMED]) + more
+    all_names = list(names)
+    more = f" and {len(all_names) - MAX_CELLS_NAMED} more" if len(all_names) > MAX_CELLS_NAMED else ""
+    return ", ".join(all_names[:MAX_CELLS_NAMED]) + more
 
 
 def backends_with_runtime(device: Device) -> str:

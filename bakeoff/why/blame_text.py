@@ -114,14 +114,14 @@ def growth_sentence(blame: Blame) -> str:
     if largest is None:
         return ""
     point, share = largest
-    ends = [each for each in blame.growth if each.accumulated is not None]
+    ends = [point for point in blame.growth if point.accumulated is not None]
     first, last = (ends[0], ends[-1]) if ends else (None, None)
     path = ""
     if first and last and first is not last:
         path = f": {error(first.accumulated)} after {first.name}, {error(last.accumulated)} after {last.name}"
-    if broken := next((each for each in ends if not math.isfinite(each.accumulated or 0.0)), None):
+    if broken := next((end for end in ends if not math.isfinite(end.accumulated or 0.0)), None):
         return f"The error does not grow evenly{path}. It is not finite from {broken.name} on."
-    count = len([each for each in blame.growth if each.local is not None])
+    count = len([point for point in blame.growth if point.local is not None])
     if count < MIN_POINTS:
         return ""
     is_even = share < EVEN_SHARE

@@ -64,14 +64,14 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
         check_comparable(record.cell, other.cell)
     store = store_at(path)
 
-    def profiled(each: Record) -> ProfiledCell:
-        kept = store.root.resolve() / each.artifact
-        is_used = each.artifact and kept.exists() and backends.create(each.cell.backend).profiles_artefact
+    def profiled(record: Record) -> ProfiledCell:
+        kept = store.root.resolve() / record.artifact
+        is_used = record.artifact and kept.exists() and backends.create(record.cell.backend).profiles_artefact
         question: dict[str, JsonValue] = {"kept": str(kept) if is_used else ""}
-        profile = asked_of_worker(path, report, each, "worker_profile:profile", question, CellProfile, tell)
-        return ProfiledCell(profile, each, store.ceilings(each.cell.device, products_of(each.cell)))
+        profile = asked_of_worker(path, report, record, "worker_profile:profile", question, CellProfile, tell)
+        return ProfiledCell(profile, record, store.ceilings(record.cell.device, products_of(record.cell)))
 
-    return named_apart([profiled(each) for each in (record, other) if each])
+    return named_apart([profiled(one) for one in (record, other) if one])
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def rest_named(report: Report, path: Path) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if report.complete and not any(each.is_left_to_resume for each in report.records):
+        if report.complete and not any(record.is_left_to_resume for record in report.records):
             raise
         folder = path if path.is_dir() else path.parent
         raise UsageError(f"{error}; the rest of the run: bakeoff resume {shlex.quote(str(folder))}") from None
@@ -180,9 +180,11 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     refuse_with(record, "has no module to keep in fp32", why_none_kept(record))
     request = Request(**report.request)
-    required = [each for each in request.require.each if each.is_of_metric]
+    required = [requirement for requirement in request.require.each if requirement.is_of_metric]
     if tolerance is None:
-        tolerance = next((each.limit for each in request.require.each if each.name == RELATIVE_ERROR), None)
+        tolerance = next(
+            (requirement.limit for requirement in request.require.each if requirement.name == RELATIVE_ERROR), None
+        )
     if tolerance is None and not required:
         raise UsageError("--keep-fp32 needs --tolerance NUMBER: the run required neither relative_rmse nor a metric")
     evaluation = None
@@ -190,7 +192,9 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
         function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
         sample = store_at(path).sample(record.cell.reference_id).resolve()
         evaluation = Evaluation(function=function, sample=sample)
-        asked = ", ".join(f"{each.name}{each.comparison}{each.limit_text}" for each in required)
+        asked = ", ".join(
+            f"{requirement.name}{requirement.comparison}{requirement.limit_text}" for requirement in required
+        )
     else:
         asked = f"a relative error of at most {tolerance:g}"
     question: dict[str, JsonValue] = {

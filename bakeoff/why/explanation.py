@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import Field, JsonValue
 
-from bakeoff.backends.profiling import ROUNDED_OFF, Kind, Part
+from bakeoff.backends.profiling import ROUNDED_OFF, Kind, ProfiledKernel
 from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Ceilings, Cell, Record, Status
@@ -146,12 +146,12 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     profiles = [cell.profile for cell in cells]
     profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
     opened = opened_to(depth, profiles) if depth else opened_by_time(profiles)
-    tables = [summed(each, opened) for each in profiles]
+    tables = [summed(profile, opened) for profile in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     mine, other = tables[0], tables[1] if against else {}
-    unlike = tuple(each for cell in cells for each in differences(cell))
-    may_compare = not any(each.is_far_off for each in unlike)
+    unlike = tuple(difference for cell in cells for difference in differences(cell))
+    may_compare = not any(difference.is_far_off for difference in unlike)
     rows = []
     for modules, kind in keys:
         parts, beside = mine.get((modules, kind)), other.get((modules, kind))
@@ -194,7 +194,7 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     )
 
 
-def is_rough_in(parts: Sequence[Part] | None, profile: CellProfile | None) -> bool:
+def is_rough_in(parts: Sequence[ProfiledKernel] | None, profile: CellProfile | None) -> bool:
     """Return True if a row's time depends much on how the profiler's own time falls on the rows of a call.
 
     Rows are scaled alike. If each run of a kernel or an operator takes equally longer instead, times are others.
@@ -214,7 +214,10 @@ def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:
     if len(cells) < 2 or cells[0].profile.label != cells[1].profile.label:
         return list(cells)
     apart = differing(cells[0].record.cell, cells[1].record.cell)
-    names = [" ".join([cell.profile.label, *(each.values[side] for each in apart)]) for side, cell in enumerate(cells)]
+    names = [
+        " ".join([cell.profile.label, *(difference.values[side] for difference in apart)])
+        for side, cell in enumerate(cells)
+    ]
     return [
         cell._replace(profile=cell.profile.model_copy(update={"label": name}))
         for cell, name in zip(cells, names, strict=True)
@@ -282,15 +285,15 @@ def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
     return {name: (runs, ms) for name, (runs, ms) in by_time}
 
 
-def longest_joined(profile: CellProfile) -> Part | None:
+def longest_joined(profile: CellProfile) -> ProfiledKernel | None:
     """Return the kernel or operator for several modules that takes longest, if there is one."""
     joined = [part for part in profile.parts if len(part.modules) > 1 and part.kind is Kind.COMPUTE]
     return max((part for part in joined if part.name != ROUNDED_OFF), key=lambda part: part.ms, default=None)
 
 
-def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[Part]]:
+def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[ProfiledKernel]]:
     """Return the parts of a profile by their folded modules, or by their kind where no module owns them."""
-    rows: defaultdict[Key, list[Part]] = defaultdict(list)
+    rows: defaultdict[Key, list[ProfiledKernel]] = defaultdict(list)
     order = {path: place for place, path in enumerate(profile.classes)}
     for part in profile.parts:
         modules = folded_all(sorted(part.modules, key=lambda path: (order.get(path, len(order)), path)), opened)
@@ -300,8 +303,8 @@ def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[Part]]:
 
 def folded_all(modules: Sequence[str], opened: Set[str]) -> Modules:
     """Return the modules that have rows, each once. The model itself is named only where no other module is."""
-    found = dict.fromkeys(folded(path, opened) for path in modules)
-    return tuple(path for path in found if path) or tuple(found)
+    paths = dict.fromkeys(folded(path, opened) for path in modules)
+    return tuple(path for path in paths if path) or tuple(paths)
 
 
 def folded(path: str, opened: Set[str]) -> str:
@@ -345,7 +348,7 @@ def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
         slowest = max(large, key=lambda path: large[path])
         together = {path for path in large if path.rpartition(".")[0] == slowest.rpartition(".")[0]}
         wider = opened | together
-        if len({key for each in profiles for key in summed(each, wider)}) <= WANTED_ROWS:
+        if len({key for profile in profiles for key in summed(profile, wider)}) <= WANTED_ROWS:
             opened = wider
         else:
             refused |= together
@@ -359,7 +362,7 @@ def place_of(key: Key, order: dict[str, int]) -> tuple[int, int, str]:
     return (0, min(order.get(path, len(order)) for path in modules), "+".join(modules))
 
 
-def time_of(parts: Sequence[Part], profile: CellProfile) -> float:
+def time_of(parts: Sequence[ProfiledKernel], profile: CellProfile) -> float:
     """Return the time of parts in a call as it is without the profiler: their share of the profiled call, of that."""
     return sum(part.ms for part in parts) / profile.profiled_ms * profile.call_ms
 
@@ -369,7 +372,7 @@ def residual_of(profile: CellProfile) -> float:
     return profile.call_ms - time_of(profile.parts, profile)
 
 
-def mostly_of(parts: Sequence[Part]) -> tuple[tuple[str, float], ...]:
+def mostly_of(parts: Sequence[ProfiledKernel]) -> tuple[tuple[str, float], ...]:
     """Return the names that take a tenth of a row or more, with their shares, the largest first."""
     whole_ms = sum(part.ms for part in parts)
     times: defaultdict[str, float] = defaultdict(float)
@@ -407,15 +410,15 @@ def tree_of(profiles: Sequence[CellProfile]) -> Branch:
 
     What works for several modules is a branch of the module that holds them all, and is not divided among them.
     """
-    parts: defaultdict[Place, list[list[Part]]] = defaultdict(lambda: [[] for _ in profiles])
+    parts: defaultdict[Place, list[list[ProfiledKernel]]] = defaultdict(lambda: [[] for _ in profiles])
     for side, profile in enumerate(profiles):
         rest_ms = max(0.0, residual_of(profile)) / profile.call_ms * profile.profiled_ms
-        for part in (*profile.parts, Part(name=UNSEEN, ms=rest_ms, runs=1)):
+        for part in (*profile.parts, ProfiledKernel(name=UNSEEN, ms=rest_ms, runs=1)):
             parts[place_in_tree(part)][side].append(part)
     return branch_at((), parts, profiles)
 
 
-def place_in_tree(part: Part) -> Place:
+def place_in_tree(part: ProfiledKernel) -> Place:
     """Return the names on the way from the model to a part."""
     if not part.modules:
         return (part.name if part.name == UNSEEN else NOT_OWNED[part.kind],)
@@ -429,7 +432,9 @@ def place_in_tree(part: Part) -> Place:
     return (*paths[0][:shared], names)
 
 
-def branch_at(place: Place, parts: Mapping[Place, list[list[Part]]], profiles: Sequence[CellProfile]) -> Branch:
+def branch_at(
+    place: Place, parts: Mapping[Place, list[list[ProfiledKernel]]], profiles: Sequence[CellProfile]
+) -> Branch:
     """Return the branch at a place, with everything beyond it."""
     depth = len(place)
     inside = {key: value for key, value in parts.items() if key[:depth] == place}
@@ -438,7 +443,7 @@ def branch_at(place: Place, parts: Mapping[Place, list[list[Part]]], profiles: S
     own = [[part for value in inside.values() for part in value[side]] for side in range(len(profiles))]
     return Branch(
         name=place[-1] if place else "",
-        ms=tuple(time_of(each, profile) for each, profile in zip(own, profiles, strict=True)),
+        ms=tuple(time_of(parts, profile) for parts, profile in zip(own, profiles, strict=True)),
         mostly=tuple(map(mostly_of, own)),
         is_module=not place or not place[0].startswith("("),
         branches=tuple(branches),

@@ -10,7 +10,7 @@ from bakeoff.why import explanation_text
 from bakeoff.why.explanation import Branch, Explanation, ProfiledCell, tree_of
 
 
-def explanation_to_page(found: Explanation, cells: Sequence[ProfiledCell]) -> str:
+def explanation_to_page(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
     """Return where the time of a call goes as a page: a figure of nested modules for each cell, which zoom together."""
     profiles, records = [cell.profile for cell in cells], [cell.record for cell in cells]
     root = tree_of(profiles)
@@ -19,8 +19,8 @@ def explanation_to_page(found: Explanation, cells: Sequence[ProfiledCell]) -> st
         "explanation.html.jinja",
         Palette(records),
         title=f"{' and '.join(labels)}: {records[0].cell.title}",
-        headline=explanation_text.headline(found),
-        notes=[*explanation_text.warnings(found), *explanation_text.notes(found, cells)],
+        headline=explanation_text.headline(explanation),
+        notes=[*explanation_text.warnings(explanation), *explanation_text.notes(explanation, cells)],
         labels=labels,
         root=root,
         longest_ms=max(root.ms),
@@ -52,9 +52,9 @@ def boxes_of(root: Branch, longest_ms: float) -> list[list[Box]]:
             if width > 0:
                 side.append(Box(number, number if above is None else above, depth, left, width, branch))
         inner = list(lefts)
-        for each in branch.branches:
-            place(each, number, depth + 1, inner)
-            inner = [left + ms / longest_ms for left, ms in zip(inner, each.ms, strict=True)]
+        for child in branch.branches:
+            place(child, number, depth + 1, inner)
+            inner = [left + ms / longest_ms for left, ms in zip(inner, child.ms, strict=True)]
 
     place(root, None, 0, [0.0] * len(root.ms))
     return sides

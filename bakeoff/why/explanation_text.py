@@ -51,16 +51,16 @@ def warnings(explanation: Explanation) -> list[str]:
         for label, reason in explanation.incorrect.items()
     ]
     if explanation.differing:
-        pairs = [" and ".join(each.values) for each in explanation.differing]
+        pairs = [" and ".join(change.values) for change in explanation.differing]
         lines.append(f"The two calls differ: {', '.join(pairs)}. A ratio holds that, too.")
-    for each in explanation.unlike:
-        what, rows_of = each.what, ""
+    for change in explanation.unlike:
+        what, rows_of = change.what, ""
         if what == LATENCY:
-            call_ms = explanation.call_ms if each.label == explanation.label else explanation.against_call_ms
+            call_ms = explanation.call_ms if change.label == explanation.label else explanation.against_call_ms
             what, rows_of = "median latency", f" ({spell_ms(call_ms or 0)} in the fastest quarter of calls, as above)"
         lines.append(
-            f"{each.label} is not as in the run: its {what} was {_value(each, each.in_run)} there, and is "
-            f"{_value(each, each.in_profile)} here{rows_of}. What the profile shows may not explain the run."
+            f"{change.label} is not as in the run: its {what} was {_value(change, change.in_run)} there, and is "
+            f"{_value(change, change.in_profile)} here{rows_of}. What the profile shows may not explain the run."
         )
     return lines
 
@@ -77,7 +77,7 @@ def headline(explanation: Explanation) -> str:
     if explanation.against is None or not explanation.against_call_ms:
         return f"{said}."
     said += f", and {explanation.against} {spell_ms(explanation.against_call_ms)}"
-    if off := next((each for each in explanation.unlike if each.is_far_off), None):
+    if off := next((difference for difference in explanation.unlike if difference.is_far_off), None):
         return f"{said} here. No ratio is told, because {off.label} took {_value(off, off.in_run)} in the run."
     return f"{said}: {ratio(explanation.against_call_ms / explanation.call_ms)}x."
 
@@ -170,9 +170,12 @@ def cost_of_profiling(cost: float) -> str:
 def work_lines(profile: CellProfile) -> list[str]:
     """Return what a compiler did, in a sentence each."""
     work = profile.work
-    lines = [f"Graph break{f' at {each.place}' if each.place else ''}: {each.reason}" for each in work.breaks]
+    lines = [
+        f"Graph break{f' at {graph_break.place}' if graph_break.place else ''}: {graph_break.reason}"
+        for graph_break in work.breaks
+    ]
     lines += [f"Compiled again, because this guard failed: {guard}" for guard in work.recompilations]
-    lines += [f"Left to another engine: {each}." for each in work.fallbacks]
+    lines += [f"Left to another engine: {fallback}." for fallback in work.fallbacks]
     lines += work.facts
     if longest := longest_joined(profile):
         *first, last = (path or THE_MODEL.strip("()") for path in longest.modules)

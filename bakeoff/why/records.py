@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bakeoff.backends.profiling import CompilerWork, Part, TracedSpan
+from bakeoff.backends.profiling import CompilerWork, ProfiledKernel, TracedSpan
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Milliseconds, Work
 
@@ -37,7 +37,7 @@ class CellProfile(Frozen):
     median_ms: Milliseconds  # of all calls without the profiler
     profiled_ms: Milliseconds  # mean of the fastest quarter of the profiled calls
     calls: int  # that the parts are of: these, or all of them where the library tells their mean only
-    parts: list[Part]
+    parts: list[ProfiledKernel]
     spans: list[TracedSpan]  # of one profiled call
     classes: dict[str, str]  # class of each module of the model, by its path and in the model's order
     work: CompilerWork = CompilerWork()
@@ -132,7 +132,7 @@ class Blame(Frozen):
         Of a part and what is inside of it, the part is returned. Where the search is complete, it runs the code of a
         named place again.
         """
-        named = [each.name for each in (self.place, *self.others) if each]
+        named = [place.name for place in (self.place, *self.others) if place]
         apart = [
             each.name
             for each in self.trials
@@ -156,14 +156,14 @@ def largest_local(growth: Sequence[GrowthPoint]) -> tuple[GrowthPoint, float] | 
 
     Independent errors add by their squares. Where some are not finite, the first of these has all of it.
     """
-    known = [(point, point.local) for point in growth if point.local]
-    broken = [point for point, local in known if not math.isfinite(local)]
+    points = [(point, point.local) for point in growth if point.local]
+    broken = [point for point, local in points if not math.isfinite(local)]
     if broken:
         return broken[0], 1.0
-    if not known:
+    if not points:
         return None
-    point, largest = max(known, key=lambda pair: pair[1])
-    return point, largest**2 / sum(local**2 for _, local in known)
+    point, largest = max(points, key=lambda pair: pair[1])
+    return point, largest**2 / sum(local**2 for _, local in points)
 
 
 class Kept(Frozen):

@@ -10,7 +10,7 @@ from rich.console import Console
 from bakeoff import backends
 from bakeoff.backends.base import Mode
 from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
-from bakeoff.backends.profiling import Kind, Part
+from bakeoff.backends.profiling import Kind, ProfiledKernel
 from bakeoff.commands import run as runs
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
@@ -96,7 +96,7 @@ def fewer_threads(profile: CellProfile) -> int | None:
     return threads.allowed // 2
 
 
-def share_of(profile: CellProfile, is_meant: Callable[[Part], bool]) -> float:
+def share_of(profile: CellProfile, is_meant: Callable[[ProfiledKernel], bool]) -> float:
     """Return the share of the profiled call in the parts that are meant."""
     return sum(part.ms for part in profile.parts if is_meant(part)) / profile.profiled_ms
 
@@ -115,7 +115,9 @@ def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], pr
             "devices": (cell.device,),
             "precision": (cell.precision,),
             "task": cell.task,
-            "backends": tuple(dict.fromkeys((cell.configuration, *(each.configuration for each in suggested)))),
+            "backends": tuple(
+                dict.fromkeys((cell.configuration, *(suggestion.configuration for suggestion in suggested)))
+            ),
             "processes": processes,
             "dynamic": {},
             "load": None,
@@ -146,7 +148,10 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
         return contests_of(tried)[0]
 
     usual = contest()
-    say(brought(usual, record.cell.label, {each.configuration: each.why for each in suggested}), console)
+    say(
+        brought(usual, record.cell.label, {suggestion.configuration: suggestion.why for suggestion in suggested}),
+        console,
+    )
     if threads:
         say(with_fewer_threads(usual, contest(threads), threads), console)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.measuring.worker import precision, tolerance
+from bakeoff.measuring.worker import precision, rounding_limits
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
@@ -26,7 +26,7 @@ from bakeoff.models.user import loaded
 from bakeoff.records.errors import BakeoffError
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
-from bakeoff.why.worker_parts import Beside, Form, Part, Watched, floats
+from bakeoff.why.worker_parts import Beside, Form, ModelPart, Watched, floats
 from bakeoff.why.worker_profile import announcing
 from bakeoff.why.worker_script import source_of
 
@@ -54,7 +54,7 @@ class EagerFails(Exception):
 class Judged:
     """What a part is given, and what it then returns in eager and in float64."""
 
-    part: Part
+    part: ModelPart
     given: Inputs
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
@@ -71,7 +71,7 @@ def find_blame(worker: WorkerContext, looks_for_failure: bool) -> Blame:
 
 
 @contextlib.contextmanager
-def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, Part, tuple[Inputs, ...]]]:
+def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, ModelPart, tuple[Inputs, ...]]]:
     """Load the worker's model to search in it, in the cell's precision and with its own weights in float64.
 
     Yields what builds its parts, the whole model as a part, and its input sets in float64.
@@ -85,7 +85,7 @@ def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, Part, tuple
         precision.apply(worker.cell.precision)
         exact, exact_sets = move_to_device(model, worker.cell, torch.float64)
     with worker.clock.on_stream(), torch.no_grad():
-        yield Builder(worker, sets), Part("", type(module).__name__, module, exact, exact_sets[0]), exact_sets
+        yield Builder(worker, sets), ModelPart("", type(module).__name__, module, exact, exact_sets[0]), exact_sets
 
 
 class Builder:
@@ -129,12 +129,12 @@ class Builder:
 class Search:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, whole: Part, looks_for_failure: bool) -> None:
+    def __init__(self, builder: Builder, whole: ModelPart, looks_for_failure: bool) -> None:
         self._builder, self._worker = builder, builder.worker
         self._whole, self._looks_for_failure = whole, looks_for_failure
         self._dtype = precision.dtype_of(self._worker.cell.precision)
         self._trials: list[Trial] = []
-        self._places: list[tuple[Part, Trial]] = []
+        self._places: list[tuple[ModelPart, Trial]] = []
         self._same_failures = 0
         self._most_builds = math.inf
         self._is_cut = False
@@ -173,7 +173,7 @@ class Search:
             source=source_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else "",
         )
 
-    def _search(self, part: Part, trial: Trial) -> None:
+    def _search(self, part: ModelPart, trial: Trial) -> None:
         """Note the smallest bad parts inside of a bad one, or the part itself if nothing smaller in it is bad.
 
         Modules come before the operators of the part's own code. A second call of a module that was named, and a part
@@ -182,12 +182,12 @@ class Search:
         self._smallest = self._smallest if self._places else part
         inside = 0
         for smaller in (of_model.children_of, self._operators):
-            for each, its_trial in self._bad_of(smaller(part) if self._goes_on() else []):
+            for smaller_part, its_trial in self._bad_of(smaller(part) if self._goes_on() else []):
                 inside += 1
                 if any(its_trial.fails and its_trial.failure == named.failure for _, named in self._places):
                     self._same_failures += 1
-                elif not any(is_same_code(each, named) for named, _ in self._places):
-                    self._search(each, its_trial)
+                elif not any(is_same_code(smaller_part, named) for named, _ in self._places):
+                    self._search(smaller_part, its_trial)
         if inside:
             return
         if len(self._places) < MAX_PLACES:
@@ -211,14 +211,14 @@ class Search:
         """Return True if a part is what is looked for."""
         return trial.fails if self._looks_for_failure else trial.excess > 1.0
 
-    def _is_spread(self, part: Part, worst: Trial) -> bool:
+    def _is_spread(self, part: ModelPart, worst: Trial) -> bool:
         """Return True if the errors inside of a module explain most of its own, though none is beyond its limit."""
         if self._looks_for_failure or worst.error is None:
             return False
-        inside = [each.error for each in self._trials if each.error is not None and is_below(each.name, part.name)]
+        inside = [trial.error for trial in self._trials if trial.error is not None and is_below(trial.name, part.name)]
         return sum(inside) >= worst.error / 2
 
-    def _operators(self, part: Part) -> list[Part]:
+    def _operators(self, part: ModelPart) -> list[ModelPart]:
         if part.operator or self._worker.cell.precision.is_quantised:  # layers are quantised, and no operators
             return []
         try:
@@ -226,12 +226,12 @@ class Search:
         except Exception:  # what cannot be exported has no list of operators, and the module is named
             return []
 
-    def _bad_of(self, parts: Sequence[Part]) -> Iterable[tuple[Part, Trial]]:
+    def _bad_of(self, parts: Sequence[ModelPart]) -> Iterable[tuple[ModelPart, Trial]]:
         """Try parts, and return the bad ones, the worst first, or those that fail one by one."""
         bad = (pair for pair in self._try(parts) if self._is_bad(pair[1]))
         return bad if self._looks_for_failure else sorted(bad, key=lambda pair: -pair[1].excess)
 
-    def _try(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Trial]]:
+    def _try(self, parts: Sequence[ModelPart]) -> Iterator[tuple[ModelPart, Trial]]:
         """Build parts beside each other, and yield the error or the failure of each as soon as it is known."""
         judged = []
         for part in parts:
@@ -239,14 +239,14 @@ class Search:
                 judged.append(self._judge_eager(part))
             except EagerFails as error:
                 yield self._noted(part, trial_of(part).model_copy(update={"failure": str(error), "eager_fails": True}))
-        for each, answer in self._built_beside(judged):
-            yield self._noted(each.part, self._trial(each, answer))
+        for judged_part, answer in self._built_beside(judged):
+            yield self._noted(judged_part.part, self._trial(judged_part, answer))
 
-    def _noted(self, part: Part, trial: Trial) -> tuple[Part, Trial]:
+    def _noted(self, part: ModelPart, trial: Trial) -> tuple[ModelPart, Trial]:
         self._trials.append(trial)
         return part, trial
 
-    def _judge_eager(self, part: Part) -> Judged:
+    def _judge_eager(self, part: ModelPart) -> Judged:
         """Return what a part returns in eager and in float64. Raises EagerFails where there is nothing to compare."""
         given = part.given(self._dtype)
         if not are_finite(given) and are_finite(part.inputs):
@@ -267,9 +267,9 @@ class Search:
         if self._has_enough_builds():
             self._is_cut = True
             return
-        parts = [each.part for each in judged]
+        parts = [judged_part.part for judged_part in judged]
         self._announce(parts)
-        flat = Inputs(tuple(tensor for each in judged for tensor in each.given.tensors()))
+        flat = Inputs(tuple(tensor for judged_part in judged for tensor in judged_part.given.tensors()))
         calibration = self._builder.calibration if parts == [self._whole] else (flat,)
         try:
             outputs = iter(self._builder.outputs_of(Beside(parts), flat, calibration))
@@ -278,21 +278,21 @@ class Search:
                 yield judged[0], error
                 return
         else:
-            yield from ((each, [next(outputs) for _ in each.eager]) for each in judged)
+            yield from ((judged_part, [next(outputs) for _ in judged_part.eager]) for judged_part in judged)
             return
         middle = len(judged) // 2
         for half in (judged[:middle], judged[middle:]):
             yield from self._built_beside(half)
 
     def _trial(self, judged: Judged, answer: Answer) -> Trial:
-        known = trial_of(judged.part)
+        trial = trial_of(judged.part)
         if isinstance(answer, Exception):
-            return known.model_copy(update={"failure": explain(answer)[1].sentence})
+            return trial.model_copy(update={"failure": explain(answer)[1].sentence})
         if self._looks_for_failure:
-            return known
-        return known.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
+            return trial
+        return trial.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
 
-    def _announce(self, parts: Sequence[Part]) -> None:
+    def _announce(self, parts: Sequence[ModelPart]) -> None:
         more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
         so_far = f" (smallest part so far: {self._smallest.name or 'the whole model'})" if self._trials else ""
         if self._places:
@@ -321,7 +321,7 @@ class Search:
             if not call.passes_on
         ]
 
-    def _accumulated(self, paths: set[str], parts: Sequence[Part]) -> list[float | None]:
+    def _accumulated(self, paths: set[str], parts: Sequence[ModelPart]) -> list[float | None]:
         """Return the errors of modules' outputs in a call of the whole model, from one build that returns them all."""
         form = Form.of(self._whole.inputs.args, self._whole.inputs.kwargs)
         flat = Inputs(self._whole.given(self._dtype).tensors())
@@ -334,12 +334,12 @@ class Search:
         return [relative_error([next(outputs) for _ in part.outputs], part.outputs) for part in parts]
 
 
-def is_same_code(part: Part, other: Part) -> bool:
+def is_same_code(part: ModelPart, other: ModelPart) -> bool:
     """Return True for two calls of one module, or of one operator on one line."""
     return (part.path, part.operator, part.line) == (other.path, other.operator, other.line)
 
 
-def trial_of(part: Part) -> Trial:
+def trial_of(part: ModelPart) -> Trial:
     """Return the trial of a part of which nothing is known yet."""
     return Trial(name=part.name, kind=part.kind, line=part.line)
 
@@ -352,9 +352,9 @@ def errors_of(
     for mine, theirs, right in zip(outputs, eager, exact, strict=False):
         size, (error, eager_error) = relative_errors(right, mine, theirs)
         if error is not None and eager_error is not None:
-            limit = tolerance.blame_limit(worker.cell.precision, eager_error * size, size) / size
+            limit = rounding_limits.blame_limit(worker.cell.precision, eager_error * size, size) / size
             found.append({"error": error, "eager_error": eager_error, "limit": limit})
-    return max(found, key=lambda each: excess(each["error"], each["limit"]), default={})
+    return max(found, key=lambda errors: excess(errors["error"], errors["limit"]), default={})
 
 
 def relative_error(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float | None:

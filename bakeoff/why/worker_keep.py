@@ -38,12 +38,12 @@ from bakeoff.records.text import counted
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Kept, KeptSet, Variant
 from bakeoff.why.worker_blame import Builder, relative_error, searched_model
-from bakeoff.why.worker_parts import Part, floats
+from bakeoff.why.worker_parts import ModelPart, floats
 
 STEPWISE_S = 180.0
 """After so long modules are added to what the backend builds by twos, fours and so on."""
 
-MAX_ROUNDS, MIN_ROUNDS = 20, 6
+MIN_ROUNDS, MAX_ROUNDS = 6, 20
 CONTEST_S = 20.0
 BURST_S = 0.05
 MIN_BURST_CALLS = 3
@@ -79,7 +79,7 @@ class Wanted:
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, wanted: Wanted, whole: Part, exact_sets: tuple[Inputs, ...]) -> None:
+    def __init__(self, builder: Builder, wanted: Wanted, whole: ModelPart, exact_sets: tuple[Inputs, ...]) -> None:
         """`exact_sets` are the input sets in float64."""
         self._builder, self._wanted, self._whole = builder, wanted, whole
         self._worker, self._sets = builder.worker, builder.sets
@@ -110,9 +110,9 @@ class Keeping:
                     alive_with_set.close()
                     built[WITH_SET], chosen = self._variant(alive_with_set, WITH_SET, kept)
                 variants.insert(1, chosen)
-            bursts = self._contest({name: each for name, each in built.items() if each is not None})
+            bursts = self._contest({name: build for name, build in built.items() if build is not None})
         variants = with_latencies(variants, bursts)
-        holds = any(each.holds for each in variants[:-1])
+        holds = any(variant.holds for variant in variants[:-1])
         kept = kept if holds else []
         cell = self._worker.cell
         return KeptSet(
@@ -123,7 +123,7 @@ class Keeping:
             kept=kept,
             share_of_weights=self._share_of(kept),
             holds=holds,
-            tried=[each.model_copy(update={"is_kept": path in kept}) for path, each in self._tried.items()],
+            tried=[tried.model_copy(update={"is_kept": path in kept}) for path, tried in self._tried.items()],
             variants=variants,
             searched_in="eager with rounded operands" if self._quantised else "eager",
             builds=self._builder.builds,
@@ -153,21 +153,21 @@ class Keeping:
         """
         if not among or not self._holds_in_eager([*others, *among]):
             return []
-        alone = {path: self._error([*others, *(each for each in among if each != path)]) for path in among}
+        alone = {path: self._error([*others, *(other for other in among if other != path)]) for path in among}
         self._alone |= alone
         chosen: list[str] = []
         for path in sorted(among, key=lambda path: -sortable(alone[path])):
             chosen.append(path)
-            left = self._error([*others, *chosen])
+            error = self._error([*others, *chosen])
             self._note(
-                path, left=left, note="" if alone[path] is not None else "the model fails with the others in fp32"
+                path, left=error, note="" if alone[path] is not None else "the model fails with the others in fp32"
             )
             with self._worker.phases.announced(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager"):
                 pass
-            if self._holds_in_eager([*others, *chosen], left):
+            if self._holds_in_eager([*others, *chosen], error):
                 break
         for path in list(reversed(chosen)):
-            fewer = [each for each in chosen if each != path]
+            fewer = [other for other in chosen if other != path]
             if fewer and self._holds_in_eager([*others, *fewer]):
                 chosen = fewer
                 self._note(path, note="left out again: it holds without")
@@ -246,14 +246,14 @@ class Keeping:
     def _note(self, path: str, **noted: object) -> None:
         """Note something of a module, whether it was tried in eager or not."""
         kind = type(self._module.get_submodule(path)).__name__
-        known = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
-        self._tried[path] = known.model_copy(update=noted)
+        kept = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
+        self._tried[path] = kept.model_copy(update=noted)
 
     def _share_of(self, kept: Sequence[str]) -> float:
         """Return the share of the model's weights that is in these modules."""
         sizes = {id(weight): weight.numel() for weight in self._module.parameters()}
         inside = {id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()}
-        return sum(sizes[each] for each in inside) / max(1, sum(sizes.values()))
+        return sum(sizes[inner] for inner in inside) / max(1, sum(sizes.values()))
 
     # --- what the backend builds
 
@@ -381,8 +381,8 @@ def sortable(error: float | None) -> float:
 
 
 def worst(errors: Iterator[float | None]) -> float | None:
-    known = [error for error in errors if error is not None]
-    return max(known, key=sortable, default=None)
+    numbers = [error for error in errors if error is not None]
+    return max(numbers, key=sortable, default=None)
 
 
 def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Burst]]) -> list[Variant]:

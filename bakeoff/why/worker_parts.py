@@ -28,7 +28,7 @@ MASK = 1e30
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """A part of the model: in the cell's precision, in float64 with the model's own weights, and its inputs."""
 
     name: str
@@ -91,7 +91,7 @@ class Beside(torch.nn.Module):
     It takes all their tensors by position, and returns those of their outputs that have a floating point.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[ModelPart]) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList(part.module for part in parts)
         self._forms = [Form.of(part.inputs.args, part.inputs.kwargs) for part in parts]
@@ -167,7 +167,7 @@ class CallOf:
             yield child
 
 
-def calls_in(part: Part, keeps: Callable[[str], bool] = lambda path: True) -> CallOf:
+def calls_in(part: ModelPart, keeps: Callable[[str], bool] = lambda path: True) -> CallOf:
     """Run a part in float64, and return the tree of the calls of its modules, with the inputs and outputs of those that
     `keeps` names. Lists of modules are not called, so they are no part of it."""
     root = CallOf("", 0, part.inputs)
@@ -214,10 +214,10 @@ def run_exactly(module: torch.nn.Module, inputs: Inputs) -> Any:
         return module(*own.args, **own.kwargs)
 
 
-def part_of_call(part: Part, call: CallOf) -> Part:
+def part_of_call(part: ModelPart, call: CallOf) -> ModelPart:
     """Return a call of a module inside of a part as a part."""
     module = part.module.get_submodule(call.path)
-    return Part(
+    return ModelPart(
         call.named(part.name),
         type(module).__name__,
         module,
@@ -228,7 +228,7 @@ def part_of_call(part: Part, call: CallOf) -> Part:
     )
 
 
-def children_of(part: Part) -> list[Part]:
+def children_of(part: ModelPart) -> list[ModelPart]:
     """Return the modules that a part's own code calls, in that order. Those that return what they get are left out."""
     if part.operator:
         return []
@@ -237,7 +237,7 @@ def children_of(part: Part) -> list[Part]:
     return [part_of_call(part, call) for call in calls if not call.passes_on]
 
 
-def along_depth(part: Part, enough: int, at_most: int) -> list[CallOf]:
+def along_depth(part: ModelPart, enough: int, at_most: int) -> list[CallOf]:
     """Return calls of modules that together are the whole forward pass, in order.
 
     Until there are `enough`, the largest one and all of its class are replaced by the modules that they call, unless
@@ -261,7 +261,7 @@ def along_depth(part: Part, enough: int, at_most: int) -> list[CallOf]:
     return [call for call in chosen if not call.passes_on]
 
 
-def exported(part: Part, dtype: torch.dtype) -> torch.fx.GraphModule:
+def exported(part: ModelPart, dtype: torch.dtype) -> torch.fx.GraphModule:
     """Return the graph of a part. Raises what torch.export raises."""
     given = part.given(dtype)
     with torch.inference_mode(False), torch.no_grad():
@@ -269,7 +269,7 @@ def exported(part: Part, dtype: torch.dtype) -> torch.fx.GraphModule:
     return program.module(check_guards=False)
 
 
-def operators_of(part: Part, dtype: torch.dtype) -> list[Part]:
+def operators_of(part: ModelPart, dtype: torch.dtype) -> list[ModelPart]:
     """Return the operators of a module's own code, and not of its children, with the inputs that each gets in float64.
 
     Raises what torch.export raises.
@@ -315,7 +315,7 @@ def is_assertion(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and str(node.target).startswith("aten._assert")
 
 
-def operator_part(part: Part, node: torch.fx.Node, args: Any, kwargs: Any) -> Part:
+def operator_part(part: ModelPart, node: torch.fx.Node, args: Any, kwargs: Any) -> ModelPart:
     """Return one operator of a module as a part."""
     form = Form.of(args, kwargs)
     tensors = Inputs(args, kwargs).map(in_float64).tensors()

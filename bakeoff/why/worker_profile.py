@@ -70,7 +70,7 @@ def profile(worker: WorkerContext, kept: str = "") -> CellProfile:
                 calls = profiler.calls()
                 chosen = undisturbed(walls_ns, range(WARMING_CALLS, len(walls_ns)))
                 spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
-                spans = [under_first_paths(each, first_paths) for each in spans]
+                spans = [under_first_paths(span, first_paths) for span in spans]
                 parts = profiler.parts(spans)
                 work = profiler.work()
             needs, uncounted = needs_of(module, sets[0], worker)
@@ -164,9 +164,11 @@ def undisturbed(walls_ns: Sequence[int], among: Sequence[int] | None = None) -> 
 def with_placement(work: CompilerWork, compiled: Compiled, uncounted: str) -> CompilerWork:
     """Return what the compiler did, with what left it for another engine, and why no work of modules is known."""
     placement = compiled.placement()
-    broken = {each.reason for each in work.breaks}
+    broken = {graph_break.reason for graph_break in work.breaks}
     left = (
-        [each for each in placement.fallbacks if each.removeprefix("graph break: ") not in broken] if placement else []
+        [fallback for fallback in placement.fallbacks if fallback.removeprefix("graph break: ") not in broken]
+        if placement
+        else []
     )
     facts = [*work.facts, *([f"The work of its modules could not be counted: {uncounted}."] if uncounted else [])]
     return work.model_copy(update={"fallbacks": [*work.fallbacks, *left], "facts": facts})

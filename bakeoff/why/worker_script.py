@@ -11,7 +11,7 @@ import torch
 
 from bakeoff.backends.calling import FlatModule
 from bakeoff.models.base import Inputs
-from bakeoff.why.worker_parts import Part, exported, is_assertion
+from bakeoff.why.worker_parts import ModelPart, exported, is_assertion
 
 HEAD = """from math import inf, nan
 
@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
         super().__init__()"""
 
 
-def source_of(part: Part, dtype: torch.dtype) -> str:
+def source_of(part: ModelPart, dtype: torch.dtype) -> str:
     """Return the source of a part that takes and returns flat tensors, or nothing for one that has none."""
     try:
         flat = replace(part, module=FlatModule(part.module, part.inputs), inputs=Inputs(part.inputs.tensors()))

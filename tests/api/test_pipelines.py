@@ -17,7 +17,7 @@ from torch import nn
 import bakeoff
 from bakeoff.api.compare import _Asked
 from bakeoff.api.pipelines import (
-    FEWEST_ROUNDS,
+    MIN_ROUNDS_OF_WHOLE,
     PipelineResult,
     WholeMeasured,
     _of_whole,
@@ -142,8 +142,8 @@ def test_both_sides_take_turns_in_every_round_and_a_slower_mix_loses(tmp_path: P
     pipeline, slower, whole = Two(), Slow(0.1), WholeMeasured()
     measure_in_turn(pipeline, torch.ones(1, 4), {"first": slower.forward}, whole.bursts, seconds=0.0)
     assert {label: [burst.round for burst in taken] for label, taken in whole.bursts.items()} == {
-        "original": list(range(FEWEST_ROUNDS)),
-        "with the winners": list(range(FEWEST_ROUNDS)),
+        "original": list(range(MIN_ROUNDS_OF_WHOLE)),
+        "with the winners": list(range(MIN_ROUNDS_OF_WHOLE)),
     }
     assert "forward" not in pipeline.first.__dict__
     assert min(burst.samples_ns[0] for burst in whole.bursts["original"]) > 6e6

@@ -28,7 +28,7 @@ from bakeoff.backends.profiling import (
     Kernel,
     Kind,
     Owner,
-    Part,
+    ProfiledKernel,
     Step,
     TracedSpan,
     aligned,
@@ -109,7 +109,7 @@ def planted(kind: type[nn.Module] = Planted) -> LoadedModel:
     return LoadedModel(kind().eval(), tuple(Inputs((torch.randn(8, WIDTH),)) for _ in range(2)))
 
 
-def profiled(backend: str, workspace: Path, kind: type[nn.Module] = Planted) -> list[Part]:
+def profiled(backend: str, workspace: Path, kind: type[nn.Module] = Planted) -> list[ProfiledKernel]:
     """Return the parts of profiled calls of a model, on one thread."""
     torch.set_num_threads(1)
     name, _, mode = backend.partition("/")
@@ -133,7 +133,7 @@ def one_thread() -> object:
     torch.set_num_threads(before)
 
 
-def times_by_modules(parts: list[Part]) -> Counter[tuple[str, ...]]:
+def times_by_modules(parts: list[ProfiledKernel]) -> Counter[tuple[str, ...]]:
     times: Counter[tuple[str, ...]] = Counter()
     for part in parts:
         times[part.modules] += part.ms

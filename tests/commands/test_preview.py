@@ -8,7 +8,7 @@ import pytest
 from bakeoff import models
 from bakeoff.commands.preview import Preview, preview, preview_of
 from bakeoff.commands.run import _reserved_for_starts_s
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan

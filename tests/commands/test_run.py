@@ -18,7 +18,7 @@ from bakeoff.commands import run as runs
 from bakeoff.judging.doubts_of_cells import PartlyElsewhere
 from bakeoff.judging.doubts_of_winner import NotRanked, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring import session
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.cores import usable_cores
@@ -29,7 +29,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.shipping import export
-from bakeoff.shipping.starts import measure_run
+from bakeoff.shipping.start_runs import measure_run
 from bakeoff.why.controller import blame_cell, profile_run
 from tests.conftest import CommandLine
 from tests.support import measuring

@@ -14,7 +14,7 @@ from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.models.pipeline_parts import Parts
 from bakeoff.reports import command_answers as answers
 from bakeoff.reports.json_answer import Answer
-from bakeoff.reports.starts import StartsAnswer
+from bakeoff.reports.start_report import StartsAnswer
 from bakeoff.why.explanation import ExplanationAnswer
 from bakeoff.why.records import Blame, KeptSet
 from tests.support.checkout import ROOT

@@ -11,9 +11,9 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.starts import judge_starts
+from bakeoff.judging.start_times import judge_starts
 from bakeoff.records.schema import LeftEarly, Record, RecordedSize
-from bakeoff.records.starts import Start, StartedCell
+from bakeoff.records.start_samples import Start, StartedCell
 from tests.judging.test_end_to_end import staged
 from tests.judging.test_generation import SIZES
 from tests.judging.test_load import carrying

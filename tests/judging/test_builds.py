@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import BuildSpread, spread_of_builds
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import Effect

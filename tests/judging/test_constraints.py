@@ -6,7 +6,7 @@ from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requireme
 from bakeoff.judging.contest import judge_contest
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Energy, Interval, Phase, Process, Record
-from bakeoff.records.starts import Start, StartedCell
+from bakeoff.records.start_samples import Start, StartedCell
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 

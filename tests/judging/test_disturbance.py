@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.disturbance import Usual, disturbed, usual_of
 from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.doubts_of_machine import (
@@ -14,6 +13,7 @@ from bakeoff.judging.doubts_of_machine import (
     GpuShared,
     SpeedDrifted,
 )
+from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.schema import Burst, Conditions, Record
 from tests.reports.samples import cell, constant, ok, under

@@ -6,10 +6,10 @@
 import inspect
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from bakeoff.judging.certainty import Evidence
 from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, RequirementOpen
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
@@ -25,6 +25,8 @@ from bakeoff.judging.doubts_of_cells import (
     ThroughputContradicted,
     TwoSpeeds,
 )
+from bakeoff.judging.doubts_of_load import KINDS as OF_LOAD
+from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.doubts_of_machine import (
     AlwaysWaited,
     ClockFell,
@@ -45,6 +47,8 @@ from bakeoff.judging.doubts_of_winner import (
     Undecided,
     Unpaired,
 )
+from bakeoff.judging.evidence import Evidence
+from bakeoff.judging.loaded_cell import SoakSummary
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
@@ -62,6 +66,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.failure import Failure
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Extent, Interval, Ratio, Status
 from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import (
@@ -84,6 +89,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
 def busy(value: float, is_rough: bool = False) -> Ratio:
     return Ratio(value=value, ci95=None, paired=True, processes=3, waiting=8.0, is_rough=is_rough)
 
+
+SOAK = SoakSummary(
+    seconds=12.0, rate=400.0, p50_ms=5.0, p99_ms=25.0, objective_ms=25.0, has_missed=True, drift=None,
+    joules_per_million=None, energy_source="", resident_bytes=None, device_bytes=None,
+)  # fmt: skip
 
 DOUBTS: list[Doubt] = [
     Undecided("onnx", {"eager": RATIO}, processes=3),
@@ -122,6 +132,13 @@ DOUBTS: list[Doubt] = [
     BuildSpread({"inductor": 0.2}),
     NotRanked(("onnx", "inductor"), Status.OOM, ""),
     NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
+    NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
+    NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
+    SoakMissed("onnx", (SOAK, replace(SOAK, rate=360.0)), replace(SOAK, rate=280.0), 420.0, has_value=True),
+    SoakMissed("onnx", (SOAK,), None, None, has_value=False),
+    LatencyDrifted("onnx", 0.73, 400.0),
+    ShortWindows("onnx", 0.5),
+    RequestsFailed("onnx", 3, 1200, "RuntimeError: no"),
 ]
 
 OF_RECORDS: list[RecordDoubt] = [
@@ -159,6 +176,9 @@ EXAMPLES: dict[object, object] = {
     Stop: Stop.BUDGET,
     Failure: Failure(kind="", text=""),
     tuple[Access, ...]: (Access(kind=AccessKind.PRINT),),
+    Scenario: Scenario.SERVER,
+    tuple[SoakSummary, ...]: (SOAK,),
+    SoakSummary | None: SOAK,
 }
 """A value for each type of a doubt's fields. With these, a doubt has the worst effect that its kind can have."""
 
@@ -179,6 +199,7 @@ IN_RECORDS = get_args(get_args(RecordDoubt)[0])
 def test_each_doubt_says_what_it_means_and_in_brief_how_it_could_change_the_winner() -> None:
     first = Evidence(Ranking([once(1.0, "onnx"), once(1.05, "eager")])).first
     examples = [example_of(kind) for kind in kinds_of(Doubt) if kind is not OfRecords]
+    examples += [replace(example_of(kind), label="onnx") for kind in OF_LOAD]
     examples += [OfRecords(example_of(kind), ("onnx",)) for kind in IN_RECORDS]
     grave = [doubt for doubt in examples if doubt.effect(first) is Effect.WINNER]
     brief = [f"but {doubt.brief} ({type(getattr(doubt, 'doubt', doubt)).__name__})" for doubt in grave]
@@ -189,7 +210,7 @@ def test_each_doubt_says_what_it_means_and_in_brief_how_it_could_change_the_winn
 
 
 def test_each_kind_of_doubt_has_a_row() -> None:
-    found_elsewhere = (OfRecords, RequirementMissed, RequirementOpen)
+    found_elsewhere = (OfRecords, RequirementMissed, RequirementOpen, *OF_LOAD)
     rowless = [kind for kind in kinds_of(Doubt) if kind not in found_elsewhere and kind.find not in IN_ORDER_OF_WEIGHT]
     assert rowless == []
     contest = judge_contest([lived(1.0, "onnx", doubts=[example_of(kind) for kind in IN_RECORDS])])

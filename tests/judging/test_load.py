@@ -8,16 +8,9 @@ import pytest
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.load import (
-    LatencyDrifted,
-    LoadJudgement,
-    NearCeiling,
-    RequestsFailed,
-    ShortWindows,
-    SoakMissed,
-    judge_load,
-)
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, ServingSettings
+from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.judging.under_load import LoadJudgement, judge_load
+from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import once

@@ -8,7 +8,7 @@ from bakeoff.judging.answer import Certainty
 from bakeoff.judging.constraints import RequirementMissed, RequirementOpen, Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts_of_cells import EvaluationVaries, NotEvaluated, WithoutInterval
-from bakeoff.judging.metrics import judge_metrics, mcnemar
+from bakeoff.judging.metric_changes import judge_metrics, mcnemar
 from bakeoff.records.doubts import AcceptedByLimit, AcceptedByMetric, Effect
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure

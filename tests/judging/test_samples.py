@@ -31,19 +31,19 @@ def test_equal_calls_have_no_outline_and_no_calls_no_distribution() -> None:
     assert distributions_of([]).by_label == {}
 
 
-def test_turns_are_the_bursts_of_each_process_relative_to_the_cell() -> None:
+def test_deviations_are_the_bursts_of_each_process_relative_to_the_cell() -> None:
     calm, busy = steady([1.0, 1.1], rounds=4)[:4], steady([1.0, 1.1], rounds=4)[4:]
     made = [*under(calm, wait_share=0.0), *under(busy[:3], wait_share=0.0), *under(busy[3:], wait_share=0.5)]
     (judged,) = judge_contest([ok(cell(), made)]).cells
-    first, second = judged.turns
+    first, second = judged.deviations
     assert judged.latency and judged.latency.median_ms == 1.049  # the geometric mean of 1.0 and 1.1
-    assert [turn.deviation for turn in first] == pytest.approx([1.0 / 1.049 - 1] * 4)
-    assert [turn.deviation for turn in second] == pytest.approx([1.1 / 1.049 - 1] * 4)
+    assert [deviation.share for deviation in first] == pytest.approx([1.0 / 1.049 - 1] * 4)
+    assert [deviation.share for deviation in second] == pytest.approx([1.1 / 1.049 - 1] * 4)
     assert [turn.disturbed for turn in second] == [False, False, False, True]
-    assert judge_contest([failed(cell(), Status.OOM, "no memory")]).cells[0].turns == ()
+    assert judge_contest([failed(cell(), Status.OOM, "no memory")]).cells[0].deviations == ()
 
 
-def test_many_bursts_become_few_turns() -> None:
-    (process,) = judge_contest([ok(cell(), constant([1.0] * 200))]).cells[0].turns
+def test_many_bursts_become_few_deviations() -> None:
+    (process,) = judge_contest([ok(cell(), constant([1.0] * 200))]).cells[0].deviations
     assert len(process) == 50 <= MAX_TURNS  # four neighbours each
     assert process[0].at_s == pytest.approx(1.5)

@@ -17,21 +17,21 @@ from scripted_backends import Null
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Stop
-from bakeoff.judging.load import judge_load, soaks_of
+from bakeoff.judging.under_load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
 from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings, TriedSettings
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.store import ContestSoFar
 from bakeoff.records.text import spell_rate
 from bakeoff.reports import headline
-from bakeoff.reports import load as load_sentences
+from bakeoff.reports import load_report as load_sentences
 from tests.support import scripted
 from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 

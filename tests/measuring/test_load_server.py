@@ -15,10 +15,10 @@ from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.instances import Instances, start_instances
-from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.load import ServingSettings
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.scenarios import Scenario
 from tests.support.cells import cell_of
 
@@ -105,7 +105,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         instances._release = lambda: alive.remove(settings.instances)
         return instances
 
-    monkeypatch.setattr("bakeoff.measuring.worker.load.start_instances", start)
+    monkeypatch.setattr("bakeoff.measuring.worker.load_server.start_instances", start)
     return found
 
 

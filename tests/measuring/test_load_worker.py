@@ -13,8 +13,8 @@ pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed
 
 from bakeoff.measuring.messages import TakeLoad
 from bakeoff.measuring.worker.instances import Answer, Instances, Request
-from bakeoff.measuring.worker.load import generate, load_generator
-from bakeoff.records.load import ServingSettings
+from bakeoff.measuring.worker.load_server import generate, load_generator
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.scenarios import Scenario
 
 

@@ -7,7 +7,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError
-from bakeoff.records.load import Objective
+from bakeoff.records.load_samples import Objective
 from bakeoff.records.scenarios import Scenario
 
 

@@ -8,11 +8,11 @@ import pytest
 from bakeoff.backends.base import Backend
 from bakeoff.backends.eager import Eager
 from bakeoff.backends.inductor import Inductor
+from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
     BETWEEN_BURSTS_S,
-    MIN_ROUNDS,
     USUAL_EVALUATE_S,
     Step,
     TimePlan,
@@ -109,7 +109,7 @@ def test_long_calls_leave_a_build_less_time() -> None:
     plan.begin("a", 0.0)
     short_s = plan.build_ends_s("onnx", ["eager"])
     plan.called("eager", 1.0)
-    rounds_s = 2 * MIN_ROUNDS * (SAMPLING.burst_calls * 1.0 + BETWEEN_BURSTS_S)
+    rounds_s = 2 * FEWEST_ROUNDS * (SAMPLING.burst_calls * 1.0 + BETWEEN_BURSTS_S)
     assert short_s > 59.0 and plan.build_ends_s("onnx", ["eager"]) == pytest.approx(60.0 - rounds_s)
 
 

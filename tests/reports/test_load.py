@@ -10,11 +10,11 @@ import pytest
 
 from bakeoff.commands.run import exit_status
 from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.records.load import ServingSettings as Settings
-from bakeoff.records.load import TriedSettings
+from bakeoff.records.load_samples import ServingSettings as Settings
+from bakeoff.records.load_samples import TriedSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import AroundCall, Record
-from bakeoff.reports import headline, load
+from bakeoff.reports import headline, load_report
 from bakeoff.reports.charts import Palette, of_contest
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import to_markdown
@@ -47,18 +47,18 @@ def judgement() -> Judgement:
 
 
 def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
-    found = load.sentences(judgement.contests[0])
+    found = load_report.sentences(judgement.contests[0])
     assert found[0].startswith("Under load openvino, 413 ±") and found[0].endswith(", sure winner.")
     assert "requests/s at p99 < 20 ms" in found[0]
-    assert found[1] == f"openvino serves best with {load.settings(BEST)}."
+    assert found[1] == f"openvino serves best with {load_report.settings(BEST)}."
 
 
 def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> None:
     made = [carrying("onnx", [4000]), carrying("eager", [350])]
-    said = load.sentences(judge(report(made)).contests[0])[0]
+    said = load_report.sentences(judge(report(made)).contests[0])[0]
     assert said.startswith("Under load onnx or eager, 4,0")
     assert said.endswith(", undecided, as one process of each does not decide.")
-    said = load.sentences(judge(report(made, complete=False)).contests[0])[0]
+    said = load_report.sentences(judge(report(made, complete=False)).contests[0])[0]
     why = "(the run was interrupted. `resume` measures on, and unfinished processes anew)."
     assert said.endswith(f", undecided {why}")
 
@@ -74,7 +74,7 @@ def test_a_cell_that_holds_no_soak_carries_nothing() -> None:
     lower = [window(rate, p99_ms=24.0) for rate in (378.0, 294.0, 210.0, 147.0) for _ in range(2)]
     missed = carrying("openvino", [410, 414, 409], soak=[window(420.0, p99_ms=25.0)] * 6, lower_soak=lower)
     found = judge(report([missed]))
-    said = load.sentences(found.contests[0])
+    said = load_report.sentences(found.contests[0])
     why = "it does not hold the objective for long, even at 147 requests/s"
     assert said[0] == f"Under load nothing could be ranked (openvino: {why})."
     assert not any("413" in text or "serves best" in text for text in (*said, to_markdown(found)))
@@ -107,9 +107,9 @@ def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
 
 
 def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) -> None:
-    assert "not the fastest at single calls, which is onnx" in " ".join(load.sentences(judgement.contests[0]))
+    assert "not the fastest at single calls, which is onnx" in " ".join(load_report.sentences(judgement.contests[0]))
     same = judge(report([carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [350, 352, 349], 2.0)]))
-    assert "single calls" not in " ".join(load.sentences(same.contests[0]))
+    assert "single calls" not in " ".join(load_report.sentences(same.contests[0]))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_rate_that_does_not_last_has_one_that_does_beside_it(
         carrying("openvino", [410, 414, 409], 2.0, soak=soak, lower_soak=at_less), carrying("eager", [200, 201, 199])
     ]  # fmt: skip
     contest = judge(report(records)).contests[0]
-    found = load.sentences(contest)
+    found = load_report.sentences(contest)
     assert any("does not hold the objective for long" in one and one.endswith(told) for one in found), found
     assert headline.line(contest).endswith(brief)
     for_long = re.findall(r"p99 < 20 ms \((\d+) for long\), 2", found[0])
@@ -151,12 +151,12 @@ def test_a_soak_at_a_lower_rate_is_told_with_both_rates(p99_ms: float, told: str
     soaks = {"soak": [window(4560.9, p99_ms=p99_ms)] * 6, "lower_soak": [window(4104.8, p99_ms=14.0)] * 2}
     record = carrying("onnx", [5400, 5402, 5401], **soaks, ceiling=None)
     found = judge(report([record]))
-    assert sum(one.endswith(told) for one in load.sentences(found.contests[0])) == 1
+    assert sum(one.endswith(told) for one in load_report.sentences(found.contests[0])) == 1
     assert "rate of the soak" in to_markdown(found) and "4,561" in to_markdown(found)
     render(found, tmp_path, figures=False)
     (row,) = csv.DictReader((tmp_path / "load.csv").read_text().splitlines())
     assert float(row["soak_requests_per_s"]) == 4560.9
-    near = load.sentences(judge(report(records())).contests[0])
+    near = load_report.sentences(judge(report(records())).contests[0])
     assert not any("soak" in one for one in near), "420 is no less than 413"
 
 
@@ -170,13 +170,13 @@ def test_an_answer_near_the_ceiling_of_the_generator_says_so(rates: list[float],
     (contest,) = judge(report(made)).contests
     assert headline.line(contest).endswith(f"{certainty} the load generator may be the limit of onnx")
     assert headline.is_unsure(contest)
-    (told,) = [one for one in load.sentences(contest) if "generator itself" in one]
+    (told,) = [one for one in load_report.sentences(contest) if "generator itself" in one]
     assert "reaches 22,789 requests/s here" in told and re.search(r"onnx's 12,0\d\d requests/s\.$", told)
 
 
 def test_settings_are_said_in_words() -> None:
-    assert load.settings(BEST) == "2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT"
-    assert load.settings(Settings(threads=2)) == "1 instance x 2 threads"
+    assert load_report.settings(BEST) == "2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT"
+    assert load_report.settings(Settings(threads=2)) == "1 instance x 2 threads"
 
 
 def test_the_csv_has_a_row_for_each_cell(judgement: Judgement, tmp_path: Path) -> None:
@@ -198,23 +198,23 @@ def test_the_chart_has_every_window_and_the_objective(judgement: Judgement) -> N
 
 def test_a_contest_without_load_says_nothing_of_it() -> None:
     contest = judge(report([once(1.0, "eager")])).contests[0]
-    assert load.sentences(contest) == [] and load.tables(contest) == []
+    assert load_report.sentences(contest) == [] and load_report.tables(contest) == []
 
 
 def test_cells_that_carried_nothing_have_their_reason() -> None:
     nothing = carrying("onnx", [], scenario=Scenario.SERVER, settings=None, reason="p99 < 20 ms does not hold")
-    (sentence,) = load.sentences(judge(report([nothing])).contests[0])
+    (sentence,) = load_report.sentences(judge(report([nothing])).contests[0])
     assert sentence == "Under load nothing could be ranked (onnx: p99 < 20 ms does not hold)."
 
 
 def test_cells_without_a_turn_have_what_they_carried_by_a_first_look() -> None:
     looked = carrying("openvino", [], settings=BEST, tried=TRIED)
-    (sentence, *_) = load.sentences(judge(report([looked])).contests[0])
+    (sentence, *_) = load_report.sentences(judge(report([looked])).contests[0])
     told = "no turn yet, but 410 requests/s by a first look"
     rule = "First looks rank nothing: cells are compared in turns, side by side."
     assert sentence == f"Under load nothing could be ranked (openvino: {told}). {rule}"
     searching = carrying("openvino", [], settings=None, tried=[*TRIED[::-1]])
-    assert load.sentences(judge(report([searching])).contests[0]) == [sentence]
+    assert load_report.sentences(judge(report([searching])).contests[0]) == [sentence]
 
 
 def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, tmp_path: Path) -> None:
@@ -225,4 +225,4 @@ def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, t
 
 def test_an_interval_that_is_wide_has_both_ends() -> None:
     wide = judge(report([carrying("onnx", [200, 500, 800])])).contests[0].load
-    assert wide is not None and "[" in load.verdict(wide) and "±" not in load.verdict(wide)
+    assert wide is not None and "[" in load_report.verdict(wide) and "±" not in load_report.verdict(wide)

@@ -13,7 +13,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, AroundCall, Energy, Generated, Range, Record
-from bakeoff.records.starts import Start, StartedCell
+from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.reports.markdown import MOST_COLUMNS
 from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from tests.judging.test_load import load, window

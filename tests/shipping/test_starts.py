@@ -17,19 +17,19 @@ import pytest
 from bakeoff import cli
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.starts import judge_starts
+from bakeoff.judging.start_times import judge_starts
 from bakeoff.judging.stored_report import report_of
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record
-from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.reports import starts as shown
+from bakeoff.reports import start_report as shown
 from bakeoff.reports import starts_file
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import to_page, to_short_markdown
-from bakeoff.shipping import script_environment, starts
-from bakeoff.shipping.starts import Contender
+from bakeoff.shipping import script_environment, start_runs
+from bakeoff.shipping.start_runs import Contender
 from tests.reports import samples
 from tests.reports.samples import ok, over_processes, report
 from tests.shipping.test_triton_server import record_of
@@ -57,13 +57,13 @@ def contender(folder: Path, imports: str = "pass", call: str = "pass", check: st
     """Return a folder whose runtime does this alone."""
     (folder / "runtime").mkdir(parents=True)
     (folder / "runtime/folder.py").write_text(RUNTIME.format(imports=imports, call=call, check=check))
-    return Contender(record_of("onnx"), "onnx", "load.py", starts._staged(sys.executable, folder), None, {})
+    return Contender(record_of("onnx"), "onnx", "load.py", start_runs._staged(sys.executable, folder), None, {})
 
 
 def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None:
     plain, planted = contender(tmp_path / "plain"), contender(tmp_path / "planted", "import planted_module")
     (tmp_path / "planted" / "planted_module.py").write_text("import time\ntime.sleep(1.0)\n")
-    starts.measure([plain, planted], 2, False, print)
+    start_runs.measure([plain, planted], 2, False, print)
     assert not plain.reason and not planted.reason
     cells = [
         StartedCell(cell_id=name, label=name, starts=each.starts)
@@ -87,7 +87,7 @@ def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None
 )
 def test_a_start_without_a_right_answer_is_told(tmp_path: Path, script: dict[str, str], reason: str) -> None:
     broken = contender(tmp_path / "broken", **script)
-    starts.measure([broken], 2, False, print)
+    start_runs.measure([broken], 2, False, print)
     assert reason in broken.reason and broken.starts == []
 
 
@@ -227,14 +227,14 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
     def start(contender: Contender) -> None:
         contender.starts.append(start_of(0.2))
 
-    monkeypatch.setattr(starts, "start_once", start)
-    starts.add_starts(store, Requirements(), lambda _: None, time.monotonic() - 1)
+    monkeypatch.setattr(start_runs, "start_once", start)
+    start_runs.add_starts(store, Requirements(), lambda _: None, time.monotonic() - 1)
     told = report_of(store)
     reasons = [cell.reason for record in told.records for cell in record.starts]
     assert reasons == ["the time budget was over after 0 of 7 starts"] * 3 and told.complete
     for record in store.records():
         store.save(record.model_copy(update={"starts": []}))
-    starts.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
+    start_runs.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
     (contest,) = judge(report_of(store)).contests
     assert contest.starts and {each.label for each in contest.starts.cells} == {
         "eager",
@@ -246,13 +246,13 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
 
 
 def test_the_page_cache_is_dropped_only_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "DROP_CACHES", tmp_path / "drop_caches")
-    monkeypatch.setattr(starts.os, "sync", lambda: None)
-    starts.drop_page_cache()
+    monkeypatch.setattr(start_runs, "DROP_CACHES", tmp_path / "drop_caches")
+    monkeypatch.setattr(start_runs.os, "sync", lambda: None)
+    start_runs.drop_page_cache()
     assert (tmp_path / "drop_caches").read_text() == "3"
-    monkeypatch.setattr(starts, "DROP_CACHES", tmp_path / "nowhere" / "drop_caches")
+    monkeypatch.setattr(start_runs, "DROP_CACHES", tmp_path / "nowhere" / "drop_caches")
     with pytest.raises(UsageError, match="--cold: the page cache cannot be dropped"):
-        starts.drop_page_cache()
+        start_runs.drop_page_cache()
 
 
 def test_the_folder_of_a_cell_is_started(
@@ -260,7 +260,7 @@ def test_the_folder_of_a_cell_is_started(
 ) -> None:
     assert cli.main(["start", str(run), "onnx", "--starts", "1"]) == 2
     assert "at least 7" in capsys.readouterr().err
-    monkeypatch.setattr(starts, "LEAST_STARTS", 1)
+    monkeypatch.setattr(start_runs, "LEAST_STARTS", 1)
     arguments = ["--starts", "1", "--out", str(tmp_path / "out"), "--json", "--require", "environment_bytes<1GB"]
     assert cli.main(["start", str(run), "onnx", *arguments]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -17,7 +17,7 @@ from google.protobuf import text_format
 from bakeoff import backends
 from bakeoff.backends.runtime.tensorrt import ENGINE, Manifest
 from bakeoff.records.errors import UsageError
-from bakeoff.records.load import Load, ServingSettings
+from bakeoff.records.load_samples import Load, ServingSettings
 from bakeoff.records.schema import Record
 from bakeoff.shipping import export, triton_server
 from bakeoff.shipping.export import Format

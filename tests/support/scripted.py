@@ -56,7 +56,7 @@ from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
-from bakeoff.records.load import LoadWindow
+from bakeoff.records.load_samples import LoadWindow
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
@@ -512,7 +512,13 @@ def run_contest(
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
     measurement = RunContext(
-        *(launcher, store, progress, plan, time_limit_s, interleaved, TimePlan(plan, budget_s, load)),
+        launchers=launcher,
+        store=store,
+        progress=progress,
+        sampling=plan,
+        time_limit_s=time_limit_s,
+        interleaved=interleaved,
+        time_plan=TimePlan(plan, budget_s, load),
         headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
         undecided=undecided,
         machine=machine,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
-from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
@@ -37,7 +37,7 @@ from bakeoff.why.blame_text import (
 from bakeoff.why.controller import why_not_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.why.worker_blame import Builder, Search
-from bakeoff.why.worker_parts import Part, in_float64
+from bakeoff.why.worker_parts import ModelPart, in_float64
 from bakeoff.why.worker_script import source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
@@ -76,7 +76,7 @@ def phase(name: str) -> Any:
 
 def surroundings(
     model: nn.Module, backend: str, folder: Path, precision: Precision, *inputs: Inputs
-) -> tuple[Builder, Part, tuple[Inputs, ...]]:
+) -> tuple[Builder, ModelPart, tuple[Inputs, ...]]:
     """Return what a worker gives a search, in this process: what builds, the whole model, its inputs in float64."""
     cell, dtype = Cell(model="mlp", backend=backend, precision=precision), dtype_of(precision)
     worker: Any = SimpleNamespace(
@@ -91,7 +91,7 @@ def surroundings(
     rounded = copy.deepcopy(model.eval()).to(dtype)
     exact = tuple(each.map(in_float64) for each in inputs)
     sets = tuple(each.map(lambda tensor: tensor.to(dtype)) for each in inputs)
-    return Builder(worker, sets), Part("", type(model).__name__, rounded, model.double(), exact[0]), exact
+    return Builder(worker, sets), ModelPart("", type(model).__name__, rounded, model.double(), exact[0]), exact
 
 
 def searched(
@@ -330,7 +330,7 @@ def test_the_operator_that_fails_alone_is_named(tmp_path: Path) -> None:
 
 def test_a_part_is_written_with_torch_alone() -> None:
     module, inputs = Scaling(3).eval(), Inputs((torch.randn(8, 32).double(),), {"offset": torch.ones(32).double()})
-    part = Part("", "Scaling", module, copy.deepcopy(module).double(), inputs)
+    part = ModelPart("", "Scaling", module, copy.deepcopy(module).double(), inputs)
     namespace: dict[str, Any] = {}
     exec(source_of(part, torch.float32), namespace)
     model, (x, offset) = namespace["model"], namespace["inputs"]
@@ -346,7 +346,7 @@ class Branching(nn.Module):
 
 
 def test_what_torch_does_not_export_has_no_source() -> None:
-    part = Part("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
+    part = ModelPart("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
     assert source_of(part, torch.float32) == ""
 
 
@@ -371,9 +371,9 @@ class Scaling(nn.Module):
 
 def test_eager_excuses_a_part_only_so_far() -> None:
     def limit(eager_rmse: float) -> float:
-        return tolerance.blame_limit(Precision.FP32, eager_rmse, 1.0)
+        return rounding_limits.blame_limit(Precision.FP32, eager_rmse, 1.0)
 
-    assert limit(0.0) == tolerance.rounding_floor(Precision.FP32, 1.0)
+    assert limit(0.0) == rounding_limits.rounding_floor(Precision.FP32, 1.0)
     assert limit(3e-6) == pytest.approx(1.2e-5)
     assert limit(1.0) == limit(1e-4) == pytest.approx(256 * 2.0**-23)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kind, Part, TracedSpan
+from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kind, ProfiledKernel, TracedSpan
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Record, Status, Work
 from bakeoff.reports.command_answers import document
@@ -27,7 +27,7 @@ from tests.reports import samples
 CLASSES = {"": "Net", "layers": "Sequential", "layers.0": "Layer", "layers.0.norm": "LayerNorm", "layers.1": "Layer"}
 
 
-def profile(label: str, *parts: Part, call_ms: float = 1.0, profiled_ms: float = 2.0) -> CellProfile:
+def profile(label: str, *parts: ProfiledKernel, call_ms: float = 1.0, profiled_ms: float = 2.0) -> CellProfile:
     return CellProfile(
         label=label,
         cell_id=label,
@@ -43,8 +43,8 @@ def profile(label: str, *parts: Part, call_ms: float = 1.0, profiled_ms: float =
     )
 
 
-def part(ms: float, *modules: str, name: str = "k", kind: Kind = Kind.COMPUTE) -> Part:
-    return Part(name=name, modules=modules, kind=kind, ms=ms, runs=1)
+def part(ms: float, *modules: str, name: str = "k", kind: Kind = Kind.COMPUTE) -> ProfiledKernel:
+    return ProfiledKernel(name=name, modules=modules, kind=kind, ms=ms, runs=1)
 
 
 EAGER = profile("eager", part(0.8, "layers.0.norm"), part(0.8, "layers.1"), part(0.4, ""), call_ms=3.0)
@@ -257,13 +257,13 @@ def test_cells_of_the_same_label_are_told_apart_and_say_in_what_they_differ() ->
 def test_a_row_that_the_profilers_own_time_hides_has_no_ratio_and_no_bound() -> None:
     needs = {path: Work(flops=10**8, bytes_moved=10**5) for path in ("layers.0", "layers.1")}
 
-    def table(*parts: Part, profiled_ms: float) -> dict[str, tuple[bool, float | None, str]]:
+    def table(*parts: ProfiledKernel, profiled_ms: float) -> dict[str, tuple[bool, float | None, str]]:
         mine = profile("onnx", *parts, profiled_ms=profiled_ms).model_copy(update={"needs": needs})
         cells = [ProfiledCell(mine, record(), CEILINGS), ProfiledCell(EAGER, record("eager", 3.0))]
         rows = explain(cells, 2).rows
         return {shown.name_of(row): (row.is_rough, row.ratio, shown.bound_text(row.bound)) for row in rows}
 
-    many = Part(name="k", modules=("layers.1",), ms=9.0, runs=99)
+    many = ProfiledKernel(name="k", modules=("layers.1",), ms=9.0, runs=99)
     one = part(1.0, "layers.0")
     told = table(many, one, profiled_ms=10.0)
     assert told["layers.0"] == (True, None, "")  # a tenth of the call, or 0.91 ms of it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bakeoff.backends.profiling import Kind, Part
+from bakeoff.backends.profiling import Kind, ProfiledKernel
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import contests_of
 from bakeoff.planning.plan import plan
@@ -14,7 +14,7 @@ from tests.reports import samples
 
 
 def profile(classes: dict[str, str], *parts: tuple[str, Kind, float]) -> CellProfile:
-    made = [Part(name=name, modules=("a",), kind=kind, ms=ms, runs=1) for name, kind, ms in parts]
+    made = [ProfiledKernel(name=name, modules=("a",), kind=kind, ms=ms, runs=1) for name, kind, ms in parts]
     times = {"call_ms": 1.0, "median_ms": 1.0, "profiled_ms": 1.0}
     known = {"label": "x", "cell_id": "x", "source": "", **times, "calls": 1, "spans": []}
     return CellProfile.model_validate({**known, "parts": made, "classes": classes})

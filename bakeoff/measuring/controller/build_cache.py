@@ -177,7 +177,7 @@ class BuildCache:
         for entry, build, what in self._complete():
             size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
             builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, (entry / USED).stat().st_mtime))
-        return sorted(builds, key=lambda each: -each.used_s)
+        return sorted(builds, key=lambda build: -build.used_s)
 
     def labels_served(self) -> dict[str, set[str]]:
         """Return the labels of the cells that complete builds have served last, by the title of their contest."""
@@ -223,11 +223,11 @@ class BuildCache:
             while sum(path.stat().st_size for path in references) > MAX_REFERENCES_BYTES:
                 references.pop(0).unlink()
         entries = self.entries()
-        complete = {each.key for each in entries}
+        complete = {entry.key for entry in entries}
         for entry in self.folder.glob("*/"):
             if entry.name not in complete:
                 self._remove(entry)
-        total = sum(each.size_bytes for each in entries)
+        total = sum(entry.size_bytes for entry in entries)
         while entries and total > self._max_bytes:
             oldest = entries.pop()
             total -= oldest.size_bytes
@@ -290,7 +290,7 @@ def _key_of_ceilings(machine: Environment, device: Device, precision: Precision)
             "device": device.slug,
             "precision": precision,
             "machine": machine.model_dump(mode="json", include=fixed),
-            "gpus": [each.model_dump(mode="json", include=gpu) for each in machine.gpus],
+            "gpus": [card.model_dump(mode="json", include=gpu) for card in machine.gpus],
             "torch": machine.versions.get("torch"),
             "measured by": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
         }

@@ -123,8 +123,8 @@ def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_
     else:
         shared = set(backends.create(cell.backend).shared_phases)
         date["shared_with"] = first.label
-    taken = [phase.model_copy(update=date) for phase in first.phases if phase.name in shared]
-    return [*taken, *(phase for phase in own if phase.name not in shared)]
+    phases = [phase.model_copy(update=date) for phase in first.phases if phase.name in shared]
+    return [*phases, *(phase for phase in own if phase.name not in shared)]
 
 
 def placement_of_both(own: Placement | None, first: FirstBuild | None) -> Placement | None:

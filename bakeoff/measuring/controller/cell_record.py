@@ -138,8 +138,8 @@ class GrowingRecord:
     def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
         first = self.known or live.ready
-        known = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
-        settings = {"start_method": live.start_method, **known.pop("settings", {})}
+        first_fields = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
+        settings = {"start_method": live.start_method, **first_fields.pop("settings", {})}
         return Record(
             cell=self._cell,
             status=status,
@@ -154,7 +154,7 @@ class GrowingRecord:
             elapsed_s=self.elapsed_s,
             settings=settings,
             **common_fields(self._planned),
-            **{**known, **fields},
+            **{**first_fields, **fields},
         )
 
     def _first(self, live: LiveProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
@@ -194,20 +194,20 @@ class GrowingRecord:
             open_axes=_spans(self._planned),
         )
 
-    def _further(self, known: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
+    def _further(self, record: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
         checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
         later = [*doubts_of_finished(finished), *itertools.chain.from_iterable(map(doubts_of_check, checks))]
-        new = [doubt for doubt in dict.fromkeys(later) if doubt not in known.doubts]
-        return known.model_copy(
+        new = [doubt for doubt in dict.fromkeys(later) if doubt not in record.doubts]
+        return record.model_copy(
             update={
-                "processes": [*known.processes, live.summary()],
-                "bursts": [*known.bursts, *live.bursts],
-                "throughput": live.further.throughput or known.throughput,
-                "energy": live.further.energy or known.energy,
-                "around": [*known.around, *live.around],
-                "doubts": [*known.doubts, *new],
-                **self._failed_check(known, *checks),
+                "processes": [*record.processes, live.summary()],
+                "bursts": [*record.bursts, *live.bursts],
+                "throughput": live.further.throughput or record.throughput,
+                "energy": live.further.energy or record.energy,
+                "around": [*record.around, *live.around],
+                "doubts": [*record.doubts, *new],
+                **self._failed_check(record, *checks),
             }
         )
 
@@ -215,16 +215,16 @@ class GrowingRecord:
         doubts = doubts_of_ready(ready, self._traits or NO_TRAITS)
         return [*doubts, self._failed_build] if self._failed_build else doubts
 
-    def _failed_check(self, known: Record, *checks: Accuracy) -> dict[str, Any]:
+    def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
-        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in known.doubts)
+        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in record.doubts)
         failed = next(
             (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
         )
         if failed is None:
             return {}
-        when = f"wrong in its process {len(known.processes) + 1}"
-        facts = facts_of_process(wrong_outputs(failed, when, known.placement))
+        when = f"wrong in its process {len(record.processes) + 1}"
+        facts = facts_of_process(wrong_outputs(failed, when, record.placement))
         return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self.log)}
 
     def _summarised(self, record: Record) -> Record:
@@ -261,8 +261,8 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
 
 def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
     spans: dict[int, dict[int, tuple[int, int]]] = {}
-    for each in planned.open_axes:
-        spans.setdefault(each.tensor, {})[each.axis] = each.low, each.high
+    for axis in planned.open_axes:
+        spans.setdefault(axis.tensor, {})[axis.axis] = axis.low, axis.high
     return spans
 
 
@@ -323,8 +323,8 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
         return memory
     peaks = {}
     for name in ("peak_resident_bytes", "peak_device_bytes"):
-        known = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
-        peaks[name] = max(known, default=None)
+        sizes = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
+        peaks[name] = max(sizes, default=None)
     return memory.model_copy(update=peaks)
 
 

@@ -367,8 +367,8 @@ class CellRun:
         before = self._builds.from_before
         if before is None or self.was_measured or self.cell.dynamic:  # which may have served another size
             return None
-        known = before.warm_ups.get(self.cell.configuration)
-        return known if known and known.seconds >= self._setup.sampling.warm_up_s else None
+        warm_up = before.warm_ups.get(self.cell.configuration)
+        return warm_up if warm_up and warm_up.seconds >= self._setup.sampling.warm_up_s else None
 
     def _warming_up(self, live: LiveProcess) -> Steps:
         ready = yield Ready
@@ -443,15 +443,15 @@ class CellRun:
             live.phase = "measure"
             self._setup.progress.phase(self.cell, live.phase)
         live.worker.send(TakeBurst(core=around.core))
-        taken = self._await(live, BurstTaken)
-        known = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
+        reply = self._await(live, BurstTaken)
+        conditions = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
         burst = Burst(
             group=group,
             round=round_number,
             started_s=started_s,
-            samples_ns=taken.samples_ns,
+            samples_ns=reply.samples_ns,
             process=live.epoch,
-            conditions=taken.conditions.model_copy(update=known),
+            conditions=reply.conditions.model_copy(update=conditions),
         )
         live.bursts.append(burst)
         bisect.insort(self._burst_medians_ms, burst_ms(burst))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from bakeoff.judging.estimate import steadiest
+from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
@@ -27,7 +27,7 @@ from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.time_plan import MIN_ROUNDS, Step
+from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
@@ -88,7 +88,7 @@ class ContestRun:
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
             sign = 1 if self._time_plan.has_budget else -1
-            self._cells[1:] = sorted(self._cells[1:], key=lambda each: sign * self._seconds_of_start(each))
+            self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: sign * self._seconds_of_start(cell_run))
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
@@ -112,7 +112,7 @@ class ContestRun:
             expected = expected_epochs(self._run.sampling, self._epochs_done, self._run.leads(self._records()))
             epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
             self._run_epoch(epoch)
-            self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
+            self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
             for stand_in, _ in self._stand_ins:
                 stand_in.clear()
             self._stand_ins = []
@@ -125,7 +125,7 @@ class ContestRun:
     def _conclude_all(self) -> None:
         """Save the records of cells that came to a good end, and keep their artefacts."""
         self._await_ends()
-        for cell_run, record in self._with_artifacts({each: each.record() for each in self._cells}).items():
+        for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
             self._save(cell_run, record)
 
     def _with_artifacts(self, records: Mapping[CellRun, Record]) -> dict[CellRun, Record]:
@@ -135,8 +135,8 @@ class ContestRun:
         for record in records.values():
             self._run.artifacts.remove(record.cell.id)  # of an interrupted run
         kept, too_large = dict(records), []
-        right = [each for each, record in records.items() if record.status is Status.OK]
-        for cell_run in sorted(right, key=lambda each: each.median_ms):
+        right = [cell_run for cell_run, record in records.items() if record.status is Status.OK]
+        for cell_run in sorted(right, key=lambda cell_run: cell_run.median_ms):
             record = records[cell_run]
             try:
                 name = self._run.artifacts.keep(record.cell.id, cell_run.artifact)
@@ -164,7 +164,9 @@ class ContestRun:
         What an interrupted run has measured stays until this one has numbers of as many cells.
         """
         begun_s = self._machine.now_s()
-        records = {each: record for each in self._cells if (record := each.so_far() or _built_only(each))}
+        records = {
+            cell_run: record for cell_run in self._cells if (record := cell_run.so_far() or _built_only(cell_run))
+        }
         if records and sum(bool(record.bursts) for record in records.values()) + self._ended >= self._had_numbers:
             self._write_so_far(records)
             if with_artifacts:
@@ -303,7 +305,7 @@ class ContestRun:
         if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
             return False
         if not alive and not self._lack:
-            self._lack = self._time_plan.lack([each.cell.label for each in self._cells], self._machine.now_s())
+            self._lack = self._time_plan.lack([cell_run.cell.label for cell_run in self._cells], self._machine.now_s())
         self._conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self._lack)))))
         return True
 
@@ -348,8 +350,8 @@ class ContestRun:
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
         now_s = self._machine.now_s()
-        in_share = now_s < self._time_plan.rounds_end_s([each.cell.label for each in alive])
-        return done == 0 or in_share or (done < MIN_ROUNDS and now_s < self._time_plan.budget_ends_s)
+        in_share = now_s < self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in alive])
+        return done == 0 or in_share or (done < FEWEST_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
     def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
         """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
@@ -428,7 +430,7 @@ class ContestRun:
         def last_step(cell_run: CellRun) -> Finish:
             return cell_run.last_step(cell_run in has_energy, ends_s)
 
-        leaving = deque(sorted(cells, key=lambda each: last_step(each).only_checks))
+        leaving = deque(sorted(cells, key=lambda cell_run: last_step(cell_run).only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
             going: list[tuple[CellRun, Finish]] = []
@@ -464,7 +466,7 @@ class ContestRun:
 
         Only cells that somebody may choose are measured in ways that take long. That is decided once for all.
         """
-        records = [record for each in self._cells if (record := each.so_far())]
+        records = [record for cell_run in self._cells if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:
             chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
             with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
@@ -478,7 +480,7 @@ class ContestRun:
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
-            has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([each.cell.label for each in cells])
+            has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
                 self._visit(epoch, alive, cell_run, partial(cell_run.measure_further, wanted))
@@ -491,7 +493,7 @@ class ContestRun:
         """Return True if another epoch is to follow this one, by the records so far."""
         done = epoch.number + 1
         open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
-        return self._decision(done, [each for each in self._cells if not each.left], open_pairs).is_wanted
+        return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
 
     def _finish(
         self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun], further_s: float
@@ -532,8 +534,8 @@ class ContestRun:
             self._conclude(cell_run, ended.by_rounds or ended.record)
             return False
         self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
-        for each in self._cells:
-            each.drop_ahead()
+        for other in self._cells:
+            other.drop_ahead()
         cell_run.leave()
         self._await_ends()
         return True
@@ -566,8 +568,8 @@ class ContestRun:
         self._time_plan.dropped(self._contest_id, label)
         self._run.end(record)
         if record.status is not Status.OK:
-            wanted = [each for each, instead_of in self._stand_ins if instead_of == label]
-            self._stand_ins = [each for each in self._stand_ins if each[0] not in wanted]
+            wanted = [cell_run for cell_run, instead_of in self._stand_ins if instead_of == label]
+            self._stand_ins = [stand_in for stand_in in self._stand_ins if stand_in[0] not in wanted]
             self._cells += wanted
             if self._epoch is not None:
                 self._epoch.waiting += wanted

@@ -24,7 +24,7 @@ class MetricsSetup:
     limit_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ContestSetup:
     """What the cells of a contest have in common."""
 

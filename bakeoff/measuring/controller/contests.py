@@ -69,18 +69,18 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
     setup = ContestSetup(
-        run.store,
-        run.progress,
-        run.sampling,
-        run.time_limit_s,
-        folders,
-        run.machine,
-        _metrics(run, contest.id, sensible),
-        run.load,
-        run.acceptance,
-        run.interleaved,
-        run.time_plan.budget_ends_s,
-        run.is_machine_busy,
+        store=run.store,
+        progress=run.progress,
+        sampling=run.sampling,
+        time_limit_s=run.time_limit_s,
+        folders=folders,
+        machine=run.machine,
+        metrics=_metrics(run, contest.id, sensible),
+        load=run.load,
+        acceptance=run.acceptance,
+        interleaved=run.interleaved,
+        budget_ends_s=run.time_plan.budget_ends_s,
+        is_machine_busy=run.is_machine_busy,
     )
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
@@ -91,8 +91,10 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if kept:
         _note_resumption(run, kept, cell_runs)
     stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)
-    cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {each for each, _ in stand_ins}]
-    if before := [each.cell.label for each in cell_runs if each.was_built_before and not each.cached_at]:
+    cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {stand_in for stand_in, _ in stand_ins}]
+    if before := [
+        cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before and not cell_run.cached_at
+    ]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
     known_size = max(sizes, key=lambda size: (size.peak_device_bytes or 0, size.peak_resident_bytes or 0), default=None)
     ContestRun(run, cell_runs, kept, known_size, stand_ins).run()
@@ -130,7 +132,7 @@ def _ceilings_of(run: RunContext, cell: Cell) -> Ceilings | None:
 def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, may_measure: bool = False) -> None:
     """Take what an earlier run has kept of the machine's ceilings, or measure them for all of these cells."""
     ends_s = run.machine.now_s() + left_s
-    for cell in {(each.device, products_of(each)): each for each in cells}.values():
+    for cell in {(cell.device, products_of(cell)): cell for cell in cells}.values():
         limit_s = ends_s - run.machine.now_s()
         needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
         groundwork.measure_ceilings(cell, *needed, may_measure and limit_s > 0)
@@ -145,9 +147,9 @@ def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
     floor_ms = roofline.of(work, ceilings, None).floor_ms
     if objective.limit_ms < floor_ms:
         asked = f"{objective.percentile} < {objective.limit_ms:g} ms"
-        told = f"{asked} is below the floor of a call, {floor_ms:.3g} ms: hardly any build can hold it"
-        run.progress.note(told)
-        run.store.note(f"{cell.contest_id}: {told}")
+        warning = f"{asked} is below the floor of a call, {floor_ms:.3g} ms: hardly any build can hold it"
+        run.progress.note(warning)
+        run.store.note(f"{cell.contest_id}: {warning}")
 
 
 def add_floors(store: Store) -> None:

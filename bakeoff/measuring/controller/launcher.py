@@ -195,10 +195,10 @@ class Launchers:
         if wanted != (self._modules, self._for_cuda):
             self._preloading.clear()
         self._modules, self._for_cuda = wanted
-        for each in self._launchers[: -1 if except_last else None]:
-            if each not in self._preloading:
-                each.preload(self._modules, for_cuda)
-                self._preloading.append(each)
+        for launcher in self._launchers[: -1 if except_last else None]:
+            if launcher not in self._preloading:
+                launcher.preload(self._modules, for_cuda)
+                self._preloading.append(launcher)
         for others in self._others.values():
             others.preload(modules, for_cuda)
 
@@ -208,8 +208,8 @@ class Launchers:
         All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, in
         which such cells import for themselves.
         """
-        for each in self._launchers[:MOST_BRANCHES]:
-            each.branch(tuple(dict.fromkeys(modules)), for_cuda)
+        for launcher in self._launchers[:MOST_BRANCHES]:
+            launcher.branch(tuple(dict.fromkeys(modules)), for_cuda)
 
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
@@ -221,13 +221,13 @@ class Launchers:
     @property
     def are_serving(self) -> bool:
         """Return True when workers can be started without waiting."""
-        mine = all(each.is_serving for each in self._launchers)
+        mine = all(launcher.is_serving for launcher in self._launchers)
         return mine and all(others.are_serving for others in self._others.values())
 
     def await_serving(self, epochs: int | None = None) -> None:
         """Wait until the servers of so many epochs have imported what they are to, or of all with their branches."""
-        for place, each in enumerate(self._launchers[:epochs]):
-            self._launchers[place] = self._serving(each)
+        for place, launcher in enumerate(self._launchers[:epochs]):
+            self._launchers[place] = self._serving(launcher)
             if epochs is None:
                 self._launchers[place].await_branch()
         for others in self._others.values():
@@ -247,9 +247,9 @@ class Launchers:
             following = range(epoch, epoch + FURTHER_SERVERS_AT_ONCE)
             if len(self._further) >= MOST_FURTHER_SERVERS:
                 # workers of the epochs before may be alive; and of the others, most contests need the lowest
-                spare = sorted(each for each in self._further if not epoch - MOST_AHEAD <= each < following.stop)
+                spare = sorted(other for other in self._further if not epoch - MOST_AHEAD <= other < following.stop)
                 self._leave_further(spare[-FURTHER_SERVERS_AT_ONCE:])
-            self._start_further([each for each in following if each not in self._further])
+            self._start_further([number for number in following if number not in self._further])
         return self._further[epoch]
 
     def _started(self) -> Launcher:
@@ -279,7 +279,7 @@ class Launchers:
             for epoch in epochs:
                 self._further[epoch] = self._started()
         except OSError as error:
-            self._leave_further([each for each in epochs if each in self._further])
+            self._leave_further([epoch for epoch in epochs if epoch in self._further])
             raise BakeoffError(f"no further fork server could be started: {os_reason(error)}") from None
         for epoch in epochs:
             try:
@@ -300,12 +300,12 @@ class Launchers:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:  # all servers leave side by side
-            for each in (*self._launchers, *self._further.values()):
-                each.begin_close()
+            for launcher in (*self._launchers, *self._further.values()):
+                launcher.begin_close()
         # the last one first: the first one's folder holds what the workers of the others use
         with contextlib.ExitStack() as stack:
-            for each in self._launchers:
-                stack.push(each)
+            for launcher in self._launchers:
+                stack.push(launcher)
             for others in self._others.values():
                 stack.push(others)
             self._leave_further(list(self._further))

@@ -42,7 +42,7 @@ class LiveProcess:
 
     @property
     def around(self) -> list[AroundCall]:
-        return [each.model_copy(update={"process": self.epoch}) for each in self.further.around]
+        return [call.model_copy(update={"process": self.epoch}) for call in self.further.around]
 
     @property
     def all_phases(self) -> list[Phase]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from bakeoff.judging.load import LOWER_SHARES, held_no_soak, soaks_of
+from bakeoff.judging.loaded_cell import LOWER_SHARES, held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
@@ -15,7 +15,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import Step
-from bakeoff.records.load import Load, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
 
@@ -59,7 +59,7 @@ class LoadRounds:
         begun_s, cells = self._now_s, list(self._alive)
         share_s = SETTINGS_SHARE * (self._ends_s - begun_s) / max(1, len(cells))
         deadlines_s = {cell_run: begun_s + share_s * place for place, cell_run in enumerate(self._order(), start=1)}
-        settings_s = self._step(visit, lambda each, _: self._settle(each, deadlines_s[each]))
+        settings_s = self._step(visit, lambda cell_run, _: self._settle(cell_run, deadlines_s[cell_run]))
         turns_s = last_s = 0.0
         for number in range(self._plan.rounds_in(self._run.sampling.processes)):
             if number and self._now_s + last_s > self._ends_s:
@@ -71,7 +71,7 @@ class LoadRounds:
             in_time = self._has_time_to_soak(SOAK_PARTS * len(self._to_soak()))
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
             for _ in range(len(LOWER_SHARES) + 1):  # at last at a rate that another cell holds
-                loads = [each.load for each in self._alive if each.load]
+                loads = [cell_run.load for cell_run in self._alive if cell_run.load]
                 parts = [self._lower_parts(load) for load in loads if self._lower_rate(load)]
                 if parts and self._has_time_to_soak(sum(parts)):
                     settings_s += self._step(visit, self._soak_at_less)
@@ -118,14 +118,18 @@ class LoadRounds:
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
                 return
-            tried = (each.value for each in reversed(load.tried) if each.settings == load.settings)
+            tried = (look.value for look in reversed(load.tried) if look.settings == load.settings)
             best = next(value for value in tried if value)
             value = f"{spell_rate(best)} {self._spec.unit}"
             self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
         """Tell the value that each cell had in the turn that has just ended."""
-        values = {each.cell.label: each.load.turns[-1].value for each in self._alive if each.load and each.load.turns}
+        values = {
+            cell_run.cell.label: cell_run.load.turns[-1].value
+            for cell_run in self._alive
+            if cell_run.load and cell_run.load.turns
+        }
         in_words = [f"{label} {spell_rate(value)}" if value else f"{label} none" for label, value in values.items()]
         if in_words:
             self._run.progress.note(f"{what}: {', '.join(in_words)} {self._spec.unit}")
@@ -157,16 +161,18 @@ class LoadRounds:
         def ms_per_request(load: Load) -> float:
             return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
 
-        serving = [each for each in self._alive if each.load and any(turn.value for turn in each.load.turns)]
-        serving.sort(key=lambda each: ms_per_request(each.load) if each.load else math.inf)
-        able = [each for each in serving if each.cell.label in self._may_win or each.may_be_accepted]
+        serving = [
+            cell_run for cell_run in self._alive if cell_run.load and any(turn.value for turn in cell_run.load.turns)
+        ]
+        serving.sort(key=lambda cell_run: ms_per_request(cell_run.load) if cell_run.load else math.inf)
+        able = [cell_run for cell_run in serving if cell_run.cell.label in self._may_win or cell_run.may_be_accepted]
         chosen = serving if self._plan.soaks_all else (able or serving)[:2]
-        return [each for each in chosen if each.load and not each.load.soak]
+        return [cell_run for cell_run in chosen if cell_run.load and not cell_run.load.soak]
 
     @cached_property
     def _may_win(self) -> Collection[str]:
         """The labels of the cells that may win, by what is known when the first one is to be soaked."""
-        return may_win([record for each in self._alive if (record := each.so_far())], self._run.requirements)
+        return may_win([record for cell_run in self._alive if (record := cell_run.so_far())], self._run.requirements)
 
     def _has_time_to_soak(self, parts: int) -> bool:
         return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._ends_s
@@ -181,13 +187,13 @@ class LoadRounds:
         rates = [soak.rate for soak in soaks_of(load)]
         if len(rates) <= len(LOWER_SHARES):
             return LOWER_SHARES[len(rates) - 1] * rates[0]
-        soaks = [soak for each in self._alive if each.load for soak in soaks_of(each.load)]
+        soaks = [soak for cell_run in self._alive if cell_run.load for soak in soaks_of(cell_run.load)]
         return max((soak.rate for soak in soaks if not soak.has_missed and soak.rate < min(rates)), default=None)
 
     def _lower_parts(self, load: Load) -> int:
         """Return the parts of a further soak: what is left of one, and half at least, unless its length was named."""
-        left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
-        return SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, left)
+        parts_left = SOAK_PARTS - len(load.soak) - len(load.lower_soak)
+        return SOAK_PARTS if self._plan.soaks_all else max(SOAK_PARTS // 2, parts_left)
 
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and (rate := self._lower_rate(load)) is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from bakeoff import backends
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.judging.load import has_lost
+from bakeoff.judging.loaded_cell import has_lost
 from bakeoff.measuring.controller.rate_search import GIVE_UP_SHARE_OF_TURN, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 from bakeoff.records.text import counted, spell_rate
@@ -158,9 +158,9 @@ class CellUnderLoad:
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
         """Take the cell's turn in a round, from the median of what was found before."""
         assert load.settings is not None
-        known = [turn.value for turn in load.turns if turn.value is not None]
+        values = [turn.value for turn in load.turns if turn.value is not None]
         searched = [trial.value for trial in load.tried if trial.settings == load.settings and trial.value is not None]
-        start = statistics.median([*searched[-1:], *known])
+        start = statistics.median([*searched[-1:], *values])
         value, windows = self._measure(load.settings, start, round_.seed, is_turn=True)
         return LoadTurn(
             group=round_.group,
@@ -185,8 +185,8 @@ class CellUnderLoad:
         for part in range(parts):
             order = self._order(load.settings, rate, seed + part, keeps=True)
             changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1}
-            if taken := self._take(order.model_copy(update=changed)).window:
-                windows.append(taken)
+            if window := self._take(order.model_copy(update=changed)).window:
+                windows.append(window)
             if has_lost(self._plan.objective, windows, (part + 1) / parts):
                 break
         return windows
@@ -195,15 +195,15 @@ class CellUnderLoad:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
         if best is None and self._plan.objective and (reason := self._why_no_rate_holds(settings, seed)):
             return TriedSettings(settings=settings, value=None, reason=reason)
-        taken = self._probe(settings, seed)
-        if taken.window is None:
-            return TriedSettings(settings=settings, value=None, reason=taken.reason)
-        if taken.window.failed:
-            return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
-        capacity = taken.window.rate
+        traffic = self._probe(settings, seed)
+        if traffic.window is None:
+            return TriedSettings(settings=settings, value=None, reason=traffic.reason)
+        if traffic.window.failed:
+            return TriedSettings(settings=settings, value=None, reason=failures_of(traffic.window))
+        capacity = traffic.window.rate
         if self._plan.spec.sends_at_rate:
             if best is not None and (reason := self._why_not_searched(best, settings, capacity, seed)):
-                return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
+                return TriedSettings(settings=settings, value=None, windows=[traffic.window], reason=reason)
             value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
         else:
             value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
@@ -243,10 +243,10 @@ class CellUnderLoad:
         promised = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
         order = self._order(settings, share * promised, seed, SEARCH_SHARE)
-        taken = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
-        if taken.window and not taken.window.failed:
-            self._answered_shares.append(taken.window.rate / promised)
-        return taken
+        traffic = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+        if traffic.window and not traffic.window.failed:
+            self._answered_shares.append(traffic.window.rate / promised)
+        return traffic
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
         """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
@@ -263,11 +263,11 @@ class CellUnderLoad:
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
         for place in PROBED_IN_TURN:
-            taken = self._probe((best.settings, other)[place], seed + len(rates[place]))
-            if taken.window is None or taken.window.failed:
-                why = failures_of(taken.window) if taken.window else taken.reason
+            traffic = self._probe((best.settings, other)[place], seed + len(rates[place]))
+            if traffic.window is None or traffic.window.failed:
+                why = failures_of(traffic.window) if traffic.window else traffic.reason
                 return why if place == 1 else ""
-            rates[place].append(taken.window.rate)
+            rates[place].append(traffic.window.rate)
         lead = statistics.median(rates[1]) / statistics.median(rates[0])
         if lead > WORTH:
             return ""
@@ -321,10 +321,10 @@ class CellUnderLoad:
         if self._plan.spec.sends_at_rate:
             return self._search(settings, value, seed, share, None, is_turn)
         order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)
-        taken = self._take(order)
-        if taken.window is None or taken.window.failed:
-            return None, [taken.window] if taken.window else []
-        window = taken.window
+        traffic = self._take(order)
+        if traffic.window is None or traffic.window.failed:
+            return None, [traffic.window] if traffic.window else []
+        window = traffic.window
         return self._value_of(window), [window]
 
     def _search(
@@ -345,13 +345,13 @@ class CellUnderLoad:
             search.highest = MAX_CAPACITY_SHARE * capacity
         windows: list[LoadWindow] = []
         while (rate := search.next_rate()) is not None:
-            taken = self._take(self._order(settings, rate, seed, share, is_turn))
-            if taken.window is None:
+            traffic = self._take(self._order(settings, rate, seed, share, is_turn))
+            if traffic.window is None:
                 return None, windows
-            windows.append(taken.window)
+            windows.append(traffic.window)
             # a request that failed or was left out has no answer, however soon that was said
-            is_whole = not taken.window.failed and not taken.window.shed
-            latency_ms = taken.window.objective_ms or 0.0
+            is_whole = not traffic.window.failed and not traffic.window.shed
+            latency_ms = traffic.window.objective_ms or 0.0
             search.add(rate, latency_ms if is_whole else max(latency_ms, 2 * self._plan.objective.limit_ms))
         result = search.result()
         sent = statistics.median([window.rate / window.asked_rate for window in windows if window.asked_rate] or [1.0])

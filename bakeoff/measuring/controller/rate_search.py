@@ -44,14 +44,14 @@ class RateSearch:
     @property
     def too_high(self) -> tuple[float, float] | None:
         """Return the lowest rate that was too high."""
-        return min((each for each in self.seen if each[1] >= self.limit_ms), default=None)
+        return min((point for point in self.seen if point[1] >= self.limit_ms), default=None)
 
     @property
     def held(self) -> tuple[float, float] | None:
         """Return the highest rate that met the objective, below all that were too high."""
         above = self.too_high
         return max(
-            (each for each in self.seen if each[1] < self.limit_ms and (above is None or each[0] < above[0])),
+            (point for point in self.seen if point[1] < self.limit_ms and (above is None or point[0] < above[0])),
             default=None,
         )
 

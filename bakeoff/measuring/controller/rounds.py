@@ -144,8 +144,8 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
     `has_time` is about the time limits of the cells, and `has_budget` about that of the run.
     """
     if done < plan.processes:
-        left = f"--budget left time for {done} of {plan.processes} processes of each cell"
-        return NextEpoch(True) if has_budget else NextEpoch(False, left)
+        why = f"--budget left time for {done} of {plan.processes} processes of each cell"
+        return NextEpoch(True) if has_budget else NextEpoch(False, why)
     if not open_pairs or done >= plan.most_processes:
         return NextEpoch(False)
     if not has_time:
@@ -177,7 +177,7 @@ def most_further(plan: SamplingPlan, done: int) -> int:
 def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:
     """Return the beaten cells that sit out the next epoch: those that the verdict does not depend on."""
     named = {label for pair in open_pairs for label in pair}
-    return {label: left for label, left in beaten.items() if label not in named}
+    return {label: reason for label, reason in beaten.items() if label not in named}
 
 
 def order_of_round(group: int, number: int, cells: Sequence[Cell]) -> list[Cell]:

@@ -46,7 +46,7 @@ STEPS = {
 """How steps are called where one has taken longer than expected."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunContext:
     """What the contests of one run have in common: where workers start, where records go, how long it may take."""
 

@@ -110,7 +110,7 @@ class GroupStart:
         may_load_ahead = run.load is None and not run.time_plan.has_budget
         self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling) if may_load_ahead else range(0)
         # what remains is mostly loading, where an earlier epoch or an earlier run has built the cells
-        self._mostly_loads = epoch.number > 0 or any(each.cached_at for each in epoch.waiting)
+        self._mostly_loads = epoch.number > 0 or any(cell_run.cached_at for cell_run in epoch.waiting)
 
     def start(self) -> list[CellRun]:
         """Return the cells that are warm. The others have ended, or wait for memory."""
@@ -128,7 +128,7 @@ class GroupStart:
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell_run.cell)
         self._hold_ahead()
-        built = [each.cell.label for each in self._group if each.cell.label in self._side_by_side]
+        built = [cell_run.cell.label for cell_run in self._group if cell_run.cell.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
                 f"{', '.join(built)} were started side by side: alone, each of them may build a little faster"
@@ -138,7 +138,7 @@ class GroupStart:
     @property
     def built(self) -> list[CellRun]:
         """The cells that are built, or warm."""
-        return [*self._group, *(each.cell_run for each in self._at(Stage.BUILT, Stage.WARMING_UP))]
+        return [*self._group, *(start.cell_run for start in self._at(Stage.BUILT, Stage.WARMING_UP))]
 
     def start_built(self, ends_s: float) -> list[CellRun]:
         """Give up what is not built yet, and return the cells that are warm at `ends_s`."""
@@ -156,7 +156,9 @@ class GroupStart:
     @property
     def _are_warm(self) -> bool:
         """Return True where nothing is left to be built that no earlier process has built."""
-        return all(each.starts_warm for each in (*self._epoch.waiting, *(each.cell_run for each in self._starting)))
+        return all(
+            cell_run.starts_warm for cell_run in (*self._epoch.waiting, *(start.cell_run for start in self._starting))
+        )
 
     @property
     def _loads_beside(self) -> bool:
@@ -164,10 +166,10 @@ class GroupStart:
         return self._are_warm and self._shares_cores
 
     def _at(self, *stages: Stage) -> list[Starting]:
-        return [each for each in self._starting if each.stage in stages]
+        return [start for start in self._starting if start.stage in stages]
 
     def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
-        alive = [*self._epoch.staying, *self._group, *(each.cell_run for each in self._starting)]
+        alive = [*self._epoch.staying, *self._group, *(start.cell_run for start in self._starting)]
         return [cell_run for cell_run in alive if cell_run is not besides]
 
     # --- loading
@@ -215,7 +217,7 @@ class GroupStart:
             return False
         if any(map(self._may_launch, self._epoch.waiting)):
             return False  # what this epoch waits for comes first
-        loading = [each for each in self._at(*BEFORE_WARM_UP) if not each.cell_run.builds_alone]
+        loading = [start for start in self._at(*BEFORE_WARM_UP) if not start.cell_run.builds_alone]
         if (loading or self._epoch.waiting) and not self._mostly_loads:
             return False  # nothing is known yet of who is slow to start
         cores, going_on = len(self._machine.usable_cores()), self._busy + len(self._loading_ahead)
@@ -224,8 +226,9 @@ class GroupStart:
         ahead = self._ahead[:1] if is_early else self._ahead
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
-        ready = [each for each in alive if each in self._group or each.has_started_warm] + list(self._epoch.waiting)
-        ready = [each for each in ready if self._mostly_loads or each.waited_s <= QUICK_START_S]
+        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.has_started_warm]
+        ready += self._epoch.waiting
+        ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
@@ -255,12 +258,14 @@ class GroupStart:
 
     @property
     def _loading_ahead(self) -> list[AheadProcess]:
-        processes = [each for cell_run in (*self._alive(), *self._epoch.waiting) for each in cell_run.ahead.values()]
-        return [each for each in processes if each.goes_on]
+        processes = [
+            process for cell_run in (*self._alive(), *self._epoch.waiting) for process in cell_run.ahead.values()
+        ]
+        return [process for process in processes if process.goes_on]
 
     @property
     def _newly_forked(self) -> bool:
-        return not all(each.may_be_held for each in self._loading_ahead)
+        return not all(process.may_be_held for process in self._loading_ahead)
 
     @property
     def _busy(self) -> int:
@@ -281,13 +286,13 @@ class GroupStart:
 
         Each is taken to be as large as it was itself, or as the largest one known where it has not been ready yet.
         """
-        known = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
+        peaks = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
         bytes_of_number = 2 if following.cell.precision.is_16_bit else 4
 
         def needed_bytes(kind: Callable[[Memory], int | None]) -> float:
-            coming = [following.peak_memory, *(each.cell_run.peak_memory for each in self._starting)]
+            coming = [following.peak_memory, *(start.cell_run.peak_memory for start in self._starting)]
             coming += [following.peak_memory] * len(self._loading_ahead)  # one by one they were as large at most
-            unknown_bytes: float = max((kind(peak) or 0 for peak in known), default=0)
+            unknown_bytes: float = max((kind(peak) or 0 for peak in peaks), default=0)
             reference_bytes: float = (kind(self._known_size) or 0) if self._known_size else 0
             if coming.count(None) > 1:
                 unknown_bytes *= UNKNOWN_MEMORY
@@ -306,14 +311,16 @@ class GroupStart:
     @property
     def _shares_cores(self) -> bool:
         """Return True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
-        sizes = [self._known_size, *(each.peak_memory for each in (*self._alive(), *self._epoch.waiting))]
+        sizes = [self._known_size, *(cell_run.peak_memory for cell_run in (*self._alive(), *self._epoch.waiting))]
         has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
         return has_room and any(size.is_own_account for size in sizes if size)
 
     @property
     def _builds_alone_now(self) -> bool:
-        building = [each.cell_run for each in self._at(Stage.BUILDING)]
-        return any(each.builds_alone and not (self._shares_cores and each.tunes_beside_builds) for each in building)
+        building = [start.cell_run for start in self._at(Stage.BUILDING)]
+        return any(
+            cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds) for cell_run in building
+        )
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
@@ -331,7 +338,7 @@ class GroupStart:
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
         if self._shares_cores and cell_run.tunes_beside_builds:
-            tuning = any(each.cell_run.builds_alone for each in building)
+            tuning = any(start.cell_run.builds_alone for start in building)
             return not (tuning or self._at(Stage.WARMING_UP))
         if self._is_short_of_time and len(self._group) + self._busy <= 2:
             return True  # nothing is ranked before two are built
@@ -354,14 +361,14 @@ class GroupStart:
             if self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING
                 if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
-                    self._side_by_side |= {each.cell_run.cell.label for each in building}
+                    self._side_by_side |= {start.cell_run.cell.label for start in building}
 
     def _await_event(self, seconds: float) -> None:
         """Wait until a process that loads or builds says something, or so many seconds have passed."""
         going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP), self._loading_ahead
         now_s = self._machine.now_s()
-        left_s = min((each.cell_run.start_ends_s - now_s for each in going_on), default=seconds)
-        workers = [*(each.cell_run.worker for each in going_on), *(each.live.worker for each in ahead)]
+        left_s = min((start.cell_run.start_ends_s - now_s for start in going_on), default=seconds)
+        workers = [*(start.cell_run.worker for start in going_on), *(process.live.worker for process in ahead)]
         spoke = self._machine.wait(workers, max(0.0, min(seconds, left_s)))
         for process in ahead:
             if not spoke or process.live.worker in spoke:
@@ -391,7 +398,7 @@ class GroupStart:
         built = self._at(Stage.BUILT)
         if not built or self._at(Stage.WARMING_UP):
             return
-        tuning = any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
+        tuning = any(start.cell_run.builds_alone for start in self._at(Stage.BUILDING))
         if tuning if self._loads_beside else self._at(Stage.BUILDING) and not self._is_short_of_time:
             return
         if self._at(Stage.LOADING) and not self._are_warm:

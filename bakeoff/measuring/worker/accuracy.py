@@ -1,6 +1,6 @@
 """Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
 
-A cell passes when the error of every output is no more than rounding (`worker.tolerance`), or at most two to four
+A cell passes when the error of every output is no more than rounding (`worker.rounding_limits`), or at most two to four
 times that of eager in the same precision on the same device. That holds over all values, in each channel and row, for
 the worst value, and for the values of each magnitude. A compiler may round differently. It may not be much worse than
 what it compiles.
@@ -42,7 +42,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from bakeoff.backends.training import TrainingOutput
-from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.choices import Choice
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.measuring.worker.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
@@ -128,10 +128,9 @@ class ErrorSpread:
         """Return the same with the larger error in each part, where the other one is that of a perturbed model."""
         if not (self.octaves and perturbed.octaves):
             return self
+        most = rounding_limits.MAX_PERTURBED_SHARE
         slices = {
-            dimension: torch.stack(
-                (eager.maximum(perturbed.slices[dimension][0].minimum(tolerance.MAX_PERTURBED_SHARE * sizes)), sizes)
-            )
+            dimension: torch.stack((eager.maximum(perturbed.slices[dimension][0].minimum(most * sizes)), sizes))
             for dimension, (eager, sizes) in self.slices.items()
         }
         return replace(self, slices=slices, octaves=self.octaves.or_perturbed(perturbed.octaves))
@@ -393,20 +392,20 @@ class EagerErrors(NamedTuple):
 
     def or_of_sums(self, precision: Precision, length: int) -> EagerErrors:
         """Return the same, and at least the errors that sums of so many values count as having."""
-        share = tolerance.error_of_sum(precision, length)
+        share = rounding_limits.error_of_sum(precision, length)
         spread = tuple(known.off_by(share) for known in self.spread)
         rmse = tuple(share * known.octaves.size if known.octaves else 0.0 for known in self.spread)
         return self.or_larger(EagerErrors(rmse, spread)) if share else self
 
     def differs_in_parts(self, precision: Precision) -> bool:
         """Return True if values of some magnitude or slice must be more exact than their output on the whole."""
-        if precision not in tolerance.ROUNDING_UNITS:
+        if precision not in rounding_limits.ROUNDING_UNITS:
             return False
         for rmse, spread in zip(self.rmse, self.spread, strict=True):
             if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager)):
-                limit = tolerance.rmse_limit(precision, rmse, spread.octaves.size)
+                limit = rounding_limits.rmse_limit(precision, rmse, spread.octaves.size)
                 of_parts = [groups.limits(precision, limit, rmse)]
-                of_parts += [tolerance.usual_limits(precision, *rows) for rows in spread.slices.values()]
+                of_parts += [rounding_limits.usual_limits(precision, *rows) for rows in spread.slices.values()]
                 if any(bool((limits < limit).any()) for limits in of_parts):
                     return True
         return False
@@ -714,10 +713,10 @@ def _checked_exactly(errors: _Errors, eager_rmse: float, precision: Precision) -
 def _checked_by_rounding(
     errors: _Errors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
 ) -> _CheckedOutput:
-    """Check an output by the limits of `worker.tolerance`: over all, by slices, of the worst value, by magnitudes."""
+    """Check an output by the limits of rounding: over all, by slices, of the worst value, by magnitudes."""
     size = errors.reference_rms
-    floor = tolerance.rounding_floor(precision, size)
-    limit = tolerance.rmse_limit(precision, eager_rmse, size)
+    floor = rounding_limits.rounding_floor(precision, size)
+    limit = rounding_limits.rmse_limit(precision, eager_rmse, size)
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
     checks: list[tuple[float, str, Region | None]] = [(_share(errors.rmse, limit), overall, None)]
@@ -730,7 +729,7 @@ def _checked_by_rounding(
             rmse = rmse.cpu()
             eager, sizes = spread.slices[dimension]
             as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
-            shares = rmse / tolerance.slice_limits(precision, as_large, eager, sizes)
+            shares = rmse / rounding_limits.slice_limits(precision, as_large, eager, sizes)
             worst = int(shares.argmax())
             usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
             worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
@@ -739,7 +738,7 @@ def _checked_by_rounding(
                 f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
             )
             checks.append((float(shares[worst]), text, partial(_in_slice, dimension, worst)))
-        largest = _share(errors.largest, tolerance.value_limit(precision, limit, spread.largest))
+        largest = _share(errors.largest, rounding_limits.value_limit(precision, limit, spread.largest))
         text = f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"
         checks.append((largest, text, None))
         if groups is not None:
@@ -766,8 +765,8 @@ def _checked_by_rounding(
         excess=excess,
         reason=f"{errors.label}: {reason}",
         is_close=errors.rmse <= floor,
-        why_close="no more than rounding" if worst_part <= tolerance.most_shown(precision) else BESIDE_LARGER,
-        rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
+        why_close="no more than rounding" if worst_part <= rounding_limits.most_shown(precision) else BESIDE_LARGER,
+        rtol=rounding_limits.ROUNDING_UNITS[precision] * precision.epsilon,
         tolerance=0.0 if size else floor,
         worst_part=worst_part,
         region=region,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from bakeoff.backends.calling import sampled
-from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.matching import Matched, as_pairs
 from bakeoff.records.precision import Precision
 
@@ -68,7 +68,7 @@ def difference(ours: Draws, eagers: Draws, precision: Precision) -> str:
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, precision: Precision) -> str:
     is_whole = all(bool((each == each.round()).all()) for each in (ours, theirs))
     size = float(theirs.square().mean().sqrt())
-    rounding = 0.0 if is_whole else STILL * tolerance.rounding_floor(precision, size)
+    rounding = 0.0 if is_whole else STILL * rounding_limits.rounding_floor(precision, size)
     spread = theirs.std(0)
     varies = (spread > rounding) | (ours.std(0) > rounding)
     off = (ours.mean(0) - theirs.mean(0)).abs()

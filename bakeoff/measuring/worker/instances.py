@@ -22,7 +22,7 @@ from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
-from bakeoff.records.load import ServingSettings
+from bakeoff.records.load_samples import ServingSettings
 
 START_LIMIT_S = 300.0
 """Instances must have started and answered their first requests after so long."""

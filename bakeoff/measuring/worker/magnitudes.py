@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from bakeoff.measuring.worker.tolerance import (
+from bakeoff.measuring.worker.rounding_limits import (
     MAX_ABSOLUTE_SHARE,
     MAX_PERTURBED_SHARE,
     MIN_CANCELLING,

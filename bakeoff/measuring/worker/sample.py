@@ -16,7 +16,7 @@ import torch
 from bakeoff.backends.calling import Returned, call_form, comparable, sampled_places
 from bakeoff.backends.runtime.folder import errors_of
 from bakeoff.backends.runtime.torch_streams import as_tensor
-from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
@@ -106,7 +106,7 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
     known = known[torch.isfinite(known)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
     if not precision.is_quantised:
-        return tolerance.rmse_limit(precision, eager_rmse, size)
+        return rounding_limits.rmse_limit(precision, eager_rmse, size)
     close = ABSOLUTE_TOLERANCE + precision.rtol * size
     near_eager = min(precision.max_times_eager_rmse * eager_rmse, precision.max_relative_rmse * size)
     return max(close, near_eager) if math.isfinite(near_eager) else close

@@ -25,7 +25,7 @@ from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, k
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.global_settings import threads_for_untimed_work
-from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape

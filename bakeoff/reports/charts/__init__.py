@@ -11,11 +11,11 @@ from pathlib import Path
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.history import History
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.starts import StartsJudgement
+from bakeoff.judging.start_times import StartsJudgement
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
-from bakeoff.records.starts import Starts
+from bakeoff.records.start_samples import Starts
 from bakeoff.reports import findings, machine
 from bakeoff.reports.charts import building, calls, speed, starts
 from bakeoff.reports.charts.change import of_change
@@ -27,7 +27,7 @@ from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.charts.roofline import roofline
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
-from bakeoff.reports.starts import headline
+from bakeoff.reports.start_report import headline
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Charts", "Palette", "Stop", "draw", "draw_history", "draw_starts",
            "latencies_svg", "of_change", "of_contest", "of_history", "of_suite", "of_sweep", "place_on_x", "svg",

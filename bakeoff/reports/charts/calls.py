@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.samples import Distribution, Turn
+from bakeoff.judging.samples import Deviation, Distribution
 from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import BAR_Y, FOOT_Y, Chart, Dots, Hill, Line, Mark, axis_around, lost_cell, name
 from bakeoff.reports.charts.palette import Palette
@@ -47,23 +47,23 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw a line for each process: its bursts over time. There is none if no process has more than two bursts."""
-    turns = {place: taken for place, cell in enumerate(contest.shown) if (taken := cell.turns)}
-    everything = [turn for taken in turns.values() for process in taken for turn in process]
-    if not any(len(process) > 2 for taken in turns.values() for process in taken):
+    deviations = {place: cell.deviations for place, cell in enumerate(contest.shown) if cell.deviations}
+    everything = [deviation for processes in deviations.values() for process in processes for deviation in process]
+    if not any(len(process) > 2 for processes in deviations.values() for process in processes):
         return None
-    reach = max(_SMALLEST_REACH, float(np.quantile([abs(turn.deviation) for turn in everything], 0.97)))
-    start_s, end_s = min(turn.at_s for turn in everything), max(turn.at_s for turn in everything)
+    reach = max(_SMALLEST_REACH, float(np.quantile([abs(deviation.share) for deviation in everything], 0.97)))
+    start_s, end_s = min(deviation.at_s for deviation in everything), max(deviation.at_s for deviation in everything)
     x = axis_around("time since the run began (s)", [start_s, max(end_s, start_s + 1e-3)], is_log=False, pad=0.02)
     marks: list[Mark] = []
     for place, cell in enumerate(contest.shown):
-        if place not in turns:
+        if place not in deviations:
             marks.append(lost_cell(place, cell, palette))
             continue
         marks.append(Mark((Line((x.low, x.high), (place + BAR_Y, place + BAR_Y), colour="faint", width=0.6),)))
-        for number, process in enumerate(turns[place], 1):
+        for number, process in enumerate(deviations[place], 1):
             shapes = _process(process, place + BAR_Y, reach)
             marks.append(Mark(shapes, f"{cell.label}, process {number}: {_range(process)}", palette(cell.label)))
-    labelled = {contest.shown[place].label: taken for place, taken in turns.items()}
+    labelled = {contest.shown[place].label: processes for place, processes in deviations.items()}
     return Chart(
         name="drift",
         subject=contest.title,
@@ -87,9 +87,9 @@ def _hill(hill: Distribution, foot: float, is_filled: bool) -> tuple[Hill | Line
     return outline, Line((at_ms, at_ms), (foot, top), colour="ink", width=1.0)
 
 
-def _process(process: Sequence[Turn], y: float, reach: float) -> tuple[Line | Dots, ...]:
-    xs = [turn.at_s for turn in process]
-    ys = [y - _DRIFT_HEIGHT * min(max(turn.deviation / reach, -1.0), 1.0) for turn in process]
+def _process(process: Sequence[Deviation], y: float, reach: float) -> tuple[Line | Dots, ...]:
+    xs = [deviation.at_s for deviation in process]
+    ys = [y - _DRIFT_HEIGHT * min(max(deviation.share / reach, -1.0), 1.0) for deviation in process]
     hollow = [place for place, turn in enumerate(process) if turn.disturbed]
     dots = Dots(tuple(xs[place] for place in hollow), tuple(ys[place] for place in hollow), False, 2.6, "o")
     if len(process) == 1:
@@ -97,6 +97,6 @@ def _process(process: Sequence[Turn], y: float, reach: float) -> tuple[Line | Do
     return (Line(tuple(xs), tuple(ys), width=0.9), *([dots] if hollow else []))
 
 
-def _range(process: Sequence[Turn]) -> str:
-    low, high = min(turn.deviation for turn in process), max(turn.deviation for turn in process)
+def _range(process: Sequence[Deviation]) -> str:
+    low, high = min(deviation.share for deviation in process), max(deviation.share for deviation in process)
     return f"{100 * low:+.1f} % to {100 * high:+.1f} % of its cell's median"

@@ -1,9 +1,9 @@
 """The chart of latency against the rate of requests, with the objective drawn in."""
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.load import LoadedCell, RatePoint
+from bakeoff.judging.loaded_cell import LoadedCell, RatePoint
 from bakeoff.records.text import one_line
-from bakeoff.reports import load, number_format
+from bakeoff.reports import load_report, number_format
 from bakeoff.reports.charts.chart import Chart, Dots, Mark, Text, axis_around, level
 from bakeoff.reports.charts.palette import Palette
 
@@ -25,7 +25,7 @@ def load_chart(contest: ContestJudgement, palette: Palette) -> Chart | None:
     return Chart(
         name="load",
         subject=contest.title,
-        finding=load.verdict(judged).removesuffix("."),
+        finding=load_report.verdict(judged).removesuffix("."),
         caption="p99 (filled) and p50 (hollow) of each window of load; settings that were not chosen are small",
         x=x,
         y=y,

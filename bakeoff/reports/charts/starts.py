@@ -1,12 +1,12 @@
 """The chart of starts: a stack of the stages until the first answer for each cell."""
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.starts import STAGES, StartsJudgement
+from bakeoff.judging.start_times import STAGES, StartsJudgement
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Bar, Chart, Mark, Text
 from bakeoff.reports.charts.palette import Palette
-from bakeoff.reports.starts import headline
+from bakeoff.reports.start_report import headline
 
 _COLOURS = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "first answer": "#e6c229"}
 

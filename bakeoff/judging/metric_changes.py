@@ -117,7 +117,9 @@ def judge_metrics(record: Record) -> Mapping[str, MetricJudgement]:
     judged = metrics_beside(record.metrics, record.reference_metrics)
     if not is_reference(record):
         return judged
-    return {name: each if each.varies else replace(each, change_ci95=NO_CHANGE) for name, each in judged.items()}
+    return {
+        name: metric if metric.varies else replace(metric, change_ci95=NO_CHANGE) for name, metric in judged.items()
+    }
 
 
 def metrics_beside(ours: Metrics | None, theirs: Metrics | None) -> Mapping[str, MetricJudgement]:
@@ -196,7 +198,7 @@ def _array(metric: Metric) -> Scores:
 
 
 def _are_right_or_wrong(*scores: Scores) -> bool:
-    return all(bool(np.all((each == 0) | (each == 1))) for each in scores)
+    return all(bool(np.all((values == 0) | (values == 1))) for values in scores)
 
 
 def _margin(value: float, samples: int, interval_of: IntervalOf) -> Margin:

@@ -24,7 +24,7 @@ from bakeoff.measuring.worker.instances import Instances, Request, nothing, star
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
-from bakeoff.records.load import LoadWindow, ServingSettings
+from bakeoff.records.load_samples import LoadWindow, ServingSettings
 
 SAMPLES = 1024
 """The generator draws from so many requests. Their inputs are the cell's sets in turn."""

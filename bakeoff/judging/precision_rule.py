@@ -24,21 +24,21 @@ class Tolerance:
         """Return True if the cell is as exact as those of this precision. These have passed their own check."""
         if record.cell.precision is self.precision:
             return True
-        found = _known(record)
-        if found is None:
+        errors = _known(record)
+        if errors is None:
             return False
-        return found.relative_rmse <= self.relative_rmse and found.changes_unheld <= self.changes_unheld
+        return errors.relative_rmse <= self.relative_rmse and errors.changes_unheld <= self.changes_unheld
 
 
 def tolerance_of(precision: Precision, records: Sequence[Record]) -> Tolerance:
     """Return the tolerance of a precision by the checks of its cells. Without any, no other precision is within it."""
-    checks = [found for record in records if record.cell.precision is precision and (found := _known(record))]
-    eager = [error for found in checks if (error := found.eager_relative_rmse) is not None and math.isfinite(error)]
+    checks = [accuracy for record in records if record.cell.precision is precision and (accuracy := _known(record))]
+    eager = [error for check in checks if (error := check.eager_relative_rmse) is not None and math.isfinite(error)]
     limits = [
         precision.max_times_eager_rmse * max(eager, default=0.0),
-        min((each.rtol for each in checks), default=0.0),
+        min((check.rtol for check in checks), default=0.0),
     ]
-    return Tolerance(precision, max(limits), max((each.changes_unheld for each in checks), default=0))
+    return Tolerance(precision, max(limits), max((check.changes_unheld for check in checks), default=0))
 
 
 def _known(record: Record) -> Accuracy | None:

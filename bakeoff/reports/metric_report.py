@@ -1,7 +1,7 @@
 """The user's own metrics of the best build, in a few words for the answer of a contest."""
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.metrics import MetricJudgement
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
 

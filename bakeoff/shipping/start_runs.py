@@ -29,14 +29,14 @@ from bakeoff.backends.runtime import folder as exported
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.judging.starts import LEAST_STARTS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import report_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
-from bakeoff.records.starts import Start, StartedCell, Starts
+from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import cpp_program, export, script_environment
@@ -156,9 +156,9 @@ def _start(
             prepared.append(_prepare(report, run, record, temporary / str(number)))
             if programs and (program := _prepare_program(run, record, temporary / f"{number}-cpp", progress)):
                 prepared.append(program)
-        contenders = [each for each in prepared if isinstance(each, Contender)]
+        contenders = [contender for contender in prepared if isinstance(contender, Contender)]
         measure(contenders, starts, drops_page_cache, progress, ends_s)
-        return [each if isinstance(each, StartedCell) else each.ended() for each in prepared]
+        return [contender if isinstance(contender, StartedCell) else contender.ended() for contender in prepared]
 
 
 def measure(
@@ -328,9 +328,9 @@ def _memory(pid: int) -> tuple[int | None, int | None]:
 def _libraries(pid: int) -> dict[str, int] | None:
     """Return the sizes of the libraries that a process has loaded, without those of the system."""
     try:
-        paths = {Path(each.path) for each in psutil.Process(pid).memory_maps()}
+        paths = {Path(mapped.path) for mapped in psutil.Process(pid).memory_maps()}
     except (AttributeError, psutil.Error):  # not on every platform
         return None
     own = [path for path in paths if ".so" in path.name and not path.is_relative_to("/lib") and path.is_file()]
     own = [path for path in own if not path.is_relative_to("/usr/lib")]
-    return dict(sorted({path.name: path.stat().st_size for path in own}.items(), key=lambda each: -each[1]))
+    return dict(sorted({path.name: path.stat().st_size for path in own}.items(), key=lambda item: -item[1]))

@@ -8,7 +8,7 @@ from bakeoff.judging.answer import Answer, Question, Row, Score, rank
 from bakeoff.judging.constraints import STARTED_QUANTITIES, RequirementMissed, Requirements
 from bakeoff.judging.intervals import median_interval
 from bakeoff.records.schema import Interval, Ratio
-from bakeoff.records.starts import StartedCell
+from bakeoff.records.start_samples import StartedCell
 
 LEAST_STARTS = 7
 """Fewest starts of each cell. Six give an interval of 95 %, which is then their whole range."""
@@ -106,5 +106,8 @@ def judge_starts(cells: Sequence[StartedCell], require: str = "") -> StartsJudge
 
 
 def _unmet(cell: StartedCell, requirements: Requirements) -> list[RequirementMissed]:
-    missed = [each.missed_by(cell.label, STARTED_QUANTITIES[each.name].of(cell)) for each in requirements.each]
-    return [each for each in missed if each]
+    missed = [
+        requirement.missed_by(cell.label, STARTED_QUANTITIES[requirement.name].of(cell))
+        for requirement in requirements.each
+    ]
+    return [doubt for doubt in missed if doubt]

@@ -6,10 +6,10 @@ from typing import Any
 
 from bakeoff.judging.constraints import is_bytes
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.starts import JudgedStart, StartsJudgement
+from bakeoff.judging.start_times import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
-from bakeoff.records.starts import StartedCell, Starts
+from bakeoff.records.start_samples import StartedCell, Starts
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface

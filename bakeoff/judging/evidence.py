@@ -9,7 +9,7 @@ from bakeoff.records.schema import Verdict
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the doubts about a contest are found in."""
+    """A contest's ranking, why measuring stopped, and the verdict of its last run."""
 
     ranking: Ranking
     stop: Stop = Stop.TIME_LIMIT

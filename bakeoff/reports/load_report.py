@@ -1,23 +1,15 @@
 """What a contest carried under load, as columns and sentences. Every output prints them; none is escaped yet."""
 
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.doubts_of_load import SoakMissed
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import (
-    LatencyDrifted,
-    LoadDoubt,
-    LoadedCell,
-    LoadJudgement,
-    NearCeiling,
-    RequestsFailed,
-    ShortWindows,
-    SoakMissed,
-    SoakSummary,
-)
-from bakeoff.judging.parts import Part
-from bakeoff.records.load import ServingSettings
+from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
+from bakeoff.judging.optional_field import OptionalField
+from bakeoff.judging.under_load import LoadJudgement
+from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface
@@ -27,7 +19,7 @@ from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
 
-_SOAK = Part[LoadedCell, SoakSummary](lambda cell: cell.soak)
+_SOAK = OptionalField[LoadedCell, SoakSummary](lambda cell: cell.soak)
 
 EVEN_SHARE = 0.2
 """An interval whose half is a smaller share of the value is written as `±`."""
@@ -36,7 +28,7 @@ EVEN_SHARE = 0.2
 def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
     """Return every column of the table of load, in the order of reading."""
     of = load.objective.percentile if load.objective else "p99"
-    is_rate = load.scenario.spec.is_rate
+    is_rate = load.spec.is_rate
 
     return [
         Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
@@ -83,7 +75,7 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
     if (load := contest.load) is None:
         return []
     tried = [
-        [cell.label, settings(each.settings), NONE if each.value is None else _value(load, each.value), each.reason]
+        [cell.label, settings(each.settings), NONE if each.value is None else load.spec.spell(each.value), each.reason]
         for cell in load.cells
         for each in cell.load.tried
     ]
@@ -106,7 +98,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
     others = [*_whole_requests(load), *_against_single_calls(contest, load), *_soaked_below(load)]
-    others += [*(doubt(load, each) for each in load.doubts), *_left_out(load)]
+    others += [*(doubt.say() for doubt in load.doubts), *_left_out(load)]
     return [answer[0].upper() + answer[1:], *how, *others]
 
 
@@ -131,17 +123,17 @@ def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
     looks = [each.value for each in cell.load.tried if each.value and chosen in (None, each.settings)]
     if looks and not cell.load.turns and not cell.load.reason:
         at_first = looks[-1] if chosen else min(looks, key=spec.ms_per_request)
-        return f"no turn yet, but {_value(load, at_first)} {FIRST_LOOK}"
+        return f"no turn yet, but {load.spec.spell(at_first)} {FIRST_LOOK}"
     if cell.soaks and cell.value is None:
         lowest = min(soak.rate for soak in cell.soaks)
-        return f"it does not hold the objective for long, even at {_value(load, lowest)}"
+        return f"it does not hold the objective for long, even at {load.spec.spell(lowest)}"
     no_turn = "no turn yet" if load.is_so_far else "it had no turn"
     return cell.load.reason or ("no turn has a value" if cell.load.turns else no_turn)
 
 
 def carried(load: LoadJudgement, value: float) -> str:
     """Return `410 requests/s at p99 < 20 ms`, or the median latency of a scenario that has no rate."""
-    return f"{_value(load, value)}{_condition(load)}"
+    return f"{load.spec.spell(value)}{_condition(load)}"
 
 
 def settings(chosen: ServingSettings) -> str:
@@ -165,45 +157,13 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
 
 def _soaked_below(load: LoadJudgement) -> list[str]:
     """Say which cells' soaks held, but at a lower rate than they are ranked with."""
-    missed = {each.label for each in load.doubts if isinstance(each, SoakMissed)}
+    missed = {doubt.label for doubt in load.doubts if isinstance(doubt, SoakMissed)}
     return [
-        f"The soak of {cell.label} ran at {_value(load, cell.soak.rate)}, and does not show that it carries "
-        f"{_value(load, cell.rate, unit=False)} for long."
+        f"The soak of {cell.label} ran at {load.spec.spell(cell.soak.rate)}, and does not show that it carries "
+        f"{load.spec.spell_number(cell.rate)} for long."
         for cell in load.ranked
-        if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.scenario.spec.is_rate
+        if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.spec.is_rate
     ]
-
-
-def doubt(load: LoadJudgement, doubt: LoadDoubt) -> str:
-    match doubt:
-        case NearCeiling():
-            return (
-                f"The load generator itself reaches {_value(load, doubt.ceiling)} here with empty answers, so it may "
-                f"be the limit of {doubt.label}'s {_value(load, doubt.value)}."
-            )
-        case SoakMissed():
-            missed = listed([_soaked(load, each) for each in doubt.missed])
-            held = f" It held at {_soaked(load, doubt.held)}." if doubt.held else ""
-            below = f" It missed at less than the {_value(load, doubt.below)} of all its turns." if doubt.below else ""
-            return f"{doubt.label} does not hold the objective for long at {missed}.{held}{below}"
-        case LatencyDrifted():
-            change, rate = f"{100 * doubt.share:+.0f} %", number_format.rate(doubt.rate)
-            return f"{doubt.label}'s time for a request changed by {change} over the soak at {rate} requests/s."
-        case ShortWindows():
-            return (
-                f"{doubt.label}'s windows lasted {number_format.seconds(doubt.seconds)} s, in which no long queue can "
-                "grow: its rate may be up to 18 % too high."
-            )
-        case RequestsFailed():
-            requests = counted(doubt.requests, "request")
-            return f"{doubt.label} failed {doubt.failed} of {requests} under load: {doubt.example}."
-    assert_never(doubt)
-
-
-def _soaked(load: LoadJudgement, soak: SoakSummary) -> str:
-    """Return `420 requests/s (25.00 ms over 12 s)`."""
-    value_ms, lasted_s = number_format.milliseconds(soak.objective_ms), number_format.seconds(soak.seconds)
-    return f"{_value(load, soak.rate)} ({value_ms} ms over {lasted_s} s)"
 
 
 def _left_out(load: LoadJudgement) -> list[str]:
@@ -212,7 +172,7 @@ def _left_out(load: LoadJudgement) -> list[str]:
 
 
 def _scenario(load: LoadJudgement) -> str:
-    name = f"{load.scenario}:{load.streams}" if load.scenario.spec.takes_streams else str(load.scenario)
+    name = f"{load.scenario}:{load.streams}" if load.spec.takes_streams else str(load.scenario)
     whole = f", each request with {listed([f'{stage}()' for stage in load.stages])}" if load.stages else ""
     return f"{name}{_condition(load)}{whole}"
 
@@ -232,20 +192,15 @@ def _condition(load: LoadJudgement) -> str:
 def _with_interval(load: LoadJudgement, cell: LoadedCell) -> str:
     """Return `410 ± 12 requests/s`, or both ends of an interval that is wide and so uneven."""
     assert cell.value is not None
-    text = _value(load, cell.value, unit=False)
+    text = load.spec.spell_number(cell.value)
     if ends := cell.interval:
         half = (ends.high - ends.low) / 2
         is_even = half < EVEN_SHARE * cell.value
-        low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
+        low, high, width = (load.spec.spell_number(each) for each in (ends.low, ends.high, half))
         text += f" ± {width}" if is_even else f" [{low}, {high}]"
-    return f"{text} {load.scenario.spec.unit}"
+    return f"{text} {load.spec.unit}"
 
 
 def _for_long(load: LoadJudgement, cell: LoadedCell) -> str:
     """Return ` (378 for long)` where the rate did not last and a lower one did."""
-    return f" ({_value(load, cell.held.rate, unit=False)} for long)" if cell.held and cell.held is not cell.soak else ""
-
-
-def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
-    text = number_format.rate(value) if load.scenario.spec.is_rate else number_format.milliseconds(value)
-    return f"{text} {load.scenario.spec.unit}" if unit else text
+    return f" ({load.spec.spell_number(cell.held.rate)} for long)" if cell.held and cell.held is not cell.soak else ""
