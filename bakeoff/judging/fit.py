@@ -51,6 +51,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 FEWEST_UNPAIRED = 3
 """Without common rounds, fewer values on either side say too little about their spread."""
 
+MOST_DISTURBED_WHEN_QUIET = 0.1
+"""A machine is quiet if other programs, waiting or clocks disturbed at most this share of the rounds."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -80,7 +83,7 @@ class Fit:
         levels = self.process_logs[label]
         if len(levels) > 1:
             rounds = [_logs(turns) for turns in self.series[label].values()]
-            return around(self.latency_ms[label], _half_width(levels, rounds))
+            return around(self.latency_ms[label], _half_width(levels, rounds, self._disturbed_share(label)))
         (turns,), (level,) = self.series[label].values(), levels
         interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
         interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
@@ -91,9 +94,10 @@ class Fit:
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
-        The interval is Student's t over the epochs that both lived in, and `processes` is their number. It is at least
-        as wide as their rounds have it. With a single epoch it is that of the rounds, from order statistics. Two cells
-        that shared none are compared through a third, and the widths of both intervals add up.
+        The interval is Student's t over the epochs that both lived in, and `processes` is their number. That of two
+        epochs, or of a busy machine, is at least as wide as their rounds have it. With a single epoch it is that of the
+        rounds, from order statistics. Two cells that shared none are compared through a third, and the widths of both
+        intervals add up.
         The interval of a single epoch is at least as wide as one process of each would have it,
         where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
         If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio
@@ -153,7 +157,7 @@ class Fit:
         if not logs:
             return self._unpaired(value, fast, slow)
         if len(logs) > 1:
-            half = _half_width(logs, self._rounds_of_processes(fast, slow))
+            half = _half_width(logs, self._rounds_of_processes(fast, slow), self._disturbed_share(fast, slow))
             return Ratio(value=value, ci95=around(value, half), paired=True, processes=len(logs))
         interval = _moved(self._interval_of_rounds(fast, slow), 0.0, value)
         interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
@@ -178,6 +182,13 @@ class Fit:
     def _rounds_of_processes(self, fast: str, slow: str) -> list[list[float]]:
         ours, theirs = self.series[fast], self.series[slow]
         return [shared_logs(ours[process], theirs[process]) for process in sorted(ours.keys() & theirs.keys())]
+
+    def _disturbed_share(self, *labels: str) -> float:
+        """Return the share of these cells' rounds that something disturbed."""
+        disturbed = [
+            turn.disturbed for label in labels for turns in self.series[label].values() for turn in turns.values()
+        ]
+        return float(np.mean(disturbed))
 
     def _interval_of_rounds(self, fast: str, slow: str) -> Interval | None:
         """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
@@ -230,14 +241,17 @@ class Fit:
         return Interval(low=min(interval.low, value * math.exp(-half)), high=max(interval.high, value * math.exp(half)))
 
 
-def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]]) -> float | None:
+def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]], disturbed: float) -> float | None:
     """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds.
 
-    A few processes may agree by chance, and those that do decide a contest early. So it is at least as wide as their
-    rounds have it. On a quiet machine processes differ more than rounds, and this changes nothing.
+    Two processes may agree by chance, and on a busy machine a few more, which then end a contest early. So it is at
+    least as wide as their rounds have it. `disturbed` is the share of rounds that something disturbed: on a quiet
+    machine, processes differ more than rounds.
     """
     half, count = student_half_width(logs), len(logs)
     if half is None or len(rounds) != count or min(map(len, rounds)) < 2:
+        return half
+    if count > 2 and disturbed <= MOST_DISTURBED_WHEN_QUIET:
         return half
     errors = [float(medians_and_errors(np.array([logs_of_rounds]))[1][0]) for logs_of_rounds in rounds]
     degrees = sum(map(len, rounds)) - count

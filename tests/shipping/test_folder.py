@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import json
 import os
 import re
@@ -335,6 +336,19 @@ def test_a_model_is_pickled_with_all_code_that_no_library_has_brought(
     with np.load(tmp_path / "sample.npz") as arrays:
         for number in range(len(facts.outputs)):
             np.testing.assert_allclose(found[number].reshape(-1), arrays[f"output_{number}"].reshape(-1), atol=1e-5)
+
+
+def test_an_environment_inside_of_a_project_is_not_the_projects_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, project = tmp_path / ".venv" / "site-packages", tmp_path
+    for folder, name in ((installed, "brought_module"), (project, "own_module")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text("")
+        monkeypatch.syspath_prepend(folder)
+    (installed / "brought-1.0.dist-info").mkdir()
+    modules = [importlib.import_module(name) for name in ("own_module", "brought_module")]
+    assert list(map(pickled_model._is_own, [*modules, bakeoff, torch])) == [True, False, True, False]
 
 
 def test_the_libraries_of_a_models_code_are_required(tmp_path: Path) -> None:

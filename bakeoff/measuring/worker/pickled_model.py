@@ -30,8 +30,18 @@ def _is_own(module: ModuleType) -> bool:
     if "." in name or sys.modules.get(name) is not module or name == "__main__":
         return False
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
-    own = [Path(folder) for folder in own_search_path()]
-    return name == "bakeoff" or any(Path(place).is_relative_to(folder) for place in places if place for folder in own)
+    return name == "bakeoff" or any(_searched_for(Path(place)) in _own_folders() for place in places if place)
+
+
+def _own_folders() -> set[Path]:
+    """Return the folders of the search path that pip has installed nothing into."""
+    return {Path(folder) for folder in own_search_path() if not any(Path(folder).glob("*.dist-info"))}
+
+
+def _searched_for(place: Path) -> Path | None:
+    """Return the innermost folder of the search path around a file: an environment often lies inside of a project."""
+    folders = {*map(Path, own_search_path()), *(Path(entry).resolve() for entry in sys.path)}
+    return max(folders.intersection(place.resolve().parents), key=lambda folder: len(folder.parts), default=None)
 
 
 @contextlib.contextmanager
