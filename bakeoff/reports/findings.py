@@ -190,7 +190,7 @@ def pareto(contest: ContestJudgement) -> str:
     front = [cell.label for cell in contest.ranked if cell.label in contest.front.labels]
     dominated = [cell.label for cell in contest.ranked if cell.label not in front]
     if not dominated:
-        return f"none of the {len(front)} is dominated by another"
+        return "each is better than any other one in something"
     if not front:
         return "each is dominated by another"
     if len(dominated) > len(front):
