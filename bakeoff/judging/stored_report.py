@@ -93,13 +93,13 @@ def last_verdicts(root: Path, report: Report) -> list[Verdict]:
 
 
 def _is_alike(last: Report, report: Report) -> bool:
-    alike = (last.own_files, last.weights, last.request.get("task")) == (
-        report.own_files,
-        report.weights,
-        report.request.get("task"),
+    """Return True if both runs asked the same of the same files on the same machine."""
+    ours, theirs = (
+        (run.own_files, run.weights, *(run.request.get(option) for option in ("task", "calls", "load")))
+        for run in (last, report)
     )
     return (
-        alike
+        ours == theirs
         and last.environment.hostname == report.environment.hostname
         and not bear_on_speed(last.environment, report.environment)
     )

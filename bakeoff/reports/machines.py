@@ -1,7 +1,7 @@
 """Shows which of several machines to rent, from one report of each."""
 
 from bakeoff.judging.machines import Machines, Offer, Question
-from bakeoff.records.text import first, listed, spell_ms
+from bakeoff.records.text import counted, first, listed, spell_ms
 from bakeoff.reports import headline, machine, markdown, number_format
 from bakeoff.reports.blocks import Block, Section, Surface, Text
 from bakeoff.reports.tables import Column, Table, text_table
@@ -21,7 +21,7 @@ def to_markdown(machines: Machines) -> str:
             "and prices are of calls back to back; J is beyond an idle machine."
         ),
     ]
-    return markdown.render([Section(f"{len(machines.reports)} machines", blocks, level=1)])
+    return markdown.render([Section(counted(len(machines.reports), "machine"), blocks, level=1)])
 
 
 def _blocks(question: Question) -> list[Block]:

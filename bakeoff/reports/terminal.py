@@ -86,7 +86,7 @@ def _table(block: Table[T], width: int) -> Grid:
     is_wide = width >= WIDE
     columns = narrowed(
         shown_in(Surface.TERMINAL, block.columns, block.rows),
-        lambda kept: sum(_width(column, block.rows, is_wide) for column in kept) <= width,
+        lambda kept: 1 + sum(_width(column, block.rows, is_wide) for column in kept) <= width,  # the box has an edge
     )
     title = one_line(block.title) or None
     grid = Grid(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)

@@ -393,3 +393,12 @@ def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder:
     assert found.traits is not None and found.traits.needs_autograd
     known = accuracy.Reference.load(folder / "outputs.safetensors")
     assert (known.computed_in, known.traits.needs_autograd) == ("float64", True)
+
+
+def test_what_no_float32_can_hold_is_expected_as_eager_gives_it() -> None:
+    exact = ((torch.tensor([1.0, -1.7e308, float("inf")], dtype=torch.float64), torch.tensor([1])),)
+    eager = [(torch.tensor([1.5, -3.4e38, float("inf")]), torch.tensor([1]))]
+    ((values, indices),) = reference.within_float32(exact, eager)
+    assert values.tolist() == [1.0, eager[0][0][1].item(), float("inf")] and indices is exact[0][1]
+    usual = ((torch.tensor([1.0], dtype=torch.float64),),)
+    assert reference.within_float32(usual, [(torch.tensor([2.0]),)]) is usual

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,15 @@ from bakeoff.records.traits import Access, AccessKind, ModelTraits
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
 
-CALLED = []
+NOTES = ModuleType("notes")
+"""A module, which nobody follows for state."""
+
+CALLED: list[int] = []
+NOTES.called = CALLED  # type: ignore[attr-defined]
 
 
 def note_call() -> None:
-    CALLED.append(1)
+    NOTES.called.append(1)  # type: ignore[attr-defined]
 
 
 class Model(nn.Module):
@@ -84,7 +89,7 @@ def test_a_model_that_computes_its_outputs_from_its_inputs_has_no_traits_and_is_
     assert len(CALLED) == 2
 
 
-OWN_GENERATOR = torch.Generator().manual_seed(1)
+NOTES.generator = torch.Generator().manual_seed(1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_a_generator_of_the_models_own_is_restored_like_a_state() -> None:
     "forward",
     [
         lambda m, x: m.linear(x) * (1 + os.urandom(1)[0]),
-        lambda m, x: m.linear(x) + torch.randn(4, 8, generator=OWN_GENERATOR),
+        lambda m, x: m.linear(x) + torch.randn(4, 8, generator=NOTES.generator),  # type: ignore[attr-defined]
     ],
 )
 def test_what_no_seed_repeats_is_told(forward: Forward) -> None:
@@ -239,6 +244,58 @@ def test_variables_of_the_models_file_are_state_or_an_effect() -> None:
         Access(kind=AccessKind.ATTRIBUTE, name="variable CALLS"),
     )
     assert OnlyCounts.calls == 0
+
+
+COUNTED = np.zeros(1)
+
+
+def counting_helper(x: torch.Tensor) -> torch.Tensor:
+    COUNTED[0] += 1
+    return x * float(COUNTED[0])
+
+
+def counting_attribute(x: torch.Tensor) -> torch.Tensor:
+    counting_attribute.calls += 1  # type: ignore[attr-defined]
+    return x * counting_attribute.calls  # type: ignore[attr-defined, no-any-return]
+
+
+counting_attribute.calls = 0  # type: ignore[attr-defined]
+
+
+def counting_default(self: nn.Module, x: torch.Tensor, calls: list[int] = [0]) -> torch.Tensor:  # noqa: B006
+    calls[0] += 1
+    return x * calls[0]
+
+
+def counting_closure() -> type[nn.Module]:
+    calls = 0
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            return x * calls
+
+    return Inner
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (type("Array", (nn.Module,), {"forward": lambda self, x: counting_helper(x)}), "variable COUNTED"),
+        (
+            type("Attribute", (nn.Module,), {"forward": lambda self, x: counting_attribute(x)}),
+            "variable counting_attribute.calls",
+        ),
+        (type("Default", (nn.Module,), {"forward": counting_default}), "variable default 0 of counting_default[0]"),
+        (counting_closure(), "variable calls of forward"),
+    ],
+)
+def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
+    model = kind()
+    assert understand(model, inputs()).traits.state == (named,)
+    (given,) = inputs()[0].tensors()
+    assert torch.equal(model(given), given), "the first call counts one again"
 
 
 class Streaming(nn.Module):

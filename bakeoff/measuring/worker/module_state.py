@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -129,18 +130,47 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
             if not name.startswith("__") and _is_data(value, kind.__module__):
                 found[f"{kind.__name__}.{name}"] = _Variable(value, partial(setattr, kind, name))
         for method in methods:
-            known = method.__globals__
-            for name in method.__code__.co_names:
-                if name in known and _is_data(known[name], kind.__module__):
-                    found[name] = _Variable(known[name], partial(known.__setitem__, name))
+            found.update(_reached(method, {method}))
     for function in _functions_held(module):
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            value = None
-            with suppress(ValueError):  # of a cell that is empty still
-                value = cell.cell_contents
-            if is_users_file(function.__code__.co_filename) and _is_data(value, function.__module__):
-                found[f"{name} of {function.__name__}"] = _Variable(value, partial(setattr, cell, "cell_contents"))
+        found.update(_reached(function, {function}))
     return found
+
+
+def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[str, _Variable]]:
+    """Yield the data that a function of the user's own can change: by its variables, closure, defaults and attributes.
+
+    Functions that it names are followed, so that a helper may count calls.
+    """
+    if not is_users_file(function.__code__.co_filename):
+        return
+    of, variables = f" of {function.__name__}", function.__globals__
+    reached = [variables[name] for name in _names(function.__code__) if name in variables]
+    for name in _names(function.__code__):
+        if name in variables and _is_data(variables[name], function.__module__):
+            yield name, _Variable(variables[name], partial(variables.__setitem__, name))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # of a cell that is empty still
+            reached.append(cell.cell_contents)
+            if _is_data(cell.cell_contents, function.__module__):
+                yield f"{name}{of}", _Variable(cell.cell_contents, partial(setattr, cell, "cell_contents"))
+    for place, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        if isinstance(value, (torch.Tensor, np.ndarray, *_CHANGING)):
+            yield f"default {place}{of}", _Variable(value, lambda _: None)  # its content alone can change
+    for name, value in vars(function).items():
+        if _is_data(value, function.__module__):
+            yield f"{function.__name__}.{name}", _Variable(value, partial(setattr, function, name))
+    for value in reached:
+        if isinstance(value, FunctionType) and value not in seen:
+            seen.add(value)
+            yield from _reached(value, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of variables and attributes in code, and in functions that it makes."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
@@ -152,7 +182,7 @@ def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
 
 def _is_data(value: Any, module: str) -> bool:
     """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
-    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, *_CHANGING))
+    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, np.ndarray, *_CHANGING))
     return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
 
@@ -162,6 +192,9 @@ def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
         yield name, _leaf(value)
     elif isinstance(value, torch.Generator):
         yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
+    elif isinstance(value, np.ndarray):
+        watched = value.reshape(-1)[:: max(1, math.ceil(value.size / WATCHED_ELEMENTS))]
+        yield name, ("array", (value.shape, str(value.dtype), watched.tobytes()))
     elif isinstance(value, _SCALARS):
         yield name, (type(value).__name__, value)
     elif isinstance(value, itertools.count):
@@ -258,6 +291,8 @@ def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
     """Return a function that gives `value` the content that it has now, and returns it."""
     if isinstance(value, torch.Tensor):
         return _remembered_tensor(value)
+    if isinstance(value, np.ndarray):
+        return _remembered_array(value)
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: value.set_state(state)
@@ -307,6 +342,17 @@ def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
 
         return put_back_object
     return lambda: value
+
+
+def _remembered_array(array: np.ndarray) -> PutBack:
+    kept = array.copy() if array.size <= MAX_COPIED_ELEMENTS else array
+
+    def put_back() -> np.ndarray:
+        if kept is not array and array.flags.writeable:
+            np.copyto(array, kept)
+        return array
+
+    return put_back
 
 
 def _remembered_tensor(tensor: torch.Tensor) -> PutBack:

@@ -204,6 +204,8 @@ def _compute(job: ComputeReference, known: Known, outputs_in: OutputsIn) -> Refe
             noisy = noisy if lost or may_flip else ()
             traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
         exact, layers = computed.outputs, None
+        if exact is not None:
+            exact = within_float32(exact, eager)
         if exact is not None and as_is.without_fast_path:
             layers, difference = exact_without_fast_path(known, as_is, exact, outputs_in)
             traits = traits.model_copy(update={"fast_path": difference})
@@ -818,6 +820,25 @@ def use_plain_experts(module: torch.nn.Module) -> bool:
 def reference_types(precision: Precision) -> tuple[str, ...]:
     """Return the types that a reference may be computed in, best first: beside 16 bits float32 is as good as exact."""
     return ("float64", "float32") if precision.is_16_bit else ("float64",)
+
+
+def within_float32(exact: tuple[Outputs, ...], eager: Sequence[Outputs]) -> tuple[Outputs, ...]:
+    """Return the reference with eager's values where it leaves the range of float32, as `finfo(x.dtype).min` does.
+
+    The reference itself comes back if it stays within that range.
+    """
+    largest = torch.finfo(torch.float32).max
+
+    def is_beyond(value: torch.Tensor) -> torch.Tensor:
+        return value.isfinite() & (value.abs() > largest)
+
+    def within(value: torch.Tensor, of_eager: torch.Tensor) -> torch.Tensor:
+        is_double = value.dtype is torch.float64 and value.shape == of_eager.shape
+        return torch.where(is_beyond(value), of_eager.to(value), value) if is_double else value
+
+    if not any(value.dtype is torch.float64 and is_beyond(value).any() for values in exact for value in values):
+        return exact
+    return tuple(tuple(map(within, values, of_eager)) for values, of_eager in zip(exact, eager, strict=True))
 
 
 def count_work(

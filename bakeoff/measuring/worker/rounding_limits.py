@@ -59,9 +59,9 @@ UNIT_OF_ONE = 2.0**-23
 """A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
 
 
-UNITS_OF_SUM, MOST_UNITS_OF_SUM = 0.25, 256.0
-"""Rounding in one order moves a sum of n positive values by a sixth of sqrt(n) units, as the partial sums grow. With a
-fourth, a sum of 100,000 values from which one is missing is still found."""
+UNITS_OF_SUM, MOST_UNITS_OF_SUM = 0.5, 256.0
+"""Rounding in one order moves a sum of n positive values by a sixth of sqrt(n) units, and a sum of squares by nearly
+half of it, as the partial sums grow. A sum of 100,000 values from which a few are missing is still found."""
 
 
 def error_of_sum(precision: Precision, length: int) -> float:
