@@ -90,7 +90,10 @@ class TorchScript(Backend):
         kernels: list[Kernel] = []
         if not artifact.exists():
             with context.phase("export"):
+                buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
                 traced: Any = torch.jit.trace(FlatModule(module, inputs), as_called(inputs), check_trace=False)
+                for buffer, value in buffers:  # tracing is a call, which changes what the model keeps
+                    buffer.detach().copy_(value)
                 traced = torch.jit.freeze(traced.eval())
                 kernels = list(_kernels_of(traced.graph.nodes())) if context.for_profile else []
                 torch.jit.save(traced, str(artifact))

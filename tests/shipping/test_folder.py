@@ -169,6 +169,34 @@ def test_the_script_checks_and_measures(run: Path, tmp_path: Path) -> None:
     assert re.search(r"output 0 is wrong: its RMSE is 0.001, and \S+ is allowed", done.stderr)
 
 
+COUNTING = """
+import torch
+
+class Counting(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(16, 16)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) + self.calls
+
+def factory(batch: int = 4):
+    return Counting(), torch.randn(batch, 16)
+"""
+
+
+@pytest.mark.parametrize("labels", [("eager", "torchscript"), pytest.param(("inductor",), marks=pytest.mark.slow)])
+def test_a_folder_begins_with_the_state_that_the_model_began_with(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    report = measure(tmp_path / "run", *labels, models=[f"{tmp_path}/counting.py:factory"])
+    report_file.write_json(report, tmp_path / "run")
+    for label in labels:
+        export.export(tmp_path / "run", label, tmp_path / label, with_models=True)
+        done = ran("load.py", cwd=tmp_path / label)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("label", ["onnx", "openvino"])
 def test_a_folder_without_torch_needs_none(run: Path, tmp_path: Path, label: str) -> None:
     export.export(run, label, tmp_path / "export")

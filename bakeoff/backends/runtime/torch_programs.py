@@ -91,9 +91,12 @@ def load_inductor(artifact: Artifact) -> Loaded:
     compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])
     example = _prepare(artifact)(sample_tensors(artifact, torch.device(artifact.device)))
     freezing = torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"])
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     with getattr(torch, settings["calling"])(), freezing:  # calls in the other mode would be compiled again
         for _ in range(WARMING_CALLS):
             compiled(*example)
+        for buffer, value in buffers:  # what the model keeps from call to call begins anew
+            buffer.copy_(value)
     if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:
         return called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
     return called(artifact, lambda tensors: compiled(*tensors))

@@ -182,12 +182,13 @@ def export_program(job: messages.ExportProgram, cwd: Path) -> None:
     with torch.no_grad():
         flat = FlatModule(module, sets[0])
         program = None if job.pickles else torch.export.export(flat, as_called(sets[0]))
+        # before the first call, which changes what a model keeps from call to call
+        if program is not None:
+            torch.export.save(program, job.program)
+        else:
+            pickled_model.write(module, sets[0], job.program)
         if job.sample is not None:
             require_outputs(job.sample, program.module() if program else flat, job.cell.device)
-    if program is not None:
-        torch.export.save(program, job.program)
-    else:
-        pickled_model.write(module, sets[0], job.program)
 
 
 def probe(lists_versions: bool) -> messages.TorchFacts:
