@@ -86,6 +86,10 @@ def _is_so_far(report: Report, records: Sequence[Record], requirements: Requirem
     return not any(record.is_in_part for record in report.records)  # of a version that marked none
 
 
+MOST_OF_TIME_LIMIT = 0.5
+"""A contest whose cells took less of their time limit was not ended by it."""
+
+
 def _stop_of(report: Report, records: Sequence[Record], requirements: Requirements) -> Stop:
     """Return what would have kept the contest with these records from getting further processes."""
     if _is_so_far(report, records, requirements):
@@ -95,7 +99,12 @@ def _stop_of(report: Report, records: Sequence[Record], requirements: Requiremen
     most = asked if asked < FEWEST_PROCESSES else max(asked, MAX_PROCESSES)
     if max(len(record.processes) for record in records) >= most:
         return Stop.PROCESSES
-    return Stop.BUDGET if report.request.get("budget") else Stop.TIME_LIMIT
+    if report.request.get("budget"):
+        return Stop.BUDGET
+    limit_s = report.request.get("time_limit_s")
+    took_s = max(record.elapsed_s for record in records)
+    is_early = isinstance(limit_s, int | float) and 0 < took_s < MOST_OF_TIME_LIMIT * limit_s
+    return Stop.PROCESSES if is_early else Stop.TIME_LIMIT  # further processes would hardly have decided it
 
 
 class _Asked(TypedDict):

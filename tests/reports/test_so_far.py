@@ -99,7 +99,8 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
         (True, {"budget": "60 s"}, 3, "Raise --budget, or use a quieter machine"),
         (True, {"budget": "60 s", "processes": 2}, 2, "Raise --processes over 2, or use a quieter machine"),
         (True, {}, 20, "Raise --processes over 20, or use a quieter machine"),
-        (True, {"processes": 25}, 20, "Raise --time-limit, or use a quieter machine"),
+        (True, {"processes": 25, "time_limit_s": 40.0}, 20, "Raise --time-limit, or use a quieter machine"),
+        (True, {"time_limit_s": 600.0}, 9, "Raise --processes over 9, or use a quieter machine"),
     ],
 )
 def test_the_advice_for_an_open_answer_is_about_what_has_stopped_the_run(
@@ -107,6 +108,7 @@ def test_the_advice_for_an_open_answer_is_about_what_has_stopped_the_run(
 ) -> None:
     levels_ms = ([1.0, 1.7, 1.1, 3.0, 0.9] * 4)[:processes]
     pair = [ok(cell("eager"), steady(levels_ms)), ok(cell("onnx"), steady(levels_ms[1:] + levels_ms[:1]))]
+    pair = [record.model_copy(update={"elapsed_s": 30.0}) for record in pair]
     (contest,) = judge(report(pair, complete=is_complete, request=asked)).contests
     doubts = doubt_sentences.doubts(contest)
     (how_to_decide,) = (each for each in doubts if re.search("how (onnx|eager) compares with", each))
