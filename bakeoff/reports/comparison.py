@@ -151,7 +151,7 @@ def blocks_of(comparison: Comparison, folds: bool = True, palette: Palette | Non
         Text(headline(comparison), Look.UNSURE if is_open else Look.STRONG),
         Items([f"{lead}{rest}" for lead, rest in warnings(comparison)], look=Look.WARNING),
     ]
-    # where nothing can be told, a table would only repeat that
+    # where nothing can be said, a table would only repeat that
     is_void = comparison.inconclusive is not None and comparison.inconclusive.is_all and not comparison.has_metrics
     if is_void and not folds:
         return verdict
@@ -252,7 +252,7 @@ _INCONCLUSIVE = {
 
 
 def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
+    """Yield what could explain the changes otherwise, as a lead and its text. It stands before any number."""
     inconclusive = comparison.inconclusive
     is_told = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE  # in the headline
     if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE)):

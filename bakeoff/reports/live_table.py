@@ -25,7 +25,7 @@ from bakeoff.reports.first_screen import not_tried_at
 REFRESH_EVERY_S = 0.25
 
 LEAST_RANGE_S, LEAST_RANGE_SHARE = 3.0, 0.1
-"""The remaining time is told as one number where its ends are closer than this."""
+"""The remaining time is shown as one number where its ends are closer than this."""
 
 
 class LiveTable:
