@@ -18,9 +18,9 @@ from bakeoff import cli
 from bakeoff.measuring.controller import groundwork, launcher
 from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
-from bakeoff.measuring.worker import user_code
 from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.records.store import Store
+from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
 LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_folder.py")

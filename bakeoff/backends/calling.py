@@ -30,7 +30,7 @@ class Returned(tuple[torch.Tensor, ...]):
     numbers: frozenset[str]
     constants: Mapping[str, str]
     choices: Mapping[str, Any] = MappingProxyType({})
-    """What indices among the outputs chose from, by their places (`bakeoff.measuring.worker.choices`)."""
+    """What indices among the outputs chose from, by their places (`bakeoff.truth.choices`)."""
     form: Mapping[str, Any] = MappingProxyType({})
     """The form of the answer (`bakeoff.records.call_form`), or why it has none under `unknown`."""
 

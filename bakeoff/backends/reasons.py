@@ -191,3 +191,12 @@ def _first_that_says_something(text: str) -> str:
     """Return the first line that is more than the place in a library's source."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if not _SAYS_NOTHING.match(line)), lines[0] if lines else "")
+
+
+OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
+"""Every library words it in its own way, and not all have an exception type for it."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)

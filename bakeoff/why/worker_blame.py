@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from bakeoff.backends.base import Compiled
-from bakeoff.measuring.worker import precision, rounding_limits
+from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import BakeoffError
+from bakeoff.truth import rounding_limits
+from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
 from bakeoff.why.worker_parts import Beside, Form, ModelPart, Watched, floats

@@ -27,7 +27,6 @@ from bakeoff.judging.fit import fit
 from bakeoff.measuring.turns import turns
 from bakeoff.measuring.worker import evaluating, precision, sampling
 from bakeoff.measuring.worker.simulation import emulate_quantisation
-from bakeoff.measuring.worker.understanding import copied
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
@@ -35,6 +34,7 @@ from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record
 from bakeoff.records.text import counted
+from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Kept, KeptSet, Variant
 from bakeoff.why.worker_blame import Builder, relative_error, searched_model

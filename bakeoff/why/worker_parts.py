@@ -14,11 +14,10 @@ from torch.utils import _pytree as pytree
 
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.inductor_profiling import module_of_node
-from bakeoff.measuring.worker.float64 import KeepFloat64
-from bakeoff.measuring.worker.loading import is_cast
-from bakeoff.measuring.worker.understanding import copied
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
+from bakeoff.truth.calls import copied
+from bakeoff.truth.witnesses import KeepFloat64, is_cast
 
 OPERATOR = "operator"
 """The kind of a part that is a single operator."""

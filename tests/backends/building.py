@@ -17,12 +17,14 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.base import Backend, BuildContext, Compiled
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.measuring.worker import accuracy, precision, simulation
+from bakeoff.measuring.worker import precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import Cell
+from bakeoff.truth.calls import run_eager
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.reference import Reference
 
 Outputs = tuple[torch.Tensor, ...]
 
@@ -118,7 +120,7 @@ class RecordingPhases:
         self._open = ""
 
 
-def reference_of(cell: Cell) -> accuracy.Reference:
+def reference_of(cell: Cell) -> Reference:
     """Compute the reference as the harness does."""
     with torch.inference_mode():
         module, sets = move_to_device(load(cell), cell, torch.float64)
@@ -126,7 +128,7 @@ def reference_of(cell: Cell) -> accuracy.Reference:
         module, sets = move_to_device(load(cell), cell)
         with simulation.emulate_quantisation(cell.precision, module, sets):
             eager = run_eager(module, sets)
-    return accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
+    return Reference(exact, *errors_of_eager(eager, exact))
 
 
 def tensors_of(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.Tensor, ...]:

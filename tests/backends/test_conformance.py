@@ -17,14 +17,16 @@ import torch
 
 from bakeoff import backends
 from bakeoff.backends.base import Availability
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device, training_of
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import Outputs, run_eager
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.reference import Reference
 from tests.backends.building import Built, built, tensors_of
 from tests.support import cells as support
 
@@ -294,7 +296,7 @@ def test_training_gives_what_float64_does(cell: Cell, tmp_path: Path) -> None:
             part()
 
 
-def restored(one: Built) -> list[accuracy.Outputs]:
+def restored(one: Built) -> list[Outputs]:
     """Return the results for every input set, each from the beginning of training."""
     found = []
     for inputs in one.sets:
@@ -304,12 +306,12 @@ def restored(one: Built) -> list[accuracy.Outputs]:
     return found
 
 
-def reference_of(one: Built) -> accuracy.Reference:
+def reference_of(one: Built) -> Reference:
     outputs = []
     for dtype in (torch.float64, torch.float32):
         model = load(one.cell)
         outputs.append(run_eager(*move_to_device(model, one.cell, dtype), training_of(model, one.cell)))
-    return accuracy.Reference(outputs[0], *accuracy.errors_of_eager(outputs[1], outputs[0]))
+    return Reference(outputs[0], *errors_of_eager(outputs[1], outputs[0]))
 
 
 @pytest.mark.parametrize("name", NAMES)

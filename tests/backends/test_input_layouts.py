@@ -11,10 +11,11 @@ from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
 from bakeoff.backends.runtime.contract import Artifact, TensorSpec
 from bakeoff.backends.runtime.torch_programs import load_aotinductor, strides_at
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.understanding import changed_inputs, copied
 from bakeoff.models.base import Inputs
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import copied
+from bakeoff.truth.decisions import changed_inputs
 from tests.backends.building import built, reference_of
 from tests.support.cells import case
 

@@ -16,11 +16,11 @@ import torch
 from bakeoff import backends
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
-from bakeoff.measuring.worker.distribution import CALLS, difference
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.truth.distribution import CALLS, difference
 from tests.backends.building import Built, built
 from tests.support.cells import cell_of
 

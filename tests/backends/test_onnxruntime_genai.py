@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bakeoff import models
-from bakeoff.measuring.worker.generating import compare, generate
 from bakeoff.models.generation import Generating
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import DECODE, PREFILL, Cell
+from bakeoff.truth.generating import compare, generate
 from tests.backends.building import Built, built
 
 NAME = "onnxruntime-genai"

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from bakeoff.backends.openvino import PRECISION_HINTS
-from bakeoff.measuring.worker import accuracy
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from bakeoff.truth import accuracy
 from tests.backends.building import built, reference_of
 
 openvino = pytest.importorskip("openvino")

@@ -5,12 +5,14 @@ import itertools
 import pytest
 import torch
 
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import Outputs, run_eager
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.reference import Reference
 from tests.support.cells import CASES, cell_of
 from tests.support.plugin import planted_faults as faults
 
@@ -36,7 +38,7 @@ def test_planted_faults_are_found(model: str, precision: str) -> None:
     with torch.inference_mode():
         exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
         eager = run_eager(*move_to_device(load(cell), cell))
-        reference = accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
+        reference = Reference(exact, *errors_of_eager(eager, exact))
         assert accuracy.check(eager, reference, cell.precision).passed
         planted = [
             fault for fault in (*faults.IN_OUTPUTS, *faults.IN_MODULE) if found_in(fault, cell, reference, eager)
@@ -49,7 +51,7 @@ def test_planted_faults_are_found(model: str, precision: str) -> None:
     assert len(planted) >= 3 and {"one-channel", "one-row", "zeros"} <= set(planted)
 
 
-def found_in(fault: str, cell: Cell, reference: accuracy.Reference, eager: tuple[accuracy.Outputs, ...]) -> bool:
+def found_in(fault: str, cell: Cell, reference: Reference, eager: tuple[Outputs, ...]) -> bool:
     """Return False where the fault cannot be planted. It must be found, unless it is smaller than the type rounds."""
     try:
         if fault in faults.IN_OUTPUTS:

@@ -16,12 +16,13 @@ from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.onnx_quantising import onnx_layers, static_onnx
 from bakeoff.backends.quantising import torch_int8_cpu, torch_int8_cuda
-from bakeoff.measuring.worker import accuracy, precision
+from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from bakeoff.truth import accuracy
 from tests.backends.building import Built, RecordingPhases, built, reference_of
 from tests.support import cells
 

@@ -7,12 +7,12 @@ import torch
 
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.worker_context import tensors_not_taken
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
+from bakeoff.truth import accuracy
 from tests.backends.building import RecordingPhases, built, reference_of
 from tests.support import cells
 

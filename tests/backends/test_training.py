@@ -11,13 +11,15 @@ from bakeoff import backends
 from bakeoff.backends import training as trainings
 from bakeoff.backends.eager import Steps
 from bakeoff.backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import move_to_device, training_of
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import FORWARD_BACKWARD, TASKS, TRAIN_STEP, Accuracy, Cell
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import run_eager
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.reference import Reference
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
 
@@ -51,10 +53,8 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     training = training_on(other, cell)
     change(training)
     ours = run_eager(other.module, sets, training)
-    errors = accuracy.errors_of_eager(outputs, reference)
-    return accuracy.check(
-        ours, accuracy.Reference(reference, *errors), Precision(precision), training.describe_outputs(sets[0])
-    )
+    errors = errors_of_eager(outputs, reference)
+    return accuracy.check(ours, Reference(reference, *errors), Precision(precision), training.describe_outputs(sets[0]))
 
 
 @pytest.mark.parametrize("task", TRAINING_TASKS)

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 import bakeoff
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.loading import move_to_device
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Report, Status
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import run_eager
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.reference import Reference
 from tests.backends.building import Built, built
 from tests.support.measuring import by_label, measure
 
@@ -247,7 +249,7 @@ def test_a_planted_wrong_epsilon_is_found(tmp_path: Path) -> None:
     with torch.inference_mode():
         exact = run_eager(*move_to_device(model, a_cell(), torch.float64))
         eager = run_eager(*move_to_device(loaded(module.float(), *sets), a_cell()))
-        reference = accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
+        reference = Reference(exact, *errors_of_eager(eager, exact))
     for epsilon, passes in ((1e-5, True), (1e-3, False)):
         module[1].eps = epsilon
         folder = tmp_path / str(epsilon)

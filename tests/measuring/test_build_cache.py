@@ -28,7 +28,6 @@ from bakeoff import cli
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
 from bakeoff.measuring.worker.fingerprint import MAX_READ_BYTES, fingerprint
-from bakeoff.measuring.worker.user_code import is_users, noting_reads, users_data, weights_beside, weights_named_in
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records import plug_ins
@@ -36,6 +35,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import FirstBuild, Store
+from bakeoff.truth.user_code import is_users, noting_reads, users_data, weights_beside, weights_named_in
 from tests.support.measuring import by_label, measure
 
 PLANNED = PlannedCell(Cell(model="mlp", backend="eager"), asked_by_name=True)

@@ -40,11 +40,11 @@ from bakeoff.measuring.messages import (
     TryBackend,
     TryImport,
 )
-from bakeoff.measuring.worker.accuracy import Reference
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
+from bakeoff.truth.reference import Reference
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
 SAMPLING = SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02)
@@ -71,7 +71,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from bakeoff import models
-    from bakeoff.measuring.worker.reference import run_eager
+    from bakeoff.truth.calls import run_eager
 
     loaded = models.find("mlp").load(DIMENSIONS, 0)
     doubled: tuple[Inputs, ...] = tuple(one.map(lambda tensor: tensor.double()) for one in loaded.inputs)

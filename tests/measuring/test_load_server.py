@@ -13,13 +13,13 @@ pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed
 
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.instances import Instances, start_instances
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.scenarios import Scenario
+from bakeoff.truth.reference import Reference
 from tests.support.cells import cell_of
 
 
@@ -38,7 +38,7 @@ def server(folder: Path, label: str, device: str = "cpu", model: str = "mlp") ->
         module, sets = worker.model()
         with torch.inference_mode():
             exact = tuple(tuple(each.cpu() for each in flatten_outputs(module(*one.args))) for one in sets)
-        found = LoadServer(worker, sets, accuracy.Reference(exact, (0.0,)))
+        found = LoadServer(worker, sets, Reference(exact, (0.0,)))
         with contextlib.closing(found), worker.running():  # as the worker of a cell does
             yield found
 
@@ -96,7 +96,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     alive: list[int] = []
 
-    def start(worker: WorkerContext, sets: Any, reference: accuracy.Reference, settings: ServingSettings) -> Instances:
+    def start(worker: WorkerContext, sets: Any, reference: Reference, settings: ServingSettings) -> Instances:
         found.append(settings.instances)
         if sum(alive) + settings.instances > 3:
             raise RuntimeError("CUDA out of memory")

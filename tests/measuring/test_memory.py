@@ -8,6 +8,7 @@ import pytest
 
 from bakeoff.measuring.worker import memory
 from bakeoff.measuring.worker.memory import DeviceMemory
+from bakeoff.truth.traits import keeps_memory
 
 
 class Driver:
@@ -55,4 +56,4 @@ def test_the_drivers_account_of_the_process_goes_first(driver: Driver) -> None:
 )
 def test_memory_that_each_call_adds_to_grows(sizes: list[int], grows: bool) -> None:
     calls: list[int] = []
-    assert memory.keeps_memory(lambda: calls.append(1), lambda: sizes[len(calls) - 1]) is grows
+    assert keeps_memory(lambda: calls.append(1), lambda: sizes[len(calls) - 1]) is grows

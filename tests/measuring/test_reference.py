@@ -10,15 +10,8 @@ from safetensors import safe_open
 from torch import nn
 
 from bakeoff.measuring.messages import ComputeReference
-from bakeoff.measuring.worker import accuracy, loading, reference
-from bakeoff.measuring.worker.reference import (
-    MAX_COMPARED_ELEMENTS,
-    Known,
-    Outputs,
-    OutputsIn,
-    outputs_with_noise,
-    run_eager,
-)
+from bakeoff.measuring.worker import loading, reference
+from bakeoff.measuring.worker.reference import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.user import with_own_inputs
@@ -26,6 +19,10 @@ from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS, Outputs, run_eager, thinned
+from bakeoff.truth.eager_error import has_rounded_whole_numbers, within_float32, yardsticks
+from bakeoff.truth.reference import Reference
 from tests.support.cells import case
 from tests.support.checkout import python
 
@@ -56,13 +53,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
-    found = reference.exact_outputs(Known(cell_of("bf16"), folder, folder))
+    found = Subject(cell_of("bf16"), folder, folder).exact()
     assert found.outputs is not None
     assert (found.outputs[0][0].dtype, found.computed_in, found.why_narrower) == (torch.float64, "float64", "")
 
 
 def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
-    found = reference.exact_outputs(Known(cell_of("bf16"), folder, folder), without_room_for("float64"))
+    found = Subject(cell_of("bf16"), folder, folder, outputs_in=without_room_for("float64")).exact()
     assert found.outputs is not None
     assert (found.outputs[0][0].dtype, found.computed_in) == (torch.float32, "float32")
     assert "Tried to allocate 80 GiB" in found.why_narrower
@@ -78,7 +75,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
         assert tried[0]() is None, "two models do not fit where one does not"
         return reference.outputs_in(model, cell, dtype)
 
-    assert reference.exact_outputs(Known(cell_of("bf16"), folder, folder), computed).computed_in == "float32"
+    assert Subject(cell_of("bf16"), folder, folder, outputs_in=computed).exact().computed_in == "float32"
 
 
 def test_what_input_sets_share_stays_shared_in_another_type() -> None:
@@ -162,7 +159,7 @@ def test_the_exact_outputs_are_computed_once_for_all_precisions(folder: Path, ta
     shared = ComputeReference(cell=other, reference=files["shared"], known=files["fp32"])
     reference.compute(shared, folder, folder, without_room_for("float64"))
     reference.compute(ComputeReference(cell=other, reference=files["own"]), folder, folder)
-    found, expected = (accuracy.Reference.load(files[name]) for name in ("shared", "own"))
+    found, expected = (Reference.load(files[name]) for name in ("shared", "own"))
     assert found.computed_in == expected.computed_in == "float64" and found.types == expected.types
     assert found.eager_rmse == pytest.approx(expected.eager_rmse) and min(found.eager_rmse) > 0
     for ours, theirs in zip(found.outputs, expected.outputs, strict=True):
@@ -218,7 +215,7 @@ def test_all_precisions_of_a_contest_have_the_same_model(folder: Path) -> None:
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
     step = cell_of("fp32").model_copy(update={"task": "train_step"})
     with pytest.raises(torch.OutOfMemoryError):
-        reference.exact_outputs(Known(step, folder, folder), without_room_for("float64"))
+        Subject(step, folder, folder, outputs_in=without_room_for("float64")).exact()
 
 
 @pytest.mark.parametrize(
@@ -233,13 +230,13 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     for name, outputs_in in (("exact", reference.outputs_in), ("eager", without_room_for(*lacking))):
         files[name] = folder / name
         reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
-    exact, known = (accuracy.Reference.load(files[name]) for name in ("exact", "eager"))
+    exact, known = (Reference.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
     model = loading.load(cell)
     with loading.gradients(task):
         placed = loading.move_to_device(model, cell)
         training = loading.training_of(model, cell)
-        outputs = reference.run_eager(*placed, training)
+        outputs = run_eager(*placed, training)
     names = training.describe_outputs(placed[1][0]) if training else ()
     assert accuracy.check(outputs, known, Precision(precision), names).passed
     # the estimate of eager's error is of the size of the true one
@@ -285,15 +282,15 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
     for name in ("float64", "float32"):
-        made = accuracy.Reference(((torch.ones(2),),), (0.5,), computed_in=name, why_narrower=f"not {name}")
+        made = Reference(((torch.ones(2),),), (0.5,), computed_in=name, why_narrower=f"not {name}")
         made.save(tmp_path / name)
-        loaded = accuracy.Reference.load(tmp_path / name)
+        loaded = Reference.load(tmp_path / name)
         assert (loaded.computed_in, loaded.why_narrower) == (name, f"not {name}")
 
 
 def test_of_a_huge_output_the_same_places_are_compared() -> None:
     huge, small = torch.arange(MAX_COMPARED_ELEMENTS + 1), torch.arange(5)
-    first, second = (reference.thinned((huge, small)) for _ in range(2))
+    first, second = (thinned((huge, small)) for _ in range(2))
     assert [tensor.numel() for tensor in first] == [MAX_COMPARED_ELEMENTS, 5]
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
@@ -359,16 +356,14 @@ def test_whole_numbers_on_an_edge_may_differ_as_rounding_moves_them(flipped: int
     noisy = exact.clone()
     noisy[:flipped] += 1
     real = torch.zeros(4), torch.ones(4)
-    found = reference.yardsticks([(noisy, real[0])], [(exact, real[1])], rounding_decides=True, only_whole=True)
+    found = yardsticks([(noisy, real[0])], [(exact, real[1])], rounding_decides=True, only_whole=True)
     assert found.rmse == (pytest.approx(share**0.5), 0.0)
 
 
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
-    known = Known(cell_of("fp32"), folder, folder)
+    known = Subject(cell_of("fp32"), folder, folder)
     eager = run_eager(*loading.move_to_device(known.load(), known.cell))[0]
-    usual, strong = (
-        [float((run[0][0] - eager[0]).norm()) for run in outputs_with_noise(known, roundings)] for roundings in (1, 16)
-    )
+    usual, strong = ([float((run[0][0] - eager[0]).norm()) for run in known.noisy(roundings)] for roundings in (1, 16))
     assert len(usual) == len(strong) == 2
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)
 
@@ -383,22 +378,22 @@ def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     ],
 )
 def test_only_many_whole_numbers_may_have_been_rounded(output: torch.Tensor, is_told: bool) -> None:
-    assert reference.has_rounded_whole_numbers([(output,)], Precision.FP32) is is_told
-    assert not reference.has_rounded_whole_numbers([(output,)], Precision.BF16)
+    assert has_rounded_whole_numbers([(output,)], Precision.FP32) is is_told
+    assert not has_rounded_whole_numbers([(output,)], Precision.BF16)
 
 
 def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path) -> None:
     job = ComputeReference(cell=case("forces.py:factory"), reference=folder / "outputs.safetensors")
     found = reference.compute(job, folder, folder)
     assert found.traits is not None and found.traits.needs_autograd
-    known = accuracy.Reference.load(folder / "outputs.safetensors")
+    known = Reference.load(folder / "outputs.safetensors")
     assert (known.computed_in, known.traits.needs_autograd) == ("float64", True)
 
 
 def test_what_no_float32_can_hold_is_expected_as_eager_gives_it() -> None:
     exact = ((torch.tensor([1.0, -1.7e308, float("inf")], dtype=torch.float64), torch.tensor([1])),)
     eager = [(torch.tensor([1.5, -3.4e38, float("inf")]), torch.tensor([1]))]
-    ((values, indices),) = reference.within_float32(exact, eager)
+    ((values, indices),) = within_float32(exact, eager)
     assert values.tolist() == [1.0, eager[0][0][1].item(), float("inf")] and indices is exact[0][1]
     usual = ((torch.tensor([1.0], dtype=torch.float64),),)
-    assert reference.within_float32(usual, [(torch.tensor([2.0]),)]) is usual
+    assert within_float32(usual, [(torch.tensor([2.0]),)]) is usual

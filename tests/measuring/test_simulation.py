@@ -5,11 +5,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bakeoff.measuring.worker import accuracy, simulation
+from bakeoff.measuring.worker import simulation
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
+from bakeoff.truth.calls import run_eager
+from bakeoff.truth.eager_error import errors_of_eager
 from tests.support.cells import cell_of
 
 
@@ -135,7 +136,7 @@ def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: fl
         exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
         module, sets = move_to_device(load(cell), cell)
         with simulation.emulate_quantisation(Precision(precision), module, sets):
-            (rmse,) = accuracy.errors_of_eager(run_eager(module, sets), exact).rmse
+            (rmse,) = errors_of_eager(run_eager(module, sets), exact).rmse
     scale = float(torch.cat([one[0].reshape(-1) for one in exact]).square().mean().sqrt())
     assert low < rmse / scale < high
     assert high * cell.precision.max_times_eager_rmse <= cell.precision.max_relative_rmse

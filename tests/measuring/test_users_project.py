@@ -27,7 +27,18 @@ from tests.support.checkout import ROOT
 from tests.support.measuring import by_label, measure
 from tests.support.wheels import wheel
 
-OWN_ROOMS = ("backends", "commands", "doctor", "judging", "measuring", "planning", "records", "scaling", "shipping")
+OWN_ROOMS = (
+    "backends",
+    "commands",
+    "doctor",
+    "judging",
+    "measuring",
+    "planning",
+    "records",
+    "scaling",
+    "shipping",
+    "truth",
+)
 
 FACTORY = """
 from typing import NamedTuple

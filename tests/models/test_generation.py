@@ -76,7 +76,7 @@ def test_both_graphs_of_a_decoder_of_transformers_have_a_reference_in_float64(
     for task in (PREFILL, DECODE):
         cell = Cell(model=model, dimensions=Generating(models.find(model)).resolve(SMALL), task=task, backend="eager")
         with torch.inference_mode():
-            exact = reference.exact_outputs(reference.Known(cell, tmp_path, tmp_path))
+            exact = reference.Subject(cell, tmp_path, tmp_path).exact()
         assert (exact.computed_in, exact.in_float32, exact.why_narrower) == ("float64", (), "")
 
 

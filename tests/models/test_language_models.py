@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional
 
 from bakeoff import models
-from bakeoff.measuring.worker.reference import layer_by_layer
 from bakeoff.models import streams
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.models.transformer_lm import SIZES, VOCABULARY, lengths
 from bakeoff.records.device import CPU
+from bakeoff.truth.witnesses import layer_by_layer
 
 
 def tiny(**given: int | str) -> LoadedModel:

@@ -10,12 +10,12 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends.exporting import export_onnx
 from bakeoff.judging.ranking import baseline_of
-from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from bakeoff.truth.decisions import ReadingWatch
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -32,7 +32,6 @@ from bakeoff.backends.calling import FlatModule, call_form, returned_by_call
 from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Threads
 from bakeoff.backends.torchscript import TorchScript
-from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
 from bakeoff.records.call_form import parameters_of
@@ -40,6 +39,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.schema import Status
 from bakeoff.shipping import export
 from bakeoff.shipping.loading import ShippedModel
+from bakeoff.truth.matching import without_numbers
 from tests.shipping.conftest import BUILDING, ON_CUDA, SMALL
 from tests.support.measuring import by_label, measure
 

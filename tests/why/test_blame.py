@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.eager import Eager
-from bakeoff.measuring.worker import rounding_limits
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
@@ -25,6 +24,7 @@ from bakeoff.records import report_file
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
+from bakeoff.truth import rounding_limits
 from bakeoff.why.blame_text import (
     conclusion,
     figure,

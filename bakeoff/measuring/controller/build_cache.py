@@ -45,7 +45,7 @@ BUSY_CEILINGS_LIMIT_S = 3600.0
 LOCK = "lock"
 CEILINGS = "ceilings-"
 REFERENCES = "reference-"
-"""As `bakeoff.measuring.worker.kept_reference` names them, which imports torch."""
+"""As `bakeoff.truth.kept_reference` names them, which imports torch."""
 
 MAX_REFERENCES_BYTES = 10**9
 """The oldest references are removed while all together are larger than this."""

@@ -25,8 +25,6 @@ from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import load, move_to_device
-from bakeoff.measuring.worker.matching import without_numbers
-from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.seeding import seeded
@@ -36,6 +34,8 @@ from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
+from bakeoff.truth.matching import without_numbers
+from bakeoff.truth.tensor_content import content
 
 Call = Callable[[Inputs], Sequence["torch.Tensor"]]
 

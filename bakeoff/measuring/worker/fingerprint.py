@@ -26,13 +26,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bakeoff.measuring.nvml import nvml
-from bakeoff.measuring.worker import global_settings
-from bakeoff.measuring.worker.tensor_content import content
-from bakeoff.measuring.worker.user_code import described, described_attributes, described_variables, user_sources
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.package import digests
 from bakeoff.records.plug_ins import versions
+from bakeoff.truth import global_settings
+from bakeoff.truth.tensor_content import content
+from bakeoff.truth.user_code import described, described_attributes, described_variables, user_sources
 
 _QUOTED_NAME = re.compile(r"""["']([A-Za-z_]\w+)["']""")
 _READ_NAME = re.compile(r"""(?:\benviron(?:\.get\(|\.pop\(|\[)|\bgetenv\()\s*["']([A-Za-z_]\w+)["'](?!\s*\]\s*=[^=])""")

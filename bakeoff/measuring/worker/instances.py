@@ -15,14 +15,15 @@ from typing import NamedTuple
 import torch
 
 from bakeoff.backends.base import AheadOfTime, Compiled
-from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.around import RequestStages
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
 from bakeoff.records.load_samples import ServingSettings
+from bakeoff.truth import accuracy
+from bakeoff.truth.calls import Outputs, thinned
+from bakeoff.truth.reference import Reference
 
 START_LIMIT_S = 300.0
 """Instances must have started and answered their first requests after so long."""
@@ -166,7 +167,7 @@ class Instances:
 
 
 def start_instances(
-    worker: WorkerContext, sets: Sequence[Inputs], reference: accuracy.Reference, settings: ServingSettings
+    worker: WorkerContext, sets: Sequence[Inputs], reference: Reference, settings: ServingSettings
 ) -> Instances:
     """Build the cell for these settings, check every instance while all of them run, and return them.
 
@@ -186,7 +187,7 @@ def start_instances(
         raise
     finally:
         torch.set_num_threads(before)
-    outputs: list[list[accuracy.Outputs]] = []
+    outputs: list[list[Outputs]] = []
     gate = threading.Barrier(settings.instances)
 
     @contextlib.contextmanager
@@ -270,7 +271,7 @@ class Caller:
                 whole[place * rows : (place + 1) * rows].copy_(part)
         self._call(batched, self._together)
 
-    def outputs(self) -> list[accuracy.Outputs]:
+    def outputs(self) -> list[Outputs]:
         """Return the outputs for every input set: of single calls, or of the last place of each batch."""
         if self._batched is None:
             return [self._outputs_of(self._single, inputs) for inputs in self._sets]
@@ -281,7 +282,7 @@ class Caller:
             whole_outputs.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
         return whole_outputs
 
-    def _outputs_of(self, compiled: Compiled, inputs: Inputs) -> accuracy.Outputs:
+    def _outputs_of(self, compiled: Compiled, inputs: Inputs) -> Outputs:
         self._call(compiled, inputs)
         return thinned(compiled.outputs())
 

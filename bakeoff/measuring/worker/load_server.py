@@ -18,13 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
-from bakeoff.measuring.worker import accuracy, conditions, energy
+from bakeoff.measuring.worker import conditions, energy
 from bakeoff.measuring.worker.instances import Instances, Request, nothing, start_instances
-from bakeoff.measuring.worker.worker_context import WorkerContext, explain, is_out_of_memory
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.load_samples import LoadWindow, ServingSettings
+from bakeoff.truth.reference import Reference
 
 SAMPLES = 1024
 """The generator draws from so many requests. Their inputs are the cell's sets in turn."""
@@ -49,7 +51,7 @@ class CachedInstances(NamedTuple):
 class LoadServer:
     """Takes windows of load, with the settings of each. The latest build is kept, or two while they are compared."""
 
-    def __init__(self, worker: WorkerContext, sets: Sequence[Inputs], reference: accuracy.Reference) -> None:
+    def __init__(self, worker: WorkerContext, sets: Sequence[Inputs], reference: Reference) -> None:
         self._worker = worker
         self._sets = sets
         self._reference = reference

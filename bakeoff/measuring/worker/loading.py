@@ -11,8 +11,6 @@ import torch
 from bakeoff import models
 from bakeoff.backends.training import Training, without_dropout
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.global_settings import few_threads
-from bakeoff.measuring.worker.user_code import count_as_users
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.calibration import with_calibration, without_calibrating_calls
@@ -23,6 +21,9 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
+from bakeoff.truth.global_settings import few_threads
+from bakeoff.truth.user_code import count_as_users
+from bakeoff.truth.witnesses import type_in
 
 
 def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | None = None) -> LoadedModel:
@@ -151,21 +152,6 @@ def saved_inputs(path: Path, device: Device) -> tuple[Inputs, ...]:
     """Return the input sets in a file that this run has written. It is a pickle, as arguments may be of any type."""
     kept = torch.load(path, map_location=torch.device(device), weights_only=False)
     return tuple(Inputs(args, kwargs) for args, kwargs in kept)
-
-
-def is_cast(tensor: Any) -> bool:
-    """Return True for a tensor that is cast to the cell's precision: float8 is a model's own choice and stays."""
-    return bool(tensor.is_floating_point() and tensor.element_size() > 1)
-
-
-def type_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the type of `tensor` where floating-point ones have `dtype`.
-
-    Complex numbers are as wide as their parts, but at least complex64: torch computes with hardly any narrower ones.
-    """
-    if tensor.is_complex():
-        return torch.complex128 if dtype is torch.float64 else torch.complex64
-    return dtype if is_cast(tensor) else tensor.dtype
 
 
 def training_of(model: LoadedModel, cell: Cell) -> Training | None:

@@ -26,15 +26,15 @@ from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, open_axes, pickled_model, precision, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.global_settings import few_threads, threads_for_untimed_work
 from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
-from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.sample import require_outputs
 from bakeoff.measuring.worker.serving import serve
-from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
+from bakeoff.truth.decisions import noting_frozen_choices
+from bakeoff.truth.global_settings import few_threads, threads_for_untimed_work
+from bakeoff.truth.moved_clock import clock_at
 
 
 def main(connection: Connection, assignment: messages.Assignment) -> None:
@@ -102,7 +102,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
             )
             messages.send(connection, messages.Found(answer=found.model_dump_json()))
         case messages.ComputeReference():
-            with threads_for_untimed_work(job):
+            with threads_for_untimed_work(job.is_machine_busy):
                 computed = reference.compute(
                     job,
                     assignment.cwd,

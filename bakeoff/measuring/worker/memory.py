@@ -1,11 +1,8 @@
 """Measures the memory of a cell's process, on the host and on the device."""
 
-import gc
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import psutil
 import torch
@@ -75,20 +72,6 @@ class DeviceMemory:
                 self.source = "growth of the device's memory in use"
         self.now_bytes = now
         self.peak_bytes = max(self.peak_bytes or 0, now)
-
-
-def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int]) -> bool:
-    """Return True if each of some calls leaves more memory allocated, although nobody keeps its outputs."""
-    after: list[int] = []
-    for _ in range(GROWING_CALLS):
-        call()
-        gc.collect()  # of cycles
-        after.append(allocated_bytes())
-    return all(later > earlier for earlier, later in pairwise(after))
-
-
-GROWING_CALLS = 4
-"""A cache that is filled once grows in the first call, and one for two kinds of calls perhaps in the next one."""
 
 
 def held_by_torch(device: Device) -> int:

@@ -16,11 +16,11 @@ import torch
 from bakeoff.backends.calling import Returned, call_form, comparable, sampled_places
 from bakeoff.backends.runtime.folder import errors_of
 from bakeoff.backends.runtime.torch_streams import as_tensor
-from bakeoff.measuring.worker import rounding_limits
-from bakeoff.measuring.worker.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
+from bakeoff.truth import rounding_limits
+from bakeoff.truth.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -
 
 
 def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
-    """Return the largest RMSE that passes for right: the one that `worker.accuracy` lets pass by any rule."""
+    """Return the largest RMSE that passes for right: the one that `truth.accuracy` lets pass by any rule."""
     known = as_pairs(exact.detach()).double()
     known = known[torch.isfinite(known)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0

@@ -21,16 +21,18 @@ from bakeoff.measuring.messages import (
     TakeLoad,
 )
 from bakeoff.measuring.versions import versions_of
-from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, kernels, memory, precision, sampling
-from bakeoff.measuring.worker.checking import Checker, with_traits
-from bakeoff.measuring.worker.generating import WithCaches, compare, generate
-from bakeoff.measuring.worker.global_settings import threads_for_untimed_work
+from bakeoff.measuring.worker import conditions, energy, evaluating, kernels, memory, precision, sampling
 from bakeoff.measuring.worker.load_server import LoadServer
-from bakeoff.measuring.worker.moved_clock import clock_at
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS
 from bakeoff.records.schema import DECODE, Generated, Memory, Placement
+from bakeoff.truth.calls import Outputs
+from bakeoff.truth.checking import Checker, with_traits
+from bakeoff.truth.generating import WithCaches, compare, generate
+from bakeoff.truth.global_settings import threads_for_untimed_work
+from bakeoff.truth.moved_clock import clock_at
+from bakeoff.truth.reference import Reference
 
 
 def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
@@ -43,13 +45,22 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         compiled, sets = Stream(compiled, sets), sets[:1]
     if worker.cell.task == DECODE:
         compiled = single = WithCaches(compiled, sets)
-    checker = Checker(worker, single, every)
+    checker = Checker(
+        worker.job.reference,
+        worker.cell,
+        worker.calls,
+        single,
+        every,
+        synchronise=clock.synchronise,
+        training=worker.training,
+        frozen_choices=worker.frozen_choices,
+    )
     reference = checker.reference
     compiled.bind(sets[0])
     with phases("first_call"), clock_at(worker.traits.clock_s):
         compiled.run()
     device_memory.sample()
-    with phases.announced("check"), threads_for_untimed_work(worker.job):
+    with phases.announced("check"), threads_for_untimed_work(worker.job.is_machine_busy):
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
@@ -184,11 +195,11 @@ class Stream(Wrapped):
 
 
 def _generated(
-    compiled: Compiled, sets: tuple[Inputs, ...], worker: WorkerContext, reference: accuracy.Reference
+    compiled: Compiled, sets: tuple[Inputs, ...], worker: WorkerContext, reference: Reference
 ) -> Generated | None:
     """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
 
-    def call(inputs: Inputs) -> accuracy.Outputs:
+    def call(inputs: Inputs) -> Outputs:
         compiled.bind(inputs)
         worker.clock.synchronise()
         compiled.run()

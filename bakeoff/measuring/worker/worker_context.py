@@ -20,7 +20,7 @@ from bakeoff import backends
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
 from bakeoff.backends.calling import is_sparse
-from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
+from bakeoff.backends.reasons import failure_of, is_out_of_memory, says_nothing, without_full_stop
 from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import isolation, messages
@@ -35,12 +35,10 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.variables import is_withheld
 from bakeoff.measuring.worker import memory, precision
-from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.global_settings import few_threads, put_in_force
 from bakeoff.measuring.worker.loading import (
     calibration_of,
     gradients,
@@ -50,8 +48,6 @@ from bakeoff.measuring.worker.loading import (
     shown_to_builds,
     training_of,
 )
-from bakeoff.measuring.worker.moved_clock import clock_at
-from bakeoff.measuring.worker.understanding import AlikeCalls, copied
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.artifacts import folder_bytes
@@ -60,6 +56,10 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
 from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.truth.calls import AlikeCalls, copied
+from bakeoff.truth.global_settings import few_threads, put_in_force
+from bakeoff.truth.moved_clock import clock_at
+from bakeoff.truth.reference import traits_in
 
 
 @dataclass
@@ -257,10 +257,6 @@ class Phases:
         yield
 
 
-OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
-"""Every library words it in its own way, and not all have an exception type for it."""
-
-
 FULL_DISK_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 MAX_REASON_CHARACTERS = 400
 
@@ -347,11 +343,6 @@ def raised_at(error: BaseException) -> str:
         return ""
     last = frames[-1]
     return f"in {last.name} ({Path(last.filename).name}, line {last.lineno}{f': {last.line}' if last.line else ''})"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
 
 
 def last_frame_below(folder: Path, error: BaseException, file: Path) -> str:

@@ -1,0 +1,444 @@
+"""Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
+
+A cell passes when the error of every output is no more than rounding (`rounding_limits`), or at most two to four
+times that of eager in the same precision on the same device. That holds over all values, in each channel and row, for
+the worst value, and for the values of each magnitude. A compiler may round differently. It may not be much worse than
+what it compiles.
+
+The types are those of eager's outputs in the cell's precision. A type of another kind is wrong, such as float32 in
+place of int64, and one of another width is told.
+
+Complex numbers are compared as pairs. Whole numbers and booleans are right or wrong: a cell may have as many wrong ones
+as eager's own rounding explains, and usually that is none. What a build returns is first matched with what the model
+returns (`matching`).
+
+Quantised precisions and training have one limit for all values of an output. It passes when every value is close by
+torch.testing's tolerances, or when its RMSE is within a multiple of eager's.
+
+For int8 and fp8, eager computes with rounded operands (`measuring.worker.simulation`): that works on every device and
+depends on no library that is measured. Three times its RMSE is allowed, because backends choose ranges in different
+ways, but never more than the precision's `max_relative_rmse`. So the rule stays meaningful for every
+model.
+
+The outputs of a training task are a loss, gradients, and changes of parameters. Gradients of a millionth are common,
+and an absolute tolerance of 1e-5 would pass whatever they were: here it is a share of the output's own size. The limit
+is also below the error of zeros, so that a missing gradient or an unchanged parameter is found. Changes that eager gets
+as wrong as that are counted as unheld and left out of the error.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from bakeoff.backends.training import TrainingOutput
+from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
+from bakeoff.records.schema import Accuracy
+from bakeoff.records.text import spell_times
+from bakeoff.truth import rounding_limits
+from bakeoff.truth.eager_error import ErrorSpread
+from bakeoff.truth.errors import OutputErrors, Outputs, errors_of
+from bakeoff.truth.matching import (
+    Matched,
+    OtherTypes,
+    as_pairs,
+    labels,
+    match,
+    other_types,
+)
+from bakeoff.truth.reference import Reference
+
+TRAINING_TOLERANCE = 1e-4
+"""The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
+
+MIN_SIZE_SHARE = 1e-2
+"""A training output counts as at least this share of the size of all outputs of its kind. Without that, a gradient that
+is zero but for rounding could not be measured by anything, such as that of a bias that a normalisation cancels."""
+
+HELD_BELOW = 0.9
+"""A type holds a parameter's change where eager's error is less than this share of the change. Elsewhere what is right
+cannot be told from doing nothing: a weight near 1 does not move in bfloat16, and float16 squares small gradients to
+zero. In bfloat16 eager's errors are below 0.8 or above 0.95 in all our models."""
+
+MAX_TRAINING_ERROR = 0.95
+"""The largest error of a training output relative to its size, where eager's is below `HELD_BELOW`."""
+
+MIN_SHOWN_SHARE = 0.05
+"""Of the values that are far smaller than the output's size, the error of so large a share is shown."""
+
+FAR_SMALLER = 1e-3
+
+BESIDE_LARGER = "of the worst part; no more than rounding beside larger values"
+
+Region = Callable[["torch.Tensor"], "torch.Tensor"]
+"""Returns which of the reference's values, as real numbers, decided the check of an output."""
+
+
+def check(
+    outputs: Sequence[Outputs],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput] = (),
+    left_out: Collection[str] = (),
+    of_other_inputs: Sequence[Outputs] = (),
+) -> Accuracy:
+    """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's.
+
+    Outputs whose labels are `left_out` may have any values, but not all of them may be left out. What the model returns
+    `of_other_inputs` tells which numbers are constant.
+    """
+    matched, problem = match(outputs, reference.outputs, of_other_inputs)
+    other = OtherTypes() if problem or training_outputs else other_types(matched, reference.outputs, reference.types)
+    if other.kinds:
+        problem = f"another type than eager's: {', '.join(other.kinds)}"
+    if problem:
+        return Accuracy(
+            rmse=math.nan,
+            relative_rmse=math.nan,
+            max_abs_error=math.nan,
+            eager_rmse=_worst(reference.eager_rmse),
+            allclose=False,
+            rtol=precision.rtol,
+            atol=ABSOLUTE_TOLERANCE,
+            passed=False,
+            rule=problem,
+            reference_kept_at=reference.kept_at,
+        )
+    errors = errors_of(matched, reference.outputs, precision.rtol)
+    checked = _checked_outputs(errors, reference, precision, training_outputs)
+    if left_out:
+        checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
+        errors = [each.errors for each in checked]
+    wrong = [each for each in checked if each.is_wrong]
+    not_finite = _not_finite(errors)
+    allclose = all(each.is_close for each in checked)
+    # errors of whole numbers have no size, so they are shown only where there is nothing else
+    shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
+    judged = [each for each in shown if each.is_wrong or not each.is_unheld]
+    passed = not not_finite and not wrong
+    is_compared = any(each.values for each in errors) or not passed
+    unchecked, others_compared = "" if is_compared else _why_nothing(reference), False
+    lost = [each for each in judged if each.is_lost] if passed and not training_outputs else []
+    if is_compared and lost:
+        unchecked, others_compared = _why_lost(lost), len(lost) < len(judged)
+        judged = [each for each in judged if not each.is_lost] or judged
+    if unchecked:
+        rule = f"{'not all' if others_compared else 'not'} compared: {unchecked}"
+    elif passed:
+        rule = f"at most {precision.max_times_eager_rmse:g}x eager's error"
+        if allclose:  # of one that is rounding beside larger values only, its own share is told
+            rule = max(shown, key=lambda each: each.worst_part).why_close
+        choosing = [each.of_indices for each in errors if each.of_indices and each.values]
+        rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
+    elif not_finite:
+        rule = not_finite
+    else:
+        worst = max(wrong, key=lambda each: each.excess)
+        where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label, worst.region)
+        over = f" ({spell_times(worst.excess)} times the limit)" if math.isfinite(worst.excess) else ""
+        rule = f"{worst.reason}; {where}{over}"
+    return Accuracy(
+        rmse=_worst([each.errors.rmse for each in shown]) if is_compared else math.nan,
+        relative_rmse=max(each.relative_rmse for each in judged) if is_compared else math.nan,
+        max_abs_error=max(each.errors.max_abs_error for each in shown) if is_compared else math.nan,
+        eager_rmse=_worst([each.eager_rmse for each in shown]),
+        eager_relative_rmse=max(each.eager_relative_rmse for each in judged) if is_compared else None,
+        allclose=allclose,
+        rtol=shown[0].rtol,
+        atol=max(each.tolerance for each in shown),
+        passed=passed,
+        rule=rule,
+        not_finite=sum(int((~torch.isfinite(each)).sum()) for outputs in reference.outputs for each in outputs),
+        times_limit=max((each.excess for each in wrong), default=None),
+        is_only_inexact=bool(wrong) and not not_finite,
+        unchecked=unchecked,
+        others_compared=others_compared,
+        changes=sum(each.kind == "change" for each in training_outputs),
+        changes_unheld=sum(each.is_unheld for each in checked),
+        other_widths=list(other.widths),
+        reference_kept_at=reference.kept_at,
+    )
+
+
+def _why_nothing(reference: Reference) -> str:
+    has_elements = any(tensor.numel() for outputs in reference.outputs for tensor in outputs)
+    return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
+
+
+def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
+    worst = max(lost, key=lambda each: each.eager_relative_rmse)
+    error = f"{worst.eager_relative_rmse:.2g} times its own size off what float64 gives"
+    return f"the answer depends on rounding, and eager's own {worst.errors.label} is {error}"
+
+
+def _not_finite(errors: Sequence[OutputErrors]) -> str:
+    """Say how many values are not finite on one side only, or not in the same way, and on which side."""
+    counts = {
+        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
+        "value(s) finite where the reference's are infinite or NaN": sum(
+            each.not_finite_in_reference for each in errors
+        ),
+        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+@dataclass(frozen=True)
+class _CheckedOutput:
+    """One output with what it is measured by."""
+
+    errors: OutputErrors
+    eager_rmse: float
+    yardstick: float  # the error is told relative to this
+    excess: float  # how many times as large as its limit the error is; the largest such share if there are several
+    reason: str  # why it is wrong, if it is
+    is_close: bool  # as exact as the type can be expected to be
+    why_close: str
+    rtol: float
+    tolerance: float  # the absolute one
+    is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
+    worst_part: float = 0.0  # the relative RMSE of the worst slice, or of values that are far smaller than others
+    region: Region | None = None  # that decided, if it is only a part
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.excess > 1
+
+    @property
+    def is_lost(self) -> bool:
+        """Return True if zeros would pass, too, because eager's error is as large as the output."""
+        return not self.is_close and self.eager_relative_rmse >= 1
+
+    @property
+    def relative_rmse(self) -> float:
+        """The error that is shown: over all values, or in the worst channel or row, whichever is larger."""
+        return max(self._relative(self.errors.rmse), self.worst_part)
+
+    @property
+    def eager_relative_rmse(self) -> float:
+        return self._relative(self.eager_rmse)
+
+    def _relative(self, rmse: float) -> float:
+        return rmse / self.yardstick if self.yardstick else rmse
+
+
+def _checked_outputs(
+    errors: Sequence[OutputErrors],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput],
+) -> list[_CheckedOutput]:
+    if training_outputs or precision.is_quantised:
+        return _checked_by_tolerances(errors, reference, precision, training_outputs)
+    spreads = reference.eager_spread or [None] * len(errors)
+    return [
+        _checked_exactly(each, rmse, precision)
+        if each.is_whole
+        else _checked_by_rounding(each, rmse, spread, precision)
+        for each, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
+    ]
+
+
+def _checked_exactly(errors: OutputErrors, eager_rmse: float, precision: Precision) -> _CheckedOutput:
+    """Check an output of whole numbers: as many may be wrong as of eager's, or some times as many."""
+    # the square of whose RMSE is the share of wrong ones
+    limit = min(math.sqrt(precision.max_times_eager_rmse) * eager_rmse, precision.max_relative_rmse)
+    return _CheckedOutput(
+        errors=errors,
+        eager_rmse=eager_rmse,
+        yardstick=1.0,
+        excess=_share(errors.rmse, limit),
+        reason=f"{errors.label}: {errors.squares:.0f} of {errors.values} whole numbers are wrong",
+        is_close=not errors.squares,
+        why_close="equal whole numbers",
+        rtol=0.0,
+        tolerance=0.0,
+    )
+
+
+def _checked_by_rounding(
+    errors: OutputErrors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
+) -> _CheckedOutput:
+    """Check an output by the limits of rounding: over all, by slices, of the worst value, by magnitudes."""
+    size = errors.reference_rms
+    floor = rounding_limits.rounding_floor(precision, size)
+    limit = rounding_limits.rmse_limit(precision, eager_rmse, size)
+    times = f"{precision.max_times_eager_rmse:g}x"
+    overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
+    checks: list[tuple[float, str, Region | None]] = [(_share(errors.rmse, limit), overall, None)]
+    worst_part = 0.0
+    if spread is not None:
+        groups = spread.octaves.groups(errors.by_octave) if spread.octaves else None
+        if groups is not None:
+            limits = groups.limits(precision, limit, eager_rmse)
+        for dimension, rmse in errors.slices.root_mean_squares.items():
+            rmse = rmse.cpu()
+            eager, sizes = spread.slices[dimension]
+            as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
+            shares = rmse / rounding_limits.slice_limits(precision, as_large, eager, sizes)
+            worst = int(shares.argmax())
+            usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
+            worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
+            text = (
+                f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
+                f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+            )
+            checks.append((float(shares[worst]), text, partial(_in_slice, dimension, worst)))
+        largest = _share(errors.largest, rounding_limits.value_limit(precision, limit, spread.largest))
+        text = f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"
+        checks.append((largest, text, None))
+        if groups is not None:
+            typical = groups.typical_ours / groups.typical_limits(precision, limit, eager_rmse)
+            shares = groups.ours / limits
+            for kind, those, ours, eager in (
+                ("rmse", shares, groups.ours, groups.eager),
+                ("typical error", typical, groups.typical_ours, groups.typical_eager),
+            ):
+                worst = int(those.argmax())
+                text = (
+                    f"{kind} {ours[worst]:.2g} of the values of {groups.range_of(worst)}, "
+                    f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+                )
+                checks.append((float(those[worst]), text, partial(_of_magnitude, *groups.ends_of(worst))))
+            is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
+            is_shown = (shares > 1) | (typical > 1) | (is_many & (groups.sizes < FAR_SMALLER * size))
+            worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
+    excess, reason, region = max(checks, key=lambda check: check[0])
+    return _CheckedOutput(
+        errors=errors,
+        eager_rmse=eager_rmse,
+        yardstick=size,
+        excess=excess,
+        reason=f"{errors.label}: {reason}",
+        is_close=errors.rmse <= floor,
+        why_close="no more than rounding" if worst_part <= rounding_limits.most_shown(precision) else BESIDE_LARGER,
+        rtol=rounding_limits.ROUNDING_UNITS[precision] * precision.epsilon,
+        tolerance=0.0 if size else floor,
+        worst_part=worst_part,
+        region=region,
+    )
+
+
+def _in_slice(dimension: int, index: int, exact: torch.Tensor) -> torch.Tensor:
+    """Return where the slice of this index is. Another input set may have no such slice."""
+    region = torch.zeros_like(exact, dtype=torch.bool)
+    if index < exact.shape[dimension]:
+        region.select(dimension, index).fill_(True)
+    return region
+
+
+def _of_magnitude(low: float, high: float, exact: torch.Tensor) -> torch.Tensor:
+    return (exact.abs() >= low) & (exact.abs() < high)
+
+
+def _share(error: float, limit: float) -> float:
+    if limit > 0:
+        return error / limit
+    return math.inf if error > 0 else 0.0
+
+
+def _checked_by_tolerances(
+    errors: Sequence[OutputErrors],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput],
+) -> list[_CheckedOutput]:
+    """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
+    size_of_kind = _sizes_of_kinds(errors, training_outputs)
+    checked = []
+    for number, (each, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
+        if each.is_whole:
+            checked.append(_checked_exactly(each, eager_rmse, precision))
+            continue
+        label, yardstick, absolute = each.label, each.reference_rms, ABSOLUTE_TOLERANCE
+        # an eager that overflows excuses nothing
+        limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
+        if each.reference_rms:  # zeros are no signal to compare noise with
+            limit = min(limit, precision.max_relative_rmse * each.reference_rms)
+        size, is_unheld = yardstick, False
+        if training_outputs:
+            output = training_outputs[number]
+            label = str(output)
+            yardstick = max(each.reference_rms, MIN_SIZE_SHARE * size_of_kind[output.kind])
+            absolute = TRAINING_TOLERANCE * yardstick
+            size = each.reference_rms if each.reference_rms > absolute else yardstick
+            if eager_rmse < HELD_BELOW * size:
+                limit = min(limit, MAX_TRAINING_ERROR * size)
+            is_unheld = output.kind == "change" and 0 < HELD_BELOW * size <= eager_rmse < math.inf
+        reason = (
+            f"{label}: rmse {each.rmse:.2g}, eager's {eager_rmse:.2g}; "
+            f"neither allclose nor within {precision.max_times_eager_rmse:g}x"
+        )
+        if limit < precision.max_times_eager_rmse * eager_rmse < math.inf:
+            reason += f" and {limit / size:.2g} of the output"
+        is_close = each.are_close(absolute)
+        checked.append(
+            _CheckedOutput(
+                errors=each,
+                eager_rmse=eager_rmse,
+                yardstick=yardstick,
+                excess=0.0 if is_close else _share(each.rmse, limit),
+                reason=reason,
+                is_close=is_close,
+                why_close="allclose",
+                rtol=precision.rtol,
+                tolerance=absolute,
+                is_unheld=is_unheld,
+            )
+        )
+    return checked
+
+
+def _worst_value(
+    outputs: Sequence[Matched], reference: Sequence[Outputs], label: str, region: Region | None = None
+) -> str:
+    """Say where the output of this label is farthest from the reference, what came there and what was expected.
+
+    Only a `region` counts, if it is given.
+    """
+    worst: tuple[float, str] = (-1.0, "")
+    for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        pairs = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
+        value, exact = pairs.get(label, (None, None))
+        if value is None or exact is None or not value.numel():
+            continue
+        value, exact = as_pairs(value).detach().cpu(), as_pairs(exact).detach().cpu()
+        error = (value.double() - exact.double()).abs().nan_to_num(0.0, 0.0)
+        error = error if region is None else torch.where(region(exact), error, -1.0)
+        place = torch.unravel_index(error.argmax(), error.shape)
+        at = ", ".join(str(int(each)) for each in place)
+        came, expected = (
+            f"{each:.6g}" if isinstance(each, float) else each for each in (value[place].item(), exact[place].item())
+        )
+        text = f"worst at [{at}] of input set {index}: {came}, expected {expected}"
+        if math.isclose(error[place].item(), math.tau, rel_tol=1e-4):
+            text += ", which is 2π apart: if these are angles, they are the same"
+        worst = max(worst, (float(error[place]), text), key=lambda each: each[0])
+    return worst[1]
+
+
+def _sizes_of_kinds(errors: Sequence[OutputErrors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
+    """Return the root mean square over all outputs of each kind, each output counting once."""
+    squares: dict[str, list[float]] = {}
+    for each, output in zip(errors, training_outputs, strict=False):
+        squares.setdefault(output.kind, []).append(each.reference_rms**2)
+    return {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
+
+
+def are_finite_alike(outputs: Sequence[Outputs], reference: Reference) -> bool:
+    """Return True if outputs have no value that is not finite, or the reference has some, too."""
+
+    def are_finite(sets: Sequence[Outputs]) -> bool:
+        return all(bool(torch.isfinite(tensor).all()) for outputs in sets for tensor in outputs)
+
+    return are_finite(outputs) or not are_finite(reference.outputs)
+
+
+def _worst(rmses: Sequence[float]) -> float:
+    """Return the largest, so that a large output's error does not hide a small one's."""
+    return max(rmses, default=math.nan)

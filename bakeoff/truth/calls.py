@@ -1,0 +1,226 @@
+"""Calls that can be compared: a script is played by a witness, and what came of it is a transcript.
+
+A witness is whatever answers inputs: eager, eager with a change such as another type, or a build. Each call must begin
+as its counterpart did. `AlikeCalls` restores what calls change, sets the seed of a random model, and gives copies to a
+model that writes into its inputs. For other models it does nothing.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from bakeoff.backends.calling import Returned, comparable, returned_by_call, sampled
+from bakeoff.backends.eager import Steps
+from bakeoff.backends.training import Training
+from bakeoff.models import input_sets
+from bakeoff.models.base import Inputs
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.truth.choices import returns_whole_numbers, watched_call
+from bakeoff.truth.module_state import ModuleState, is_equal
+
+Outputs = tuple[torch.Tensor, ...]
+Witness = Callable[[Inputs], Outputs]
+
+FIRST_SEED, OTHER_SEED = 2027, 4093
+"""Seeds before a call. A random model answers differently with the second one."""
+
+MAX_COMPARED_ELEMENTS = 2**22
+"""Of a larger output this many elements are compared, at random places that are always the same."""
+
+ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
+"""Two calls that differ by fewer roundings of their type are the same: sums on a GPU have no fixed order."""
+
+
+class Transcript(NamedTuple):
+    """What the calls of a script gave."""
+
+    outputs: tuple[Outputs, ...]  # what is compared of each answer
+    given: Inputs | None  # the inputs of the last call as they are afterwards: a call may write into them
+
+
+class AlikeCalls:
+    """Calls that begin alike: from the state that the module has now, with the same random numbers and inputs."""
+
+    def __init__(self, module: nn.Module | None, traits: ModelTraits) -> None:
+        self.traits = traits
+        self.module = module
+        keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
+        self._state = ModuleState(module) if module is not None and keeps_more else None
+        self._number = 0
+
+    @property
+    def can_restore(self) -> bool:
+        """Return True if this holds the state of a module."""
+        return self._state is not None
+
+    @property
+    def begins_anew(self) -> bool:
+        """Return True if no call depends on those before it, once a sequence has begun."""
+        return self.can_restore or not self.traits.state
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """Return a buffer of the module, which must be here."""
+        assert self.module is not None
+        return self.module.get_buffer(name)
+
+    def give_up_restoring(self) -> None:
+        """Leave the module alone from now on: what was built from it has a state of its own."""
+        self._state = None
+
+    def begin(self, seeds_from: int = 0) -> None:
+        """Begin a sequence of calls anew. Other `seeds_from` give other random numbers."""
+        self._number = 1000 * seeds_from
+        if self._state is not None:
+            self._state.restore()
+
+    def given(self, inputs: Inputs) -> Inputs:
+        """Return the inputs for the next call, whose random numbers are set by its number in the sequence."""
+        self._number += 1
+        if self.traits.is_random:
+            seed_everything(FIRST_SEED + self._number)
+        return copied(inputs) if self.traits.written_inputs else inputs
+
+    def play(self, script: Iterable[Inputs], witness: Witness | None = None, seeds_from: int = 0) -> Transcript:
+        """Begin anew, and call a witness, or the module itself, with each set. No later call overwrites an answer."""
+        self.begin(seeds_from)
+        witness = witness or partial(call, self.module)
+        outputs, given = list[Outputs](), None
+        for inputs in script:
+            given = self.given(inputs)
+            outputs.append(thinned(witness(given)))
+        return Transcript(tuple(outputs), given)
+
+
+def call(module: Any, inputs: Inputs) -> Outputs:
+    """Return everything that eager returns, with numbers as tensors."""
+    return returned_by_call(module(*inputs.args, **inputs.kwargs))
+
+
+def run_eager(
+    module: Any,
+    sets: Sequence[Inputs],
+    training: Training | None = None,
+    traits: ModelTraits = NO_TRAITS,
+    calls: AlikeCalls | None = None,
+    known: Outputs = (),
+) -> tuple[Outputs, ...]:
+    """Return the outputs that are compared for every input set. Each set of a training task begins anew.
+
+    The calls of a model that keeps state are one sequence. It comes again after so many calls with the first set as a
+    build may have made, and then each set is called from the first state (`ReferenceFiles`). `known` is the answer to
+    the first set, where that cannot have changed.
+    """
+    if training is not None:
+        return _trained(training, sets)
+    calls = calls or AlikeCalls(module, traits)
+    if not calls.traits.begins_alike:
+        return _sequences(calls, sets)
+    calls.begin()
+    answers, may_choose = list[Outputs](), False
+    for inputs in sets:
+        outputs = () if may_choose else known or call(module, calls.given(inputs))
+        may_choose, known = may_choose or returns_whole_numbers(outputs), ()
+        answers.append(thinned(watched_call(module, calls.given(inputs)) if may_choose else outputs))
+    return tuple(answers)
+
+
+def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]:
+    answers: list[Outputs] = []
+    for calls_before in range(1 + calls.traits.settles_after):
+        answers += calls.play([sets[0]] * calls_before + list(sets)).outputs[calls_before:]
+    for inputs in sets if calls.traits.state else ():
+        answers += calls.play([inputs]).outputs
+    return tuple(answers)
+
+
+def _trained(training: Training, sets: Sequence[Inputs]) -> tuple[Outputs, ...]:
+    answers = []
+    with Steps(training) as steps:
+        for inputs in sets:
+            steps.restore()
+            steps.bind(inputs)
+            steps.run()
+            answers.append(steps.outputs())
+        steps.restore()
+    return tuple(answers)
+
+
+def thinned(outputs: Outputs) -> Outputs:
+    """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one. No later
+    call overwrites it."""
+
+    def thin(tensor: torch.Tensor) -> torch.Tensor:
+        is_large = tensor.numel() > MAX_COMPARED_ELEMENTS
+        return sampled(tensor, MAX_COMPARED_ELEMENTS) if is_large else tensor.detach().clone()
+
+    outputs = comparable(outputs)
+    if not isinstance(outputs, Returned):
+        return tuple(map(thin, outputs))
+    thin_outputs = outputs.map(thin)
+    thin_outputs.choices = {place: replace(choice, rows=thin(choice.rows)) for place, choice in outputs.choices.items()}
+    return thin_outputs
+
+
+def owned(outputs: Outputs) -> Outputs:
+    """Return whole outputs that no later call overwrites."""
+    if isinstance(outputs, Returned):
+        return outputs.map(lambda tensor: tensor.detach().clone())
+    return tuple(tensor.detach().clone() for tensor in outputs)
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """Return the inputs with memory of their own. What shares a tensor goes on to share it."""
+    tensors = list(inputs.tensors())
+    copies = dict(zip(map(id, tensors), input_sets.copied(tensors), strict=True))
+    return inputs.map(lambda tensor: copies[id(tensor)])
+
+
+def named_inputs(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return the tensors by the names that traits give them."""
+    return {f"input {place}": tensor for place, tensor in enumerate(inputs.tensors())}
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that a model may draw from: torch's, Python's and NumPy's."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
+def are_alike(some: Outputs, others: Outputs, roundings: int | None = None) -> bool:
+    """Return True if outputs are the same, but for the order in which a device adds numbers up."""
+    return len(some) == len(others) and all(
+        _is_alike(one, other, roundings) for one, other in zip(some, others, strict=True)
+    )
+
+
+def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -> bool:
+    if value.shape != other.shape or value.dtype != other.dtype:
+        return False
+    if value.layout is not torch.strided:
+        value, other = value.to_dense(), other.to_dense()
+    if value.is_nested or value.is_quantized or is_equal(value, other):
+        return True
+    if not (value.is_floating_point() or value.is_complex()):
+        return False
+    if roundings is None:
+        roundings = ROUNDING_OF_16_BITS if torch.finfo(value.dtype).bits <= 16 else ROUNDING_OF_32_BITS
+    wide = torch.complex128 if value.is_complex() else torch.float64
+    ours, theirs = value.to(wide), other.to(wide)
+    known = torch.isfinite(ours)
+    if not torch.equal(known, torch.isfinite(theirs)):
+        return False
+    error = (ours - theirs)[known].abs().square().sum().sqrt()
+    size = theirs[known].abs().square().sum().sqrt()
+    return bool(error <= roundings * torch.finfo(value.dtype).eps * size)
+
+
+def are_finite(outputs: Outputs) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())

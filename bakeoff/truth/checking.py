@@ -1,0 +1,380 @@
+"""Checks a build's answers, each call beginning as its counterpart of the reference did.
+
+Most models compute their outputs from their inputs alone, and then their sets are called and compared. For others:
+
+- The calls of a model that keeps state are one sequence. It is compared with eager's from the first state, or, where
+  the state lies in an artefact and cannot be restored, with eager's after as many calls as the build has made.
+- A random model is called with eager's seeds. Of a build that draws numbers of its own, outputs that do not vary are
+  compared as ever, and the others by their distribution over several calls. It must not answer twice alike.
+- Inputs with which the model decides otherwise are compared as well.
+- Where eager's fast path for transformer layers answers otherwise than these layers, either answer is right.
+- Buffers that the model changes in each call, such as running means, must change in the build as well.
+- Inputs that the model writes into are compared after a call. A build that does not write into them is told as such.
+- A model whose answer depends on the time is called with a stopped clock. What the model's own code reads from outside
+  or does there in a call, and the build does not, is noted.
+
+Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows.
+
+A model may depend on something that none of this finds, such as the process or another clock. So a build fails only if
+eager, called in the same process at the same time, passes.
+"""
+
+import contextlib
+import math
+import random
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from bakeoff.backends.base import Compiled, Wrapped
+from bakeoff.backends.training import Training
+from bakeoff.models.base import Inputs
+from bakeoff.records.doubts import EAGER_DIFFERS
+from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
+from bakeoff.records.traits import Access, Decision, ModelTraits
+from bakeoff.truth import accuracy, distribution
+from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, copied, named_inputs
+from bakeoff.truth.global_settings import few_threads
+from bakeoff.truth.matching import as_pairs, labels, match
+from bakeoff.truth.module_state import is_equal
+from bakeoff.truth.moved_clock import clock_at
+from bakeoff.truth.outside import OutsideWatch, dropped
+from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
+
+FORGETS = "it does not keep the state that the model keeps from call to call ({})"
+LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
+UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
+NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
+ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
+VARIES = "this build answers the same inputs differently from call to call, and the model answers them alike"
+OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
+LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
+NO_SEED = "the model's answers change from call to call, though the same seed is set"
+WITHOUT_FAST_PATH = "as eager answers without its fast path"
+FROZEN = "the trace froze a choice by values at {}"
+
+
+class Checker:
+    """Checks one build, when it was built and again when everything is warm."""
+
+    def __init__(
+        self,
+        reference: Path,
+        cell: Cell,
+        calls: AlikeCalls,
+        compiled: Compiled,
+        sets: Sequence[Inputs],
+        *,
+        synchronise: Callable[[], None],
+        training: Training | None = None,
+        frozen_choices: Sequence[Decision] = (),
+    ) -> None:
+        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here."""
+        self.reference = Reference.load(reference)
+        self._cell = cell
+        self._calls = calls
+        self._compiled = compiled
+        self._sets = sets
+        self._synchronise = synchronise
+        self._frozen = FROZEN.format(places_of(frozen_choices)) if frozen_choices else ""
+        self._files = ReferenceFiles(reference)
+        self._expected = self._files  # with the answers of eager that this build is compared with
+        self._beyond = Beyond.load(self._files.beyond, cell.device)
+        self._training_outputs = training.describe_outputs(sets[0]) if training else ()
+        self._first: Accuracy | None = None
+
+    @property
+    def _traits(self) -> ModelTraits:
+        return self._calls.traits
+
+    def check(self) -> Accuracy:
+        """Compare the answers. A state that cannot be restored is known only once, after building."""
+        traits, beyond = self._traits, self._beyond
+        if self._first is not None and traits.state and not self._calls.can_restore:
+            return self._first
+        right = self._check_sets()
+        if not right.passed and self._eager_fails():
+            nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
+            told = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
+            right = (self._first or right).model_copy(update={**nothing, **told, "times_limit": None})
+        if traits.is_random or traits.state or traits.kept_buffers or self._frozen or beyond.probes:
+            right = right.model_copy(update={"is_only_inexact": False})
+        for needed, check in (
+            (beyond.probes, self._check_other_ways),
+            (beyond.buffers, self._check_buffers),
+            (traits.one_answer, self._note_one_answer),
+        ):
+            if needed and right.passed and not right.unchecked:
+                right = check(right)
+        if self._first is None and (right.passed or right.is_only_inexact):  # which a metric may accept
+            right = right.model_copy(update={"unwritten_inputs": self._unwritten_inputs(), "dropped": self._dropped()})
+        self._first = self._first or right
+        return right
+
+    def _check_sets(self) -> Accuracy:
+        traits = self._traits
+        answers = self._answers(self._sets)
+        right = self._compared(answers, self.reference)
+        if not right.passed and traits.fast_path and self._expected is self._files:
+            layers = Reference.load(self._files.without_fast_path.reference)
+            if (of_layers := self._compared(answers, layers)).passed:
+                self.reference, self._expected = layers, self._files.without_fast_path
+                right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
+        if traits.is_random:
+            return self._of_random(right, answers)
+        if not right.passed and self._frozen:
+            return right.model_copy(update={"rule": f"{self._frozen} ({right.rule})"})
+        if not traits.state:
+            return right if self._first else self._repeated(right, answers)
+        return right if right.passed else self._after_other_calls(right, answers)
+
+    def _eager_fails(self) -> bool:
+        """Return True if eager, called now, fails the check as well, where it would pass in the reference's process."""
+        traits, calls, cell = self._traits, self._calls, self._cell
+        is_plain = cell.task == INFERENCE and not cell.precision.is_quantised
+        if calls.module is None or not is_plain or traits.is_random or traits.fast_path or not calls.begins_anew:
+            return False
+        try:
+            with clock_at(traits.clock_s):
+                answers = calls.play(self._sets).outputs
+            return not self._compared(answers, self.reference).passed
+        except Exception:  # what was done to the module while it was built may be anything
+            traceback.print_exc()
+            return False
+
+    def _repeated(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Call the build with the first inputs again, and compare the answer with its first one."""
+        if self._training_outputs:
+            return right
+        again = self._answers([self._sets[0]])
+        if are_alike(answers[0], again[0]):
+            return right
+        own, others = with_answer(self.reference, answers[0]), self.reference.outputs[1:]
+        if own is None or (repeated := self._compared(again, own, of_other_inputs=others)).passed:
+            return right
+        differs = repeated if right.passed else right
+        return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
+
+    def _after_other_calls(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Compare with what eager answers after as many calls as the build may have made, and without its state."""
+        for path in self._files.all_after():
+            if (later := self._compared(answers, Reference.load(path))).passed:
+                self._calls.give_up_restoring()
+                return later
+        names = ", ".join(self._traits.state)
+        forgets = self._compared(answers, Reference.load(self._files.forgetful)).passed
+        rule = f"{right.rule}; the model keeps state from call to call ({names})"
+        return right.model_copy(update={"rule": FORGETS.format(names) if forgets else rule})
+
+    def _of_random(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
+        traits, reference, draws = self._traits, self.reference, self._beyond.draws
+        is_matched = not match(answers, reference.outputs)[1]
+        if not is_matched or (traits.repeats_with_seed and right.passed):
+            return right
+        unknown = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
+        if set(labels(reference.outputs[0])) - set(traits.varying):
+            right = self._compared(answers, reference, traits.varying)
+            unknown = {}
+            if not right.passed:
+                return right
+        count = max(map(len, draws.values()), default=2)
+        calls = self._answers([self._sets[0]] * count, seeds_from=1)
+        if are_alike(calls[0], calls[1]):
+            rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
+            return right.model_copy(update={"passed": False, "rule": rule})
+        if not accuracy.are_finite_alike(answers, reference):
+            return right.model_copy(update={"passed": False})
+        why = OWN_NUMBERS if traits.repeats_with_seed else NO_SEED
+        if draws and not self._cell.precision.is_quantised:
+            ours, problem = match(calls, [reference.outputs[0]] * count)
+            difference = problem or distribution.difference(
+                distribution.draws_of(ours, labels(reference.outputs[0]), traits.varying), draws, self._cell.precision
+            )
+            if difference:
+                return right.model_copy(update={"passed": False, "rule": difference})
+            why += f"; {LIKE_EAGERS.format(count)}"
+        told = {"unchecked": why, "rule": f"not compared: {why}", "others_compared": not unknown}
+        return right.model_copy(update={"passed": True, **told, **unknown})
+
+    def _check_other_ways(self, right: Accuracy) -> Accuracy:
+        """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
+        for number, probe in enumerate(self._beyond.probes):
+            reference = Reference.load(self._expected.of_probe(number))
+            of_probe = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
+            if not of_probe.passed:
+                does = "answers" if self._traits.one_answer else "decides"
+                cause = f": {self._frozen}" if self._frozen else ""
+                rule = f"wrong for inputs with which the model {does} otherwise{cause} ({of_probe.rule})"
+                return of_probe.model_copy(update={"rule": rule, "is_only_inexact": False})
+        return right
+
+    def _check_buffers(self, right: Accuracy) -> Accuracy:
+        """Check what a call leaves in the buffers that the model keeps, in the module or in what was made of it."""
+        calls, expected = self._calls, self._beyond.buffers
+        if not calls.can_restore:
+            return right.model_copy(update={"unchecked": UNREAD.format(", ".join(expected))})
+        own = {name: list(buffers_in(self._compiled, name)) for name in expected}
+        for name, (before, _) in expected.items():
+            for buffer in own[name]:  # no restored module holds these
+                buffer.copy_(before)
+        self._answers([self._sets[0]])
+        for name, change in expected.items():
+            if not any(is_kept(buffer, *change) for buffer in (calls.buffer(name), *own[name])):
+                return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
+        return right
+
+    def _note_one_answer(self, right: Accuracy) -> Accuracy:
+        assert self._traits.one_answer is not None
+        why = f"the model gives one answer {self._traits.one_answer.how}"
+        return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
+
+    def _unwritten_inputs(self) -> list[str]:
+        """Return the names of the inputs in which a call does not leave what eager's call leaves there."""
+        traits, expected = self._traits, self._beyond.written_inputs
+        if not expected:
+            return []
+        self._calls.begin()
+        written = named_inputs(self._call(self._sets[0]))
+        # of some models only that they change can be told
+        is_other = traits.is_random or (traits.state and not self._calls.can_restore)
+
+        def is_written(name: str, before: torch.Tensor, after: torch.Tensor) -> bool:
+            if is_other:
+                return not is_equal(written[name], before)
+            return is_equal(written[name], after) or is_kept(*map(as_pairs, (written[name], before, after)))
+
+        return [name for name, change in expected.items() if not is_written(name, *change)]
+
+    def _dropped(self) -> list[Access]:
+        """Return what the model's own call accesses, and a call of this build does not."""
+        if not self._traits.accesses:
+            return []
+        own = self._calls.module
+        self._calls.begin()
+        with OutsideWatch([*([own] if own is not None else []), *modules_in(self._compiled)]) as watch:
+            self._call(self._sets[0])
+        return dropped(self._traits.accesses, watch.accesses)
+
+    def _compared(
+        self,
+        answers: Sequence[Outputs],
+        reference: Reference,
+        left_out: Sequence[str] = (),
+        of_other_inputs: Sequence[Outputs] = (),
+    ) -> Accuracy:
+        # for a GPU, others may build or check beside this; a CPU's cells do so alone
+        with few_threads() if self._cell.device.is_cuda else contextlib.nullcontext():
+            return accuracy.check(
+                answers, reference, self._cell.precision, self._training_outputs, left_out, of_other_inputs
+            )
+
+    def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> tuple[Outputs, ...]:
+        """Return the build's answers to a script. Training begins anew for each set."""
+        seeds = random.Random(seeds_from)
+
+        def answer(inputs: Inputs) -> Outputs:
+            if self._traits.is_random:
+                self._compiled.seed(seeds.getrandbits(31))
+            self._run(inputs)
+            return self._compiled.outputs()
+
+        return self._calls.play(sets, answer, seeds_from).outputs
+
+    def _call(self, inputs: Inputs) -> Inputs:
+        """Make the next call, and return what it was given, which it may have written into."""
+        given = self._calls.given(inputs)
+        self._run(given)
+        return given
+
+    def _run(self, given: Inputs) -> None:
+        self._compiled.restore()
+        self._compiled.bind(given)
+        self._synchronise()
+        with clock_at(self._traits.clock_s):
+            self._compiled.run()
+            self._synchronise()
+
+
+MAX_BUFFER_ERROR = 0.1
+"""What a call leaves in a buffer or in an input may be off by this share of the change."""
+
+
+def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Return True if a buffer or an input that was `before` is what eager has made of it, up to rounding."""
+    if buffer.shape != after.shape:
+        return False
+    if not after.is_floating_point():
+        return torch.equal(buffer.to(after), after)
+    rounding = 4 * torch.finfo(after.dtype).eps * after.double().norm()
+    limit = MAX_BUFFER_ERROR * (after.double() - before.double()).norm() + rounding
+    return bool((buffer.to(after.device).double() - after.double()).norm() <= limit)
+
+
+def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:
+    """Yield the buffers of this name in the modules that a build holds."""
+    for module in modules_in(compiled):
+        yield from (buffer for own, buffer in module.named_buffers() if f".{own}".endswith(f".{name}"))
+
+
+def modules_in(compiled: object, depth: int = 4) -> Iterator[torch.nn.Module]:
+    """Yield the modules that a build holds, such as what `torch.jit.freeze` has made."""
+    for value in vars(compiled).values() if depth and hasattr(compiled, "__dict__") else ():
+        if isinstance(value, torch.nn.Module):
+            yield value
+        elif type(value).__module__.startswith("bakeoff."):
+            yield from modules_in(value, depth - 1)
+
+
+class WithFreshInputs(Wrapped):
+    """Calls a build of a model that writes into its inputs. Each binding gives it the values that the set had at first.
+
+    Binding is not timed. Calls that follow one another without it, as for throughput, go on with what was written.
+    """
+
+    def __init__(self, compiled: Compiled, sets: Sequence[Inputs]) -> None:
+        super().__init__(compiled)
+        self._given = {id(each): (each, copied(each)) for each in sets}
+
+    def bind(self, inputs: Inputs) -> None:
+        known = self._given.get(id(inputs))
+        if known is None:
+            super().bind(inputs)
+            return
+        first, written = known
+        for tensor, kept in zip(written.tensors(), first.tensors(), strict=True):
+            tensor.copy_(kept)
+        super().bind(written)
+
+
+class WithFrozenChoices(Wrapped):
+    """Says of a build in which a trace froze choices that it is partial."""
+
+    def __init__(self, compiled: Compiled, choices: Sequence[Decision]) -> None:
+        super().__init__(compiled)
+        self._choices = choices
+
+    def placement(self) -> Placement | None:
+        placement = super().placement() or Placement(extent=Extent.FULL)
+        extent = Extent.PARTIAL if placement.extent is Extent.FULL else placement.extent
+        return placement.model_copy(
+            update={"extent": extent, "frozen_choices": [choice.place for choice in self._choices]}
+        )
+
+
+def places_of(choices: Sequence[Decision]) -> str:
+    """Return where choices are made, such as `early_exit.py, line 20 (if x.max() > 0.9)`."""
+    return "; ".join(
+        f"{choice.place} ({choice.code.rstrip(':')})" if choice.code else choice.place for choice in choices
+    )
+
+
+def with_traits(
+    compiled: Compiled, sets: Sequence[Inputs], traits: ModelTraits, choices: Sequence[Decision]
+) -> Compiled:
+    """Return the build as it is measured for a model with these traits."""
+    if traits.written_inputs:
+        compiled = WithFreshInputs(compiled, sets)
+    return WithFrozenChoices(compiled, choices) if choices else compiled

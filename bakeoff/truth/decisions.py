@@ -1,0 +1,393 @@
+"""Where Python reads the value of a tensor while a model is called, and which choices a trace froze by that."""
+
+import ast
+import hashlib
+import linecache
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.jit._trace import TracerWarning
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
+
+from bakeoff.models import input_sets
+from bakeoff.models.base import Inputs
+from bakeoff.records.package import PACKAGE
+from bakeoff.records.traits import Decision
+from bakeoff.truth.calls import AlikeCalls, are_finite, call, copied
+from bakeoff.truth.module_state import ModuleState
+
+READS = frozenset(
+    {
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__complex__",
+        "__index__",
+        "__contains__",
+        "item",
+        "tolist",
+        "numpy",
+        "__array__",
+        "is_nonzero",
+        "equal",
+        "allclose",
+    }
+)
+"""Functions of torch and of its tensors that give Python a value to decide by."""
+
+SIZE_READS = frozenset({"numel", "nelement", "__len__", "size", "__get__"})
+"""Functions that give Python a size. `__get__` gives a shape, or another attribute."""
+
+SIZED_BY_VALUES = frozenset(
+    {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "__getitem__"}
+)
+"""Functions of torch whose results may have sizes that depend on values, such as how many of them are true."""
+
+MAX_PROBES = 2
+"""So many further sets of inputs are kept that make the model go another way."""
+
+SHOWN_CHARACTERS = 1000
+"""So much of a value that was read tells it from another one."""
+
+_TORCH = Path(torch.__file__).parent
+_OURS = (PACKAGE / "measuring", PACKAGE / "truth", PACKAGE / "backends", PACKAGE / "models" / "onnx_module.py")
+_NOT_THE_MODELS = (str(_TORCH), *map(str, _OURS), "<")
+
+Line = tuple[str, int]
+Values = dict[Line, tuple[str, ...]]
+"""What each line has read in a call."""
+
+
+@dataclass
+class _Read:
+    function: str
+    values: list[str] = field(default_factory=list)
+
+
+class ReadingWatch(TorchFunctionMode):
+    """Notes where Python reads values that come from the inputs, in calls inside the block, and the way of these calls.
+
+    How many values fulfil a condition is such a value, too: the length of `x[x > 0]`.
+
+    A value that comes from weights alone is the same in each call, so nothing is decided by it.
+    """
+
+    def __init__(self, inputs: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._from_inputs = WeakIdKeyDictionary()
+        self._sized_by_values = WeakIdKeyDictionary()
+        self._note(inputs)
+        self._reads: dict[Line, _Read] = {}
+        self._way = hashlib.sha256()
+        self._functions = hashlib.sha256()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", str(function))
+        given = list(_tensors_in((args, kwargs)))
+        weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
+        self._way.update(f"{name} {weights}\n".encode())
+        shapes = [tuple(each.shape) for each in given if each.layout is torch.strided and not each.is_nested]
+        constants = _constants_in((args, kwargs))
+        self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
+        result = function(*args, **(kwargs or {}))
+        if any(tensor in self._from_inputs for tensor in given):
+            self._note(_tensors_in(result))
+            if is_sized_by_values(name, args):
+                for tensor in _tensors_in(result):
+                    self._sized_by_values[tensor] = True
+            has_size = name in SIZE_READS and (name != "__get__" or isinstance(result, torch.Size))
+            is_size = has_size and given[0] in self._sized_by_values
+            if (name in READS or is_size) and (frame := _models_frame(sys._getframe(1))):
+                read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
+                read.values.append(str(result)[:SHOWN_CHARACTERS])
+        return result
+
+    def _note(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._from_inputs[tensor] = True
+
+    def kept(self, inputs: Iterable[torch.Tensor]) -> int:
+        """Return how many tensors that were made from these inputs are still alive, because something holds them."""
+        given = {id(tensor) for tensor in inputs}
+        return sum(id(tensor) not in given for tensor in self._from_inputs)
+
+    @property
+    def way(self) -> str:
+        """Return a hash of the functions that were called with their weights, in order: another one is another way."""
+        return self._way.hexdigest()
+
+    @property
+    def functions(self) -> str:
+        """Return a hash of the functions called, of the shapes and numbers given to them, equal in each process."""
+        return self._functions.hexdigest()
+
+    @property
+    def values(self) -> Values:
+        return {line: tuple(read.values) for line, read in self._reads.items()}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return the lines that read values. A line that only checks them, or drops them, decides nothing."""
+        return tuple(
+            Decision(file=file, line=line, function=read.function, code=linecache.getline(file, line).strip())
+            for (file, line), read in self._reads.items()
+            if not _decides_nothing(file, line)
+        )
+
+
+def is_sized_by_values(name: str, args: Any) -> bool:
+    """Return True if the size of what this call returns depends on values: of a condition, or of a mask as an index."""
+    if name == "where":
+        return len(args) == 1
+    if name == "__getitem__":
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors_in(args[1:]))
+    return name in SIZED_BY_VALUES
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _constants_in(value: Any) -> list[str]:
+    """Return the numbers, names, types and slices among arguments. A model may have read them from a file."""
+    return [str(leaf) for leaf in pytree.tree_leaves(value) if _is_constant(leaf)]
+
+
+def _is_constant(leaf: Any) -> bool:
+    if isinstance(leaf, slice):
+        return all(map(_is_constant, (leaf.start, leaf.stop, leaf.step)))
+    return leaf is None or isinstance(leaf, bool | int | float | complex | str | torch.dtype)
+
+
+def _decides_nothing(file: str, line: int) -> bool:
+    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`."""
+    statements = [node for node in _statements(file) if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    if not statements:
+        return False
+    innermost = max(statements, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno)))
+    if isinstance(innermost, ast.If):
+        return not innermost.orelse and all(isinstance(node, ast.Raise) for node in innermost.body)
+    return isinstance(innermost, ast.Assert | ast.Expr | ast.Raise)
+
+
+@lru_cache
+def _statements(file: str) -> tuple[ast.stmt, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+
+
+class FrozenChoices:
+    """The lines at which torch.jit.trace made a constant of a value, by its warnings."""
+
+    def __init__(self) -> None:
+        self.lines: set[Line] = set()
+
+    def among(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """Return those of the model's decisions that the trace froze.
+
+        The trace also warns where a size is read. Sizes do not change in a contest, and no decision stands there.
+        """
+        return tuple(decision for decision in decisions if (decision.file, decision.line) in self.lines)
+
+
+@contextmanager
+def noting_frozen_choices() -> Iterator[FrozenChoices]:
+    """Note what torch.jit.trace warns of inside the block. Other warnings are shown as before."""
+    frozen = FrozenChoices()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TracerWarning)
+        show = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, TracerWarning):
+                show(message, category, *where, **more)
+            elif frame := _models_frame(sys._getframe(1)):
+                frozen.lines.add((frame.f_code.co_filename, frame.f_lineno))
+
+        warnings.showwarning = note
+        yield frozen
+
+
+def _models_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is neither torch's nor of what measures: a line of the model's own code."""
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_NOT_THE_MODELS) or frame.f_code.co_filename == warnings.__file__
+    ):
+        frame = frame.f_back
+    return frame
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """Where a model decides by values, and inputs with which it goes another way than with its own ones."""
+
+    decisions: tuple[Decision, ...] = ()
+    probes: tuple[Inputs, ...] = ()
+
+
+def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
+    """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
+    if not watch.decisions:
+        return Deciding()
+    try:
+        return _searched(watch, module, sets, calls)
+    except Exception:  # what was changed in the search may be anything to a model
+        traceback.print_exc()
+        return Deciding(watch.decisions)
+
+
+def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
+    own = [way for inputs in sets if (way := _way(module, inputs, calls)) is not None]
+    known, probes = {watched.way for watched in own}, list[Inputs]()
+    values = [watched.values for watched in own]
+    for changed in changed_inputs(sets[0]):
+        if len(probes) == MAX_PROBES:
+            break
+        watched = _way(module, changed, calls)
+        is_new = watched is not None and (watched.way not in known or _reads_another_value(watched.values, values))
+        if watched is not None and is_new and _answers_with_numbers(module, changed, calls):
+            known.add(watched.way)
+            values.append(watched.values)
+            probes.append(changed)
+    both = {
+        line for each in values for line in each if any(line in other and other[line] != each[line] for other in values)
+    }
+    has_other = len(known) > 1 or bool(probes)
+    decisions = tuple(
+        decision.model_copy(update={"goes_both_ways": has_other and (decision.file, decision.line) in both})
+        for decision in watch.decisions
+    )
+    return Deciding(decisions, tuple(probes))
+
+
+def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
+    """Return True if a line reads what it has not read yet, where all calls before have read the same."""
+    return any(
+        read != values[0][line] and all(each.get(line) == values[0][line] for each in values)
+        for line, read in read_values.items()
+        if values and line in values[0]
+    )
+
+
+def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:
+    """Return what was watched in a call, or None if the model does not take these inputs."""
+    calls.begin()
+    given = copied(calls.given(inputs))
+    try:
+        with ReadingWatch(given.tensors()) as watch:
+            outputs = call(module, given)
+    except Exception:  # a model may raise anything for inputs that make no sense to it
+        traceback.print_exc()
+        return None
+    return watch if are_finite(outputs) else None
+
+
+def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
+    """Return True if all values of an answer are finite where nothing watches the call.
+
+    A watched call does not take the fast path of torch's encoder layers. With every token masked only that path gives
+    NaN.
+    """
+    calls.begin()
+    try:
+        return are_finite(call(module, copied(calls.given(inputs))))
+    except Exception:  # as in a watched call
+        traceback.print_exc()
+        return False
+
+
+def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
+    """Return True if eager answers each set, and with finite values if it does so for the first one."""
+    state = ModuleState(module)
+    try:
+        is_finite = are_finite(call(module, copied(sets[0])))
+        return all(are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
+    except Exception:  # a model may raise anything for inputs that make no sense to it
+        traceback.print_exc()
+        return False
+    finally:
+        state.restore()
+
+
+def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield inputs of the same shapes and types with other values, which may make a model decide otherwise.
+
+    Whole numbers stay between the smallest and the largest one that the model was given.
+    """
+    changes: tuple[tuple[Change, Change], ...] = (
+        (lambda real: real * 100, lambda whole: torch.full_like(whole, whole.max().item())),
+        (torch.zeros_like, lambda whole: torch.full_like(whole, whole.min().item())),
+        (lambda real: -real, lambda whole: whole.flip(tuple(range(whole.dim())))),
+        (lambda real: real / 100, lambda whole: 1 - whole.clamp(0, 1)),
+        (lambda real: real * 10_000, lambda whole: whole),
+        (torch.abs, lambda whole: whole),
+        (lambda real: -real.abs(), lambda whole: whole),
+        (lambda real: real + 1, lambda whole: whole),
+        (lambda real: real - 1, lambda whole: whole),
+        (torch.ones_like, lambda whole: whole),
+        (lambda real: real.flip(tuple(range(real.dim()))), lambda whole: whole),
+        (_with_one_peak, lambda whole: whole),
+        (_as_it_was, partial(_as_mask, lambda mask: torch.ones_like(mask))),
+        (_as_it_was, partial(_as_mask, lambda mask: torch.zeros_like(mask))),
+        (_as_it_was, partial(_as_mask, _half)),
+        (_as_it_was, partial(_as_mask, lambda mask: 1 - _half(mask))),
+    )
+    for of_real, of_whole in changes:
+        yield inputs.map(partial(changed_tensor, of_real, of_whole))
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _as_it_was(real: torch.Tensor) -> torch.Tensor:
+    return real
+
+
+def _as_mask(of_mask: Change, whole: torch.Tensor) -> torch.Tensor:
+    """Return a mask of zeros and ones with other values. Other whole numbers stay."""
+    is_mask = bool(((whole == 0) | (whole == 1)).all()) and (whole.dtype is torch.uint8 or bool(whole.any()))
+    return of_mask(whole) if is_mask else whole
+
+
+def _half(mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask whose rows are ones in their first half, and zeros in the second one."""
+    if not mask.dim():
+        return mask
+    place = torch.arange(mask.shape[-1], device=mask.device)
+    return (place < (mask.shape[-1] + 1) // 2).to(mask.dtype).expand(mask.shape)
+
+
+def _with_one_peak(real: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with one value that is a thousand times the largest one."""
+    flat = real.flatten().clone()
+    flat[0] = 1000 * flat.abs().max()
+    return flat.view(real.shape)
+
+
+def changed_tensor(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with other values in the same memory layout. Some kinds of tensors stay as they are."""
+    if tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_complex():
+        return tensor
+    if tensor.dtype is torch.bool:
+        return of_whole(tensor.to(torch.uint8)).to(torch.bool)
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        return tensor
+    (changed,) = input_sets.copied([tensor])
+    values = input_sets.own_values(changed)
+    values.copy_((of_real if tensor.is_floating_point() else of_whole)(values))
+    return changed

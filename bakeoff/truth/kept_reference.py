@@ -1,0 +1,79 @@
+"""References that are kept for the next run of the same model: the outputs in float64, and eager's error to them.
+
+They serve again only where eager's outputs, which every run computes anew, are as far from them as they were. So what
+the model's fingerprint does not see, and changes what the model computes, is seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell, Memory
+from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.matching import Outputs
+from bakeoff.truth.reference import Reference
+
+NAME = "reference-"
+MEMORY = "memory"
+
+SAME_ERROR = 1.1
+"""Eager's error is what it was up to this factor: on a GPU, sums are rounded in another order in each run."""
+
+MAX_BYTES = 256 * 10**6
+"""A larger reference is not kept."""
+
+
+def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
+    """Return the file for the reference of a model with this fingerprint, on the cell's device in its precision."""
+    asked = cell.model_dump_json(include={"task", "device", "precision"})
+    return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.safetensors"
+
+
+class KeptReference(NamedTuple):
+    """A reference, and the memory that computing it took."""
+
+    reference: Reference
+    memory: Memory
+
+
+def load(path: Path) -> KeptReference | None:
+    """Return what was kept there, or None."""
+    with contextlib.suppress(OSError, SafetensorError, ValueError, TypeError, KeyError):  # it may be damaged
+        with safe_open(path, framework="pt") as file:
+            memory = Memory.model_validate_json(file.metadata()[MEMORY])
+        return KeptReference(Reference.load(path), memory)
+    return None
+
+
+def keep(reference: Path, path: Path, memory: Memory) -> None:
+    """Keep a copy of the file. It appears whole or not at all, and a folder that cannot be written costs time only."""
+    with contextlib.suppress(OSError, SafetensorError):
+        if reference.stat().st_size > MAX_BYTES:
+            return
+        with safe_open(reference, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            kept_at = datetime.now(UTC).isoformat(timespec="seconds")
+            known = file.metadata() | {MEMORY: memory.model_dump_json(), "kept_at": kept_at}
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NAME) as folder:
+            copy = Path(folder, path.name)
+            save_file(tensors, copy, metadata=known)
+            copy.replace(path)
+
+
+def has_same_error(eager: Sequence[Outputs], exact: Sequence[Outputs], rmse: Sequence[float]) -> bool:
+    """Return True if these outputs of eager are as far from the exact ones as those whose `rmse` was kept."""
+    try:
+        errors = errors_of_eager(eager, exact).rmse
+    except BakeoffError:  # other outputs
+        return False
+    return all(error <= SAME_ERROR * before for error, before in zip(errors, rmse, strict=True))

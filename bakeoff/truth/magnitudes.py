@@ -1,0 +1,218 @@
+"""Errors by the magnitude of the reference's values: a fault in small values does not show beside far larger ones.
+
+Squares and logarithms of errors are added up in each octave, from a power of two to the next one. The logarithms give
+the error of a usual value, which a few large ones do not hide. Neighbouring octaves count together where one has too
+few values to tell anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+
+from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
+from bakeoff.truth.rounding_limits import (
+    MAX_ABSOLUTE_SHARE,
+    MAX_PERTURBED_SHARE,
+    MIN_CANCELLING,
+    MIN_MAGNITUDE_VALUES,
+    ROUNDING_UNITS,
+    TYPICAL_MARGIN,
+    UNIT_OF_ONE,
+    VALUE_MARGIN,
+)
+
+EXPONENTS = 2**11
+"""Float64 has as many. The first one is that of zeros, which have no magnitude."""
+
+EXPONENT_OF_ONE = 1023
+
+APART_OCTAVES, MIN_APART_VALUES = 6, 4
+"""So few values are a magnitude of their own if the next smaller ones are so many octaves below, as in other units."""
+
+
+def sums_by_octave(sizes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Add up the values in the octave of each of these sizes, which are in float64 and not negative."""
+    sums = torch.zeros(EXPONENTS, dtype=torch.float64, device=values.device)
+    return sums.index_add_(0, (sizes.view(torch.int64) >> 52).reshape(-1), values.reshape(-1))
+
+
+LEAST_SHARE = 2.0**-25
+"""An error counts as at least this share of its value: it may be zero by chance."""
+
+
+def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
+    """Add up squares of these errors, their logarithms to base 2, and their number, in the octave of each size."""
+    logs = errors.maximum(LEAST_SHARE * sizes).log2_()
+    return torch.stack([sums_by_octave(sizes, each) for each in (errors.square(), logs, torch.ones_like(errors))])
+
+
+class EagerOctaves(NamedTuple):
+    """What eager and the reference have in each octave: vectors that start with zeros' and end with the largest."""
+
+    counts: torch.Tensor
+    reference_squares: torch.Tensor
+    eager_squares: torch.Tensor
+    eager_logs: torch.Tensor
+
+    @classmethod
+    def of(cls, eager: torch.Tensor) -> EagerOctaves:
+        """Return eager's errors by octave, to which each input set's values of the reference are to be added."""
+        none = torch.zeros(EXPONENTS, dtype=torch.float64)
+        return cls(none, none, *eager.cpu()[:2])
+
+    def with_reference(self, values: torch.Tensor) -> EagerOctaves:
+        """Return the same with these values of the reference, which are finite and in float64."""
+        sizes = values.abs()
+        counts = self.counts + sums_by_octave(sizes, torch.ones_like(sizes)).cpu()
+        squares = self.reference_squares + sums_by_octave(sizes, sizes.square()).cpu()
+        return self._replace(counts=counts, reference_squares=squares)
+
+    @property
+    def size(self) -> float:
+        """The root mean square of the reference."""
+        return float((self.reference_squares.sum() / self.counts.sum()).sqrt())
+
+    def off_by(self, share: float) -> EagerOctaves:
+        """Return the same with errors of this share of each value."""
+        squares = share**2 * self.reference_squares
+        logs = self.counts * (squares / self.counts).log2().div(2).nan_to_num(0.0)
+        return self._replace(eager_squares=squares, eager_logs=logs)
+
+    def or_larger(self, other: EagerOctaves) -> EagerOctaves:
+        """Return the larger one of each error."""
+        return self._replace(
+            eager_squares=self.eager_squares.maximum(other.eager_squares),
+            eager_logs=self.eager_logs.maximum(other.eager_logs),
+        )
+
+    def or_perturbed(self, perturbed: EagerOctaves) -> EagerOctaves:
+        """Return the larger one of each error, where the other one is that of a perturbed model."""
+        most = self.off_by(MAX_PERTURBED_SHARE)
+        bounded = perturbed._replace(
+            eager_squares=perturbed.eager_squares.minimum(most.eager_squares),
+            eager_logs=perturbed.eager_logs.minimum(most.eager_logs),
+        )
+        return self.or_larger(bounded)
+
+    @property
+    def eager(self) -> torch.Tensor:
+        """Eager's errors by octave."""
+        return torch.stack([self.eager_squares, self.eager_logs, self.counts])
+
+    def groups(self, errors: torch.Tensor) -> Groups | None:
+        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
+        ends, count = list[int](), 0.0
+        exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
+        for exponent, following in itertools.zip_longest(exponents, exponents[1:], fillvalue=EXPONENTS):
+            count += float(self.counts[exponent])
+            is_apart = count >= MIN_APART_VALUES and following < exponent - APART_OCTAVES
+            if count >= MIN_MAGNITUDE_VALUES or is_apart:
+                ends.append(exponent)
+                count = 0.0
+        if not ends:
+            return None
+        if count:  # the smallest ones count with those before them, unless they lie far below
+            following = max(each for each in exponents if each < ends[-1])
+            if count >= MIN_APART_VALUES and following < ends[-1] - APART_OCTAVES:
+                ends.append(exponents[-1])
+            else:
+                ends[-1] = exponents[-1]
+        starts = [EXPONENTS, *ends[:-1]]
+
+        def summed(sums: torch.Tensor) -> torch.Tensor:
+            return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
+
+        counts = summed(self.counts)
+        squares, logs, compared = errors.cpu()  # perhaps of fewer input sets
+        squared = (squares, self.eager_squares, self.reference_squares)
+        ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
+        typical_ours = summed(logs).div(summed(compared)).exp2().nan_to_num(0.0)
+        typical_eager = summed(self.eager_logs).div(counts).exp2()
+        largest = [max(each for each in exponents if each < start) for start in starts]
+        return Groups(counts, ours, eager, sizes, typical_ours, typical_eager, tuple(zip(ends, largest, strict=True)))
+
+
+class Groups(NamedTuple):
+    """For each group of octaves the number of its values, two RMSEs, the root mean square of its reference, two
+    geometric means of errors, and its first and last exponent."""
+
+    counts: torch.Tensor
+    ours: torch.Tensor
+    eager: torch.Tensor
+    sizes: torch.Tensor
+    typical_ours: torch.Tensor
+    typical_eager: torch.Tensor
+    exponents: tuple[tuple[int, int], ...]
+
+    def limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
+        """Return the largest RMSE of each group, where that of the whole output and eager's are these.
+
+        An output may have another multiple of eager's error than usual, because its `limit` is a floor. Then each
+        group may have this multiple, too, up to that of an eager that rounds once.
+
+        Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values
+        of one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as
+        they are no more than one value of the group that is lost.
+        """
+        allowed = _multiple(precision, limit, eager_rmse) * self.eager
+        rounding = allowed.maximum(_floor(precision) * self.sizes)
+        cancelling = self._cancelling
+        cancelling = torch.where(cancelling >= MIN_CANCELLING, cancelling, 0.0)
+        cancelled = ((cancelling / self.counts[:, None]).clamp_max(1.0) @ allowed.square()).sqrt()
+        rounding = rounding.maximum(cancelled.minimum(self.sizes / (VALUE_MARGIN * self.counts.sqrt())))
+        return self._or_absolute(VALUE_MARGIN * rounding)
+
+    def typical_limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
+        """Return the largest geometric mean of the errors of each group, from that of eager's.
+
+        A few values that are lost hardly move it, so that it shows where most values are less exact than eager's, such
+        as in bfloat16. Of the values that may be left from cancelling larger ones, the share has these ones' error.
+        """
+        allowed = _multiple(precision, limit, eager_rmse) * self.typical_eager
+        rounding = allowed.maximum(_floor(precision) * self.sizes)
+        shares = (self._cancelling / self.counts[:, None]).clamp_max(1.0)
+        bits = torch.where(shares > 0, shares * (rounding / rounding[:, None]).log2(), 0.0)
+        return self._or_absolute(TYPICAL_MARGIN * rounding * bits.clamp_min(0.0).amax(1).exp2())
+
+    @property
+    def _cancelling(self) -> torch.Tensor:
+        """How many values of each group may be left from cancelling those of a larger one: a row for each that is."""
+        expected = self.counts * (self.sizes[:, None] / self.sizes)
+        return torch.where(self.sizes > self.sizes[:, None], expected, 0.0)
+
+    def _or_absolute(self, limits: torch.Tensor) -> torch.Tensor:
+        """Return these limits, or what is rounding whatever the magnitude if that is more."""
+        absolute = (MAX_ABSOLUTE_SHARE * self.sizes).clamp_max(ABSOLUTE_TOLERANCE)
+        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), 1.0))
+
+    def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
+        """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`.
+
+        Sizes below those of all groups have no other limit.
+        """
+        growing = limits.flip(0).cummax(0).values.clamp_max(overall)
+        place = torch.searchsorted(self.sizes.flip(0), sizes.clamp_max(float(self.sizes[0])))
+        return torch.where(sizes < self.sizes[-1], overall, growing[place])
+
+    def ends_of(self, number: int) -> tuple[float, float]:
+        """Return between which powers of two the values of a group are."""
+        first, last = self.exponents[number]
+        return math.ldexp(1, first - EXPONENT_OF_ONE), math.ldexp(1, last + 1 - EXPONENT_OF_ONE)
+
+    def range_of(self, number: int) -> str:
+        """Return in words which values a group has."""
+        return "{:.2g} to {:.2g}".format(*self.ends_of(number))
+
+
+def _multiple(precision: Precision, limit: float, eager_rmse: float) -> float:
+    """Return how many times eager's error a group may have."""
+    times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
+    return max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
+
+
+def _floor(precision: Precision) -> float:
+    return ROUNDING_UNITS[precision] * precision.epsilon

@@ -1,0 +1,243 @@
+"""Finds for each output of the model the one that a build returned, or says which is missing or too many.
+
+A build that calls the module itself returns what eager returns, and outputs are matched by their places. A graph
+returns a flat tuple of tensors in the same order. It may leave out numbers that are the same for every input set, as
+they are constants of the graph, but no other output.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from bakeoff.backends.calling import Returned
+from bakeoff.records.text import counted
+from bakeoff.truth.choices import Choice
+
+Outputs = tuple["torch.Tensor", ...]
+Matched = tuple["torch.Tensor | None", ...]
+"""The tensor of a build for each output of the model. None stands for a constant number that a graph leaves out."""
+
+
+def match(
+    outputs: Sequence[Outputs], reference: Sequence[Outputs], of_other_inputs: Sequence[Outputs] = ()
+) -> tuple[list[Matched], str]:
+    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is.
+
+    What is the same in the reference and in the model's outputs `of_other_inputs` is a constant, which may be left out.
+    """
+    all_known = (*reference, *of_other_inputs)
+    constant = _constant_numbers(all_known)
+    found: list[Matched] = []
+    for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        matched, problem = _match_call(ours, theirs, constant)
+        problem = problem or _other_constants(ours, theirs, all_known) or _shape_problem(matched, theirs, index)
+        if problem:
+            return [], problem
+        found.append(matched)
+    return found, ""
+
+
+def labels(outputs: Outputs) -> list[str]:
+    """Return how each output is called in sentences: `output[1].boxes`, or `output 1` if its place is not known."""
+    if (structure := _structure(outputs)) is not None:
+        return [f"output{place}" for place in structure.places]
+    return [f"output {number}" for number in range(len(outputs))]
+
+
+def structure_of(outputs: Outputs) -> dict[str, Any] | None:
+    """Return places, numbers and constants in a form that JSON can hold, or None if they are not known."""
+    if (structure := _structure(outputs)) is None:
+        return None
+    return {
+        "places": list(structure.places),
+        "numbers": sorted(structure.numbers),
+        "constants": dict(structure.constants),
+    }
+
+
+def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Outputs:
+    """Return the outputs with what `structure_of` has returned for them."""
+    if structure is None:
+        return outputs
+    return Returned.of(outputs, structure["places"], structure["numbers"], structure["constants"])
+
+
+def choices_of(outputs: Outputs) -> Mapping[str, Choice]:
+    """Return what indices among the outputs chose from, by their labels."""
+    structure = _structure(outputs)
+    return {} if structure is None else {f"output{place}": choice for place, choice in structure.choices.items()}
+
+
+def without_numbers(outputs: Outputs) -> Outputs:
+    """Return the outputs that a graph surely has."""
+    return tuple(outputs[number] for number in places_of_tensors(outputs))
+
+
+def places_of_tensors(outputs: Outputs) -> list[int]:
+    """Return at which places in the flat tuple there are tensors, and no numbers."""
+    structure = _structure(outputs)
+    places = structure.places if structure is not None else ("",) * len(outputs)
+    numbers = structure.numbers if structure is not None else ()
+    return [index for index, place in enumerate(places) if place not in numbers]
+
+
+def with_choices(outputs: Outputs, choices: Mapping[int, Choice]) -> Outputs:
+    """Return the outputs with what those of these numbers chose from."""
+    if (structure := _structure(outputs)) is None:
+        return outputs
+    structure.choices = {structure.places[number]: choice for number, choice in choices.items()}
+    return structure
+
+
+def _structure(outputs: Outputs) -> Returned | None:
+    return outputs if isinstance(outputs, Returned) else None
+
+
+def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
+    """Return the places of numbers that are the same in every input set."""
+    structures = [structure for outputs in reference if (structure := _structure(outputs)) is not None]
+    if not structures or len(structures) < len(reference):
+        return set()
+    values = [dict(zip(each.places, each, strict=True)) for each in structures]
+    first = values[0]
+    return {
+        place
+        for place in structures[0].numbers
+        if all(place in each and torch.equal(each[place], first[place]) for each in values)
+    }
+
+
+def _match_call(ours: Outputs, theirs: Outputs, constant: set[str]) -> tuple[Matched, str]:
+    structure, expected = _structure(ours), _structure(theirs)
+    if structure is not None and expected is not None and set(structure.places) & set(expected.places):
+        known = dict(zip(structure.places, structure, strict=True))
+        missing = [place for place in expected.places if place not in known]
+        extra = [place for place in structure.places if place not in expected.places]
+        if missing or extra:
+            return (), _difference(missing, extra)
+        return tuple(known[place] for place in expected.places), ""
+    if len(ours) == len(theirs):
+        return ours, ""
+    places = expected.places if expected is not None else tuple(f" {number}" for number in range(len(theirs)))
+    pairs = _aligned(ours, theirs, {number for number, place in enumerate(places) if place in constant})
+    matched = tuple(None if pairs[number] is None else ours[pairs[number] or 0] for number in range(len(theirs)))
+    missing = [place for place, tensor in zip(places, matched, strict=True) if tensor is None and place not in constant]
+    unused = len(ours) - sum(tensor is not None for tensor in matched)
+    if not missing and not unused:
+        return matched, ""
+    problem = _difference(missing, [f" {number}" for number in range(len(ours)) if number not in pairs.values()])
+    return (), f"{counted(len(ours), 'output')} where the model has {len(theirs)}: {problem}"
+
+
+def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, int | None]:
+    """Return the number of our output for each of the model's, in order, so that most required ones have a partner.
+
+    Partners have the same shape. `optional` ones count less than required ones.
+    """
+    best: list[list[tuple[float, dict[int, int | None]]]] = [
+        [(0.0, {}) for _ in range(len(ours) + 1)] for _ in range(len(theirs) + 1)
+    ]
+    for place in range(len(theirs) - 1, -1, -1):
+        best[place][len(ours)] = (0.0, {**best[place + 1][len(ours)][1], place: None})
+        for number in range(len(ours) - 1, -1, -1):
+            score, pairs = best[place + 1][number]
+            options = [best[place][number + 1], (score, {**pairs, place: None})]
+            if _same_shape(ours[number], theirs[place]):
+                score, pairs = best[place + 1][number + 1]
+                options.insert(0, (score + (0.5 if place in optional else 1.0), {**pairs, place: number}))
+            best[place][number] = max(options, key=lambda option: option[0])
+    return best[0][0][1]
+
+
+def _difference(missing: Iterable[str], extra: Iterable[str]) -> str:
+    parts = [f"output{place} is missing" for place in missing] + [
+        f"output{place} is not the model's" for place in extra
+    ]
+    return ", ".join(parts)
+
+
+def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs]) -> str:
+    """Say which None or text differs. A graph has none, and can be right only if the model's are always the same."""
+    expected = _structure(theirs)
+    if expected is None:
+        return ""
+    structure = _structure(ours)
+    if structure is not None and set(structure.places) == set(expected.places):
+        for place in sorted({*expected.constants, *structure.constants}):
+            wanted, got = expected.constants.get(place), structure.constants.get(place)
+            if wanted != got:
+                return f"output{place} is {got or 'missing'}, and the model's is {wanted or 'missing'}"
+        return ""
+    for other in reference:
+        if (known := _structure(other)) is not None and known.constants != expected.constants:
+            changing = {*known.constants.items()} ^ {*expected.constants.items()}
+            place = min(place for place, _ in changing)
+            return f"output{place} is no tensor and depends on the inputs, and the build returns tensors only"
+    return ""
+
+
+class OtherTypes(NamedTuple):
+    """How the types of a build's outputs differ from eager's: in kind, such as whole numbers for booleans, or in width.
+
+    Each is told as `output[1] as int32 in place of int64`. Numbers of Python have no type that a graph could keep.
+    """
+
+    kinds: tuple[str, ...] = ()
+    widths: tuple[str, ...] = ()
+
+
+def other_types(
+    outputs: Sequence[Matched], reference: Sequence[Outputs], types: Sequence[Sequence[torch.dtype]]
+) -> OtherTypes:
+    """Return which outputs have other types than eager's outputs of the same input sets, which have these `types`."""
+    kinds, widths = dict[str, None](), dict[str, None]()
+    for ours, theirs, wanted in zip(outputs, reference, types, strict=False):
+        names = labels(theirs)
+        for place in places_of_tensors(theirs):
+            tensor = ours[place]
+            if tensor is None or tensor.dtype == wanted[place]:
+                continue
+            came, expected = tensor.dtype, wanted[place]
+            if expected.is_complex and not came.is_complex:
+                expected = expected.to_real()  # the numbers of pairs
+            if came != expected:
+                text = f"{names[place]} as {type_name(came)} in place of {type_name(wanted[place])}"
+                (widths if _kind(came) == _kind(expected) else kinds)[text] = None
+    return OtherTypes(tuple(kinds), tuple(widths))
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        return "complex"
+    return "real" if dtype.is_floating_point else "boolean" if str(dtype) == "torch.bool" else "whole"
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """Return `float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def as_pairs(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs of real ones, and other tensors as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _shape_problem(matched: Matched, theirs: Outputs, index: int) -> str:
+    for label, tensor, other in zip(labels(theirs), matched, theirs, strict=True):
+        if tensor is not None and not _same_shape(tensor, other):
+            return f"{label} of input set {index} has shape {_shape(tensor)}, not {_shape(other)}"
+        if tensor is not None and tensor.is_complex() and not other.is_complex():
+            return f"{label} has complex numbers, and the model's are real"
+    return ""
+
+
+def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True for equal shapes. Engines without complex numbers return these as pairs of real ones."""
+    if other.is_complex() and not tensor.is_complex():
+        return tensor.shape == (*other.shape, 2)
+    return tensor.shape == other.shape
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)}{' of complex numbers' if tensor.is_complex() else ''}"

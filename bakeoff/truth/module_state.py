@@ -1,0 +1,370 @@
+"""What a module and the variables of its file keep beside inputs, copied so that what calls change can be undone."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from bakeoff.truth.user_code import is_users_file
+
+MAX_DEPTH = 6
+"""Attributes are followed through so many lists, dicts and objects."""
+
+MAX_ENTRIES = 2000
+"""A longer list or dict is known by its length only."""
+
+MAX_COPIED_ELEMENTS = 2**26
+"""Of a larger tensor some elements are watched, and it cannot be restored."""
+
+WATCHED_ELEMENTS = 4096
+
+_OWN_TO_TORCH = frozenset(vars(nn.Module())) - {"_buffers", "_parameters"}
+"""Attributes with which torch keeps account of a module. They hold no state of the model's."""
+
+_SCALARS = (int, float, complex, bool, str, bytes, type(None))
+_FOLLOWED_NEVER = (
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    nn.Module,
+    torch.dtype,
+    torch.device,
+)
+
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue)
+
+GENERATOR = "random generator"
+BUFFER = "buffer "
+
+Leaf = tuple[str, Any]
+"""A value in comparable form, with the kind of thing that it is."""
+
+
+class ModuleState:
+    """The state of a module as it was when this was made."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._leaves = _leaves(module)
+        seen = {id(part) for part in module.modules()}
+        self._put_back = [_remembered_part(part, seen) for part in module.modules()]
+        self._put_back += [_remembered_variable(variable, seen) for variable in _variables(module).values()]
+
+    def changed(self) -> tuple[str, ...]:
+        """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
+        now = _leaves(self._module)
+        names = dict.fromkeys((*self._leaves, *now))
+        return tuple(name for name in names if not _is_same(self._leaves.get(name), now.get(name)))
+
+    def grown(self, before: ModuleState) -> tuple[str, ...]:
+        """Return the names of lists and dicts that are longer than in the state `before`."""
+        return tuple(
+            name.removesuffix(LENGTH)
+            for name, leaf in self._leaves.items()
+            if name.endswith(LENGTH) and name in before._leaves and leaf[1] > before._leaves[name][1]
+        )
+
+    def restore(self) -> None:
+        """Put everything back in place. Tensors keep their identity and their memory."""
+        with torch.inference_mode():
+            for put_back in self._put_back:
+                put_back()
+
+
+LENGTH = "'s length"
+
+
+def _leaves(module: nn.Module) -> dict[str, Leaf]:
+    found: dict[str, Leaf] = {}
+    seen = {id(part) for part in module.modules()}
+    for prefix, part in module.named_modules():
+        start = f"{prefix}." if prefix else ""
+        for kind, tensors in (("parameter ", part._parameters), (BUFFER, part._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    found[f"{kind}{start}{name}"] = _leaf(tensor, whole=kind == BUFFER)
+        for name, value in _plain_attributes(part).items():
+            found.update(_walk(f"attribute {start}{name}", value, 0, seen))
+    for name, variable in _variables(module).items():
+        found.update(_walk(f"variable {name}", variable.value, 0, seen))
+    return found
+
+
+def _plain_attributes(part: nn.Module) -> dict[str, Any]:
+    """Return what a module holds by name. Of a ScriptModule that is what its code assigns."""
+    hidden = (*_OWN_TO_TORCH, "_buffers", "_parameters")
+    if not isinstance(part, torch.jit.ScriptModule):
+        return {name: value for name, value in vars(part).items() if name not in hidden}
+    graphs = [part._c._get_method(name).graph for name in part._c._method_names()]
+    assigned = {node.s("name") for graph in graphs for node in graph.findAllNodes("prim::SetAttr", True)}
+    return {name: getattr(part, name) for name in sorted(assigned) if name not in part._buffers}
+
+
+class _Variable(NamedTuple):
+    value: Any
+    put: Callable[[Any], None]
+
+
+def _variables(module: nn.Module) -> dict[str, _Variable]:
+    """Return the data in the user's own classes, and in the variables that their methods name."""
+    found: dict[str, _Variable] = {}
+    for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
+        methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+        if not any(is_users_file(method.__code__.co_filename) for method in methods):
+            continue
+        for name, value in vars(kind).items():
+            if not name.startswith("__") and _is_data(value, kind.__module__):
+                found[f"{kind.__name__}.{name}"] = _Variable(value, partial(setattr, kind, name))
+        for method in methods:
+            found.update(_reached(method, {method}))
+    for function in _functions_held(module):
+        found.update(_reached(function, {function}))
+    return found
+
+
+def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[str, _Variable]]:
+    """Yield the data that a function of the user's own can change: by its variables, closure, defaults and attributes.
+
+    Functions that it names are followed, so that a helper may count calls.
+    """
+    if not is_users_file(function.__code__.co_filename):
+        return
+    of, variables = f" of {function.__name__}", function.__globals__
+    reached = [variables[name] for name in _names(function.__code__) if name in variables]
+    for name in _names(function.__code__):
+        if name in variables and _is_data(variables[name], function.__module__):
+            yield name, _Variable(variables[name], partial(variables.__setitem__, name))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # of a cell that is empty still
+            reached.append(cell.cell_contents)
+            if _is_data(cell.cell_contents, function.__module__):
+                yield f"{name}{of}", _Variable(cell.cell_contents, partial(setattr, cell, "cell_contents"))
+    for place, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        if isinstance(value, (torch.Tensor, np.ndarray, *_CHANGING)):
+            yield f"default {place}{of}", _Variable(value, lambda _: None)  # its content alone can change
+    for name, value in vars(function).items():
+        if _is_data(value, function.__module__):
+            yield f"{function.__name__}.{name}", _Variable(value, partial(setattr, function, name))
+    for value in reached:
+        if isinstance(value, FunctionType) and value not in seen:
+            seen.add(value)
+            yield from _reached(value, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of variables and attributes in code, and in functions that it makes."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
+    """Yield the hooks and the functions in attributes of a module's parts, whose closures may hold state."""
+    for part in module.modules():
+        held = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *vars(part).values())
+        yield from (each for each in held if isinstance(each, FunctionType))
+
+
+def _is_data(value: Any, module: str) -> bool:
+    """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
+    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, np.ndarray, *_CHANGING))
+    return is_known or (_is_plain_object(value) and type(value).__module__ == module)
+
+
+def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
+    """Yield every tensor, number and length within an attribute by its name. Each object is followed once."""
+    if isinstance(value, torch.Tensor):
+        yield name, _leaf(value)
+    elif isinstance(value, torch.Generator):
+        yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
+    elif isinstance(value, np.ndarray):
+        watched = value.reshape(-1)[:: max(1, math.ceil(value.size / WATCHED_ELEMENTS))]
+        yield name, ("array", (value.shape, str(value.dtype), watched.tobytes()))
+    elif isinstance(value, _SCALARS):
+        yield name, (type(value).__name__, value)
+    elif isinstance(value, itertools.count):
+        yield name, ("count", repr(value))
+    elif isinstance(value, queue.SimpleQueue):
+        yield f"{name}{LENGTH}", ("length", value.qsize())
+    elif depth < MAX_DEPTH and id(value) not in seen:
+        seen.add(id(value))
+        if isinstance(value, list | tuple | deque | set | frozenset | dict):
+            if not (isinstance(value, deque) and value.maxlen):  # a ring of answers does not grow for ever
+                yield f"{name}{LENGTH}", ("length", len(value))
+            if len(value) <= MAX_ENTRIES and not isinstance(value, set | frozenset):
+                entries = value.items() if isinstance(value, dict) else enumerate(value)
+                for key, entry in entries:
+                    yield from _walk(f"{name}[{key!r}]", entry, depth + 1, seen)
+        elif _is_plain_object(value):
+            for key, entry in vars(value).items():
+                yield from _walk(f"{name}.{key}", entry, depth + 1, seen)
+
+
+def _is_plain_object(value: Any) -> bool:
+    return not isinstance(value, _FOLLOWED_NEVER) and isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
+    """Return a copy of a tensor, or of some elements of a large one, with what else must stay as it is."""
+    about = (tensor.dtype, str(tensor.device), str(tensor.layout))
+    if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        return "tensor", (about, None, None)
+    plain = tensor.detach()
+    # a subclass, such as a quantised weight of torchao, does not take each operator
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer) and not plain.is_nested
+    if not is_plain or plain.layout is not torch.strided or plain.is_quantized:
+        return "tensor", (about, tuple(plain.shape), None)
+    if not whole or plain.numel() > MAX_COPIED_ELEMENTS:
+        flat = plain.reshape(-1)
+        plain = flat[:: max(1, math.ceil(flat.numel() / WATCHED_ELEMENTS))]
+    return "tensor", (about, tuple(tensor.shape), plain.clone())
+
+
+def _is_same(one: Leaf | None, other: Leaf | None) -> bool:
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    if one[0] == GENERATOR:
+        return bool(one[1].equal(other[1]))
+    if one[0] != "tensor":
+        return bool(one[1] == other[1]) or bool(one[1] != one[1] and other[1] != other[1])
+    (about, shape, ours), (about_other, shape_other, theirs) = one[1], other[1]
+    if (about, shape) != (about_other, shape_other) or (ours is None) != (theirs is None):
+        return False
+    return ours is None or is_equal(ours, theirs)
+
+
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare two tensors of one type. Values that are not numbers are equal to themselves."""
+    if one.shape != other.shape:
+        return False
+    if one.is_floating_point() and one.element_size() == 1:  # float8 cannot be compared on each device
+        return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    if torch.equal(one, other):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    return bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
+
+
+PutBack = Callable[[], Any]
+
+
+def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
+    """Return what puts back a module's own buffers and attributes, without those of the modules in it."""
+    buffers = {name: _remembered(tensor, 0, seen) for name, tensor in part._buffers.items()}
+    attributes = {name: _remembered(value, 0, seen) for name, value in _plain_attributes(part).items()}
+
+    def put_back() -> None:
+        for name, buffer in buffers.items():
+            part._buffers[name] = buffer()
+        for name in [name for name in _plain_attributes(part) if name not in attributes]:
+            del vars(part)[name]
+        is_script = isinstance(part, torch.jit.ScriptModule)
+        put = partial(setattr, part) if is_script else vars(part).__setitem__
+        for name, attribute in attributes.items():
+            put(name, attribute())
+
+    return put_back
+
+
+def _remembered_variable(variable: _Variable, seen: set[int]) -> Callable[[], None]:
+    remembered = _remembered(variable.value, 0, seen)
+    return lambda: variable.put(remembered())
+
+
+def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
+    """Return a function that gives `value` the content that it has now, and returns it."""
+    if isinstance(value, torch.Tensor):
+        return _remembered_tensor(value)
+    if isinstance(value, np.ndarray):
+        return _remembered_array(value)
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
+        numbers = ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)")
+        return lambda: itertools.count(*numbers)
+    if depth >= MAX_DEPTH or isinstance(value, _SCALARS) or id(value) in seen:
+        return lambda: value
+    seen.add(id(value))
+    if isinstance(value, list | deque) and len(value) <= MAX_ENTRIES:
+        entries = [_remembered(entry, depth + 1, seen) for entry in value]
+
+        def put_back_list() -> Any:
+            content = [entry() for entry in entries]
+            value.clear()
+            value.extend(content)
+            return value
+
+        return put_back_list
+    if isinstance(value, dict) and len(value) <= MAX_ENTRIES:
+        named = {key: _remembered(entry, depth + 1, seen) for key, entry in value.items()}
+
+        def put_back_dict() -> Any:
+            content = {key: entry() for key, entry in named.items()}
+            value.clear()
+            value.update(content)
+            return value
+
+        return put_back_dict
+    if isinstance(value, set):
+        members = set(value)
+
+        def put_back_set() -> Any:
+            value.clear()
+            value.update(members)
+            return value
+
+        return put_back_set
+    if _is_plain_object(value):
+        fields = {key: _remembered(entry, depth + 1, seen) for key, entry in vars(value).items()}
+
+        def put_back_object() -> Any:
+            for key in [key for key in vars(value) if key not in fields]:
+                del vars(value)[key]
+            vars(value).update({key: entry() for key, entry in fields.items()})
+            return value
+
+        return put_back_object
+    return lambda: value
+
+
+def _remembered_array(array: np.ndarray) -> PutBack:
+    kept = array.copy() if array.size <= MAX_COPIED_ELEMENTS else array
+
+    def put_back() -> np.ndarray:
+        if kept is not array and array.flags.writeable:
+            np.copyto(array, kept)
+        return array
+
+    return put_back
+
+
+def _remembered_tensor(tensor: torch.Tensor) -> PutBack:
+    kind, (about, shape, kept) = _leaf(tensor)
+    if kept is None or tuple(kept.shape) != shape:
+        return lambda: tensor  # sparse, on meta, or too large
+
+    def put_back() -> torch.Tensor:
+        if not _is_same((kind, (about, shape, kept)), _leaf(tensor)):
+            if tensor.shape != kept.shape:
+                tensor.resize_(kept.shape)
+            tensor.copy_(kept)
+        return tensor
+
+    return put_back

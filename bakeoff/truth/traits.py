@@ -1,0 +1,356 @@
+"""Finds out what a model does beside computing outputs from its inputs, with eager and before any backend.
+
+A trait is a difference between two calls that differ in one thing only: the seed, the time, the calls before, or
+nothing at all. What a call leaves behind is a trait as well.
+"""
+
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bakeoff.backends.calling import comparable
+from bakeoff.models.base import Inputs
+from bakeoff.records.errors import first_line
+from bakeoff.records.traits import ModelTraits, NotFinite, OneAnswer, Recall
+from bakeoff.truth.calls import (
+    FIRST_SEED,
+    OTHER_SEED,
+    AlikeCalls,
+    Outputs,
+    are_alike,
+    call,
+    copied,
+    named_inputs,
+    owned,
+    run_eager,
+    seed_everything,
+)
+from bakeoff.truth.decisions import ReadingWatch, answers_like_first, changed_inputs, changed_tensor
+from bakeoff.truth.matching import labels
+from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState
+from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
+from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
+from bakeoff.truth.plain_dispatch import keep_compiler_out
+
+MAX_CALLS_BEFORE = 8
+"""A build may have called a model that keeps state so often with the first inputs before it is checked."""
+
+SEEDS_TRIED = 4
+"""An output of a random model that is the same with so many seeds does not vary."""
+
+LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
+"""Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
+
+OUTSIDE = "what the code holds outside of the module"
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What is known of a model after a few calls with eager."""
+
+    traits: ModelTraits
+    answer: Outputs  # of the first call, whole
+
+
+class Stage:
+    """A module whose calls can begin again from the state that it has when this is made."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.state = ModuleState(module)
+
+    def answer(
+        self, inputs: Inputs, seed: int = FIRST_SEED, clock_s: float | None = None, after: Sequence[Inputs] = ()
+    ) -> Outputs:
+        """Return the answer to inputs in the first state, or `after` calls with another seed."""
+        self.state.restore()
+        with clock_at(clock_s):
+            for earlier in after:
+                seed_everything(OTHER_SEED)
+                call(self.module, copied(earlier))
+            seed_everything(seed)
+            return owned(call(self.module, copied(inputs)))
+
+    def changes(self, script: Sequence[Inputs]) -> Iterator[tuple[str, ...]]:
+        """Yield the names of what each call changes, from the first state on."""
+        self.state.restore()
+        for inputs in script:
+            before = ModuleState(self.module)
+            call(self.module, copied(inputs))
+            yield before.changed()
+
+
+def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
+    """Call the module with eager until its traits are known, and leave it in the state in which it was.
+
+    If its answer depends on the time, the other traits are known once it is loaded and called with a stopped clock.
+    A model without traits is called twice. How it decides is found by `decisions_of`. What fails in looking at the
+    module is no fault of the model's: then it is called once, and `unexamined` says why.
+    """
+    try:
+        return _understood(Stage(module), sets)
+    except Exception as error:
+        answer = owned(call(module, copied(sets[0])))  # raises what the model itself raises
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {first_line(error)}"
+        return Understood(ModelTraits(unexamined=text), answer)
+
+
+def _understood(stage: Stage, sets: Sequence[Inputs]) -> Understood:
+    module, state = stage.module, stage.state
+    seed_everything(FIRST_SEED)
+    given = copied(sets[0])
+    first = owned(call(module, given))
+    written = _written(sets[0], given)
+    changed = state.changed()
+    between = ModuleState(module) if changed else state
+    seed_everything(OTHER_SEED)
+    with OutsideWatch() as watch:
+        second = owned(call(module, copied(sets[0])))
+    grows = _grown(module, state, between) if changed else ()
+    accesses = watch.accesses
+    clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
+    if clock_s is None:
+        accesses = tuple(access for access in accesses if access != CLOCK)
+    elif not is_clock_stopped():  # the other traits are known only then
+        state.restore()
+        return Understood(ModelTraits(accesses=accesses, clock_s=clock_s), first)
+    known: dict[str, Any] = {}
+    if not are_alike(first, second) or (changed and _answer_depends(stage, sets, first)):
+        known = _told_apart(stage, sets, first, changed)
+    if changed and not known.get("state"):
+        *_, again = stage.changes((sets[0], sets[-1]))  # what is filled once and for all is a cache
+        buffers = tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
+        known.setdefault("kept_buffers", () if known else buffers)
+        accesses += tuple(access for access in of_attributes(changed) if access in of_attributes(again))
+    grows = grows or _grown_on_gpu(module, sets[0])
+    if changed:
+        state.restore()
+    known |= {"accesses": accesses, "clock_s": clock_s, "autocasts": watch.autocasts}
+    return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
+
+
+def _time_that_decides(stage: Stage, inputs: Inputs) -> float | None:
+    """Return the time that it is if the model answers otherwise later, or while time goes on, and None if not."""
+    if is_clock_stopped():
+        return time_seen()
+    now_s = time.time()
+    first = stage.answer(inputs, clock_s=now_s)
+    if not are_alike(first, stage.answer(inputs, clock_s=now_s)):
+        return None  # something else decides
+    times_s = (None, *(now_s + later for later in LATER_S))
+    is_later = (not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s)
+    return now_s if any(is_later) else None
+
+
+def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]) -> dict[str, Any]:
+    """Tell randomness from state, by calls that restore the one and set the other."""
+    repeats = are_alike(first, stage.answer(sets[0]))
+    has_generator = any(name.startswith(GENERATOR) for name in changed)
+    is_random = has_generator or not repeats or not are_alike(first, stage.answer(sets[0], OTHER_SEED))
+    varying = _varying(first, partial(stage.answer, sets[0])) if is_random else ()
+    known = {"is_random": is_random, "varying": varying, "repeats_with_seed": repeats}
+    if not (has_generator or not repeats or _answer_depends(stage, sets, first)):
+        return known
+    changes = stage.changes([sets[0]] * MAX_CALLS_BEFORE)
+    settles_after = next((calls for calls, names in enumerate(changes) if not names), MAX_CALLS_BEFORE)
+    return {**known, "state": _named(changed), "settles_after": settles_after}
+
+
+def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:
+    """Return the labels of the outputs that differ between seeds: all, if their number does, or if none is found."""
+    first = comparable(first)
+    names, varying = labels(first), set[str]()
+    for number in range(SEEDS_TRIED):
+        other = comparable(again(OTHER_SEED + number))
+        if len(other) != len(first):
+            return tuple(names)
+        pairs = zip(names, first, other, strict=True)
+        varying.update(label for label, first, second in pairs if not are_alike((first,), (second,)))
+    return tuple(label for label in names if label in varying) or tuple(names)
+
+
+def _answer_depends(stage: Stage, sets: Sequence[Inputs], first: Outputs) -> bool:
+    """Return True if calls before it change the answer to the first inputs."""
+    return any(not are_alike(first, stage.answer(sets[0], after=(before,))) for before in (sets[-1], sets[0]))
+
+
+def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out lengths where what is in the list or dict is named, too."""
+    whole = [name.removesuffix(LENGTH) for name in changed if name.endswith(LENGTH)]
+    return tuple(whole) + tuple(
+        name for name in changed if not name.endswith(LENGTH) and not any(name.startswith(f"{kept}[") for kept in whole)
+    )
+
+
+def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+    """Return the names of the inputs whose values a call has changed."""
+    after = named_inputs(given)
+    return tuple(
+        name
+        for name, tensor in named_inputs(inputs).items()
+        if tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not are_alike((tensor,), (after[name],), roundings=0)
+    )
+
+
+# --- what calls leave behind
+
+
+def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
+    """Return what became longer in the first call and in the second one."""
+    again = ModuleState(module).grown(between)
+    return tuple(name for name in between.grown(before) if name in again)
+
+
+GROWING_CALLS = 4
+"""A cache that is filled once grows in the first call, and one for two kinds of calls perhaps in the next one."""
+
+
+def _grown_on_gpu(module: nn.Module, inputs: Inputs) -> tuple[str, ...]:
+    """Return what grows that the module does not hold itself, such as a list of its file."""
+    device = next((tensor.device for tensor in inputs.tensors() if tensor.is_cuda), None)
+    if device is None:
+        return ()
+    calls = partial(call, module, copied(inputs))
+    return ("GPU memory",) if keeps_memory(calls, partial(torch.cuda.memory_allocated, device)) else ()
+
+
+def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int]) -> bool:
+    """Return True if each of some calls leaves more memory allocated, although nobody keeps its outputs."""
+    after: list[int] = []
+    for _ in range(GROWING_CALLS):
+        call()
+        gc.collect()  # of cycles
+        after.append(allocated_bytes())
+    return all(later > earlier for earlier, later in pairwise(after))
+
+
+def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
+    """Return True if each of two calls leaves tensors behind, and the second one those of the first one, too."""
+    watches = []
+    for _ in range(2):
+        given = calls.given(inputs)
+        with ReadingWatch(given.tensors()) as watch:
+            call(module, given)
+        watches.append((watch, given))
+    return all(watch.kept(given.tensors()) for watch, given in watches)
+
+
+# --- what the answers are
+
+
+def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
+    """Return which outputs have values that are NaN or infinite, and how many."""
+    found = []
+    for label, tensor in zip(labels(outputs), outputs, strict=True):
+        if tensor.is_floating_point() or tensor.is_complex():
+            values = tensor.float() if tensor.element_size() == 1 else tensor
+            nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+            if nan or infinite:
+                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=values.numel()))
+    return tuple(found)
+
+
+def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[Outputs]) -> tuple[str, ...]:
+    """Return the outputs that are the same for all input sets, which differ.
+
+    Where others vary, single numbers do not count, such as a scale, and neither do weights.
+    """
+    first, *others = answers[: len(sets)]
+    if all(are_equal(sets[:1], (other,)) for other in sets[1:]) or any(len(other) != len(first) for other in others):
+        return ()
+    alike = [
+        place
+        for place, value in enumerate(first)
+        if all(are_alike((value,), (other[place],), roundings=0) for other in others)
+    ]
+    names, weights = labels(first), [*module.parameters(), *module.buffers()]
+    return tuple(
+        names[place]
+        for place in alike
+        if len(alike) == len(first)
+        or (first[place].numel() > 1 and not any(are_alike((first[place],), (weight,)) for weight in weights))
+    )
+
+
+def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
+    """Return True if all dense tensors of two rows of input sets are the same."""
+    return all(
+        left.layout is not torch.strided or left.is_nested or torch.equal(left, right)
+        for ours, theirs in zip(some, others, strict=True)
+        for left, right in zip(ours.tensors(), theirs.tensors(), strict=True)
+    )
+
+
+def inputs_with_another_answer(
+    module: nn.Module, inputs: Inputs, calls: AlikeCalls, answer: Outputs
+) -> tuple[tuple[Inputs, ...], OneAnswer]:
+    """Return inputs of other scales and signs that eager answers otherwise than these, and how many it took."""
+    taken = [changed for changed in changed_inputs(inputs) if answers_like_first(module, (inputs, changed))]
+    answers = run_eager(module, taken, calls=calls)
+    others = tuple(
+        changed for changed, other in zip(taken, answers, strict=True) if not are_alike(answer, other, roundings=0)
+    )
+    return others, OneAnswer(tried=len(taken), differing=len(others))
+
+
+# --- whether it keeps what it has answered
+
+
+CHANGE = 2**-6
+"""New real numbers are larger by this share, so that a model is unlikely to decide otherwise for them."""
+
+
+class OperatorCount(TorchDispatchMode):
+    """Counts the operators of torch that run inside the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keep_compiler_out(OperatorCount)
+        self.operators = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.operators += 1
+        return func(*args, **(kwargs or {}))
+
+
+def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | None:
+    """Return how many operators a call takes for new values, and for these again, if that is fewer.
+
+    Calls that are timed get the same few input sets again and again. A model that looks its answers up then seems
+    faster than it is for new inputs, wherever it keeps them. It was called with such sizes before, so that tables for a
+    size are no difference.
+    """
+    for change_whole in (lambda whole: whole.flip(tuple(range(whole.dim()))), lambda whole: whole):
+        new = copied(inputs.map(partial(changed_tensor, lambda real: real * (1 + CHANGE), change_whole)))
+        try:
+            first, again = _operators(module, new, calls), _operators(module, new, calls)
+            # a third call shows that it is not only one call in two that does less
+            is_kept = again < first and _operators(module, new, calls) < first
+        except Exception:  # changed inputs may make no sense to a model
+            traceback.print_exc()
+        else:
+            return Recall(operators=first, again=again) if is_kept else None
+    return None
+
+
+def _operators(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> int:
+    if calls.traits.is_random:
+        calls.begin()  # with the same numbers
+    with OperatorCount() as count:
+        call(module, calls.given(inputs))
+    operators: int = count.operators
+    return operators

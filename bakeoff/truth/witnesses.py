@@ -1,0 +1,194 @@
+"""Witnesses beside eager as it is: what a model answers in float64, with noise in each operator, or from other weights.
+
+- `KeepFloat64` keeps a computation in float64 that a model or an operator would leave. `module.double()` casts weights,
+  not code. Llama's normalisation and rotary embedding cast to float32 by themselves, and some operators have no
+  float64, such as the grouped products of a mixture of experts.
+- `RoundingNoise` moves the result of each operator by up to one rounding, at random: Monte Carlo arithmetic (Parker,
+  1997). Where an answer is lost to rounding, as in a difference of two large sums, eager may be right by luck. Then its
+  error says little about that of another order of the same sums. Runs with noise show how far rounding can move the
+  answer. Stronger noise also finds choices that are close to another one, which a few runs with that of one rounding
+  may miss.
+- `jolt` moves weights and inputs by up to one rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bakeoff.backends.reasons import is_out_of_memory
+from bakeoff.models.base import Inputs
+from bakeoff.truth.plain_dispatch import keep_compiler_out
+
+aten = torch.ops.aten
+
+CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.cumsum, aten.softmax, aten.log_softmax})
+"""Operators that take the type of their result as an argument. Views of the same bits as another type are not here."""
+
+
+class KeepFloat64(TorchDispatchMode):
+    """Inside this block, casts to float32 are casts to float64, and operators that lack float64 run in float32.
+
+    `in_float32` names the latter. An operator that fails in float32, too, raises its first error. With
+    `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too.
+    """
+
+    def __init__(self, widens_16_bits: bool = False) -> None:
+        super().__init__()
+        self._wider = {
+            **WIDER,
+            **(dict.fromkeys((torch.bfloat16, torch.float16), torch.float64) if widens_16_bits else {}),
+        }
+        keep_compiler_out(KeepFloat64)
+        self.in_float32: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.overloadpacket in CASTS:
+            args, kwargs = pytree.tree_map_only(torch.dtype, lambda each: self._wider.get(each, each), (args, kwargs))
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if func._schema.is_mutable or is_out_of_memory(error):
+                raise
+            found = self._call_in_float32(func, args, kwargs, error)
+        name = str(func.overloadpacket)
+        if name not in self.in_float32:
+            self.in_float32.append(name)
+        return found
+
+    def _call_in_float32(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Exception
+    ) -> Any:
+        narrow_args, narrow_kwargs = _with_types((args, kwargs), NARROWER)
+        try:
+            found = func(*narrow_args, **narrow_kwargs)
+        except (RuntimeError, NotImplementedError):
+            raise first from None
+        return _with_types(found, WIDER)
+
+
+WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+NARROWER = {wide: narrow for narrow, wide in WIDER.items()}
+
+
+def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
+    """Return `values` with tensors of a type among `types` in the other type."""
+    return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)
+
+
+class RoundingNoise(TorchDispatchMode):
+    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay."""
+
+    def __init__(self, seed: int, roundings: float = 1) -> None:
+        super().__init__()
+        keep_compiler_out(RoundingNoise)
+        self._seed, self._roundings = seed, roundings
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
+            return found
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        # what is made of no tensor, such as zeros, is exact
+        return pytree.tree_map_only(torch.Tensor, self._moved, found) if given else found
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
+            return tensor
+        if (generator := self._generators.get(tensor.device)) is None:
+            generator = torch.Generator(tensor.device).manual_seed(self._seed)
+            self._generators[tensor.device] = generator
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+        return torch.addcmul(tensor, tensor, by, value=self._roundings * torch.finfo(tensor.dtype).eps)
+
+
+def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+    """Change each weight of `module` in place, and each input, by up to one rounding of its type. Return the inputs.
+
+    The changes are random and always the same. Where eager itself has to be the reference, the change of its outputs is
+    an estimate of its error: every operation rounds once, as this does, and the model passes both on.
+    """
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return torch.view_as_complex(moved(torch.view_as_real(tensor).contiguous()))
+        generator = torch.Generator(tensor.device).manual_seed(tensor.numel())
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+        return tensor + tensor * by * torch.finfo(tensor.dtype).eps
+
+    def moved_input(tensor: torch.Tensor) -> torch.Tensor:
+        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_rounded(tensor) else tensor
+
+    def is_rounded(tensor: torch.Tensor) -> bool:
+        return is_cast(tensor) or tensor.is_complex()
+
+    with torch.no_grad():
+        for weight in module.parameters():
+            if is_rounded(weight):
+                weight.copy_(moved(weight))
+        return tuple(each.map(moved_input) for each in sets)
+
+
+@contextlib.contextmanager
+def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Compute each part of `module` in `dtype` inside the block, widening its weights only while it is called.
+
+    So a model whose weights fill half of a device is computed exactly. Weights must be used by the parts that own them.
+    """
+
+    def widen(part: torch.nn.Module, _: Any) -> None:
+        for name, tensor in _own(part).items():
+            part.__dict__[name] = tensor.to(type_in(tensor, dtype))  # which is found before the weight of that name
+
+    def put_back(part: torch.nn.Module, *_: Any) -> None:
+        for name in _own(part):
+            part.__dict__.pop(name, None)
+
+    hooks = []
+    for part in module.modules():
+        if _own(part):
+            hooks += [part.register_forward_pre_hook(widen), part.register_forward_hook(put_back, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(part.named_parameters(recurse=False)), **dict(part.named_buffers(recurse=False))}
+
+
+def use_plain_experts(module: torch.nn.Module) -> bool:
+    """Ask transformers for the plain implementation of a mixture of experts. Return False for any other model."""
+    for part in module.modules():
+        if (choose := getattr(part, "set_experts_implementation", None)) is not None:
+            choose("eager")
+            return True
+    return False
+
+
+def is_cast(tensor: Any) -> bool:
+    """Return True for a tensor that is cast to the cell's precision: float8 is a model's own choice and stays."""
+    return bool(tensor.is_floating_point() and tensor.element_size() > 1)
+
+
+def type_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Return the type of `tensor` where floating-point ones have `dtype`.
+
+    Complex numbers are as wide as their parts, but at least complex64: torch computes with hardly any narrower ones.
+    """
+    if tensor.is_complex():
+        return torch.complex128 if dtype is torch.float64 else torch.complex64
+    return dtype if is_cast(tensor) else tensor.dtype

@@ -1,0 +1,613 @@
+"""Builds of models with traits are judged as eager is: state, random numbers, and choices that a trace froze."""
+
+import copy
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from bakeoff.backends import fast_path
+from bakeoff.backends.base import Compiled
+from bakeoff.backends.calling import FlatModule
+from bakeoff.backends.eager import Callables
+from bakeoff.measuring.messages import ComputeReference
+from bakeoff.measuring.worker import loading, reference
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import CPU
+from bakeoff.records.doubts import EAGER_DIFFERS
+from bakeoff.records.schema import Accuracy, Extent
+from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.truth.calls import AlikeCalls, call
+from bakeoff.truth.checking import (
+    FORGETS,
+    LEAVES_OUT,
+    LIKE_EAGERS,
+    NOT_RANDOM,
+    OWN_NUMBERS,
+    UNREAD,
+    VARIES,
+    WITHOUT_FAST_PATH,
+    Checker,
+    WithFreshInputs,
+    WithFrozenChoices,
+    buffers_in,
+)
+from bakeoff.truth.decisions import noting_frozen_choices
+from bakeoff.truth.moved_clock import clock_at
+from bakeoff.truth.reference import Reference, ReferenceFiles, traits_in
+from tests.support import cells
+
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
+Build = Callable[[nn.Module, Inputs], Callable[..., Any]]
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compute the reference of a case once, and return its file."""
+    known: dict[str, Path] = {}
+
+    def found(case: str) -> Path:
+        if case not in known:
+            folder = tmp_path_factory.mktemp("reference")
+            known[case] = folder / "outputs.safetensors"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(folder)
+                reference.compute(ComputeReference(cell=cells.case(case), reference=known[case]), folder, folder)
+        return known[case]
+
+    return found
+
+
+def checker_of(
+    case: str, path: Path, build: Build, frozen: tuple[Decision, ...] = (), has_module: bool = True
+) -> Checker:
+    """Return the checker of a build that this process made, or of an artefact that was made in another one."""
+    cell = cells.case(case)
+    traits = traits_in(path)
+    module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
+    return Checker(
+        path,
+        cell,
+        AlikeCalls(module if has_module else None, traits),
+        Callables(build(module, sets[0])),
+        sets,
+        synchronise=Clock(CPU).synchronise,
+        frozen_choices=frozen,
+    )
+
+
+def checked(case: str, path: Path, build: Build, **more: Any) -> Accuracy:
+    with torch.inference_mode():
+        return checker_of(case, path, build, **more).check()
+
+
+def as_it_is(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return module
+
+
+def forgetful(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda *args: copy.deepcopy(module)(*args)
+
+
+def with_a_state_of_its_own(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    """Copy the module, and call the copy as a build does that tries itself."""
+    own = copy.deepcopy(module)
+    for _ in range(3):
+        call(own, first)
+    return own
+
+
+def wrong(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    own = with_a_state_of_its_own(module, first)
+    return lambda *args: 1.01 * own(*args)
+
+
+STREAMING = "streaming_state.py:factory"
+
+
+@pytest.mark.parametrize("build", [as_it_is, with_a_state_of_its_own])
+def test_a_build_that_keeps_the_state_is_right_before_and_after_it_is_measured(
+    build: Build, references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(STREAMING, references(STREAMING), build)
+        assert checker.check().passed
+        assert checker.check().passed
+
+
+def test_an_artefact_that_keeps_the_state_is_right(references: Callable[[str], Path]) -> None:
+    assert checked(STREAMING, references(STREAMING), with_a_state_of_its_own, has_module=False).passed
+
+
+def test_a_build_that_forgets_the_state_is_incorrect_and_that_is_the_reason(references: Callable[[str], Path]) -> None:
+    found = checked(STREAMING, references(STREAMING), forgetful)
+    assert (found.passed, found.rule) == (False, FORGETS.format("buffer past"))
+
+
+def test_a_wrong_build_of_a_model_with_state_is_still_found(references: Callable[[str], Path]) -> None:
+    found = checked(STREAMING, references(STREAMING), wrong)
+    assert not found.passed
+    assert found.rule.endswith("the model keeps state from call to call (buffer past)")
+
+
+RANDOM = "mc_dropout.py:factory"
+
+
+def without_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: cast("Any", module).b(torch.relu(cast("Any", module).a(x)))
+
+
+def with_other_numbers(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    def forward(x: torch.Tensor) -> Any:
+        torch.rand(1)
+        return module(x)
+
+    return forward
+
+
+DRAWN = f"{OWN_NUMBERS}; {LIKE_EAGERS.format(16)}"
+
+
+def with_less_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    a, b = cast("Any", module).a, cast("Any", module).b
+    return lambda x: b(nn.functional.dropout(torch.relu(a(x)), 0.2, training=True))
+
+
+def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x)[:1]
+
+
+@pytest.mark.parametrize(
+    ("build", "passed", "rule", "unchecked"),
+    [
+        (as_it_is, True, "no more than rounding", ""),
+        (without_dropout, False, NOT_RANDOM, ""),
+        (with_other_numbers, True, f"not compared: {DRAWN}", DRAWN),
+        (with_less_dropout, False, "output has another spread", ""),
+        (with_another_shape, False, "has shape (1, 10)", ""),
+    ],
+)
+def test_a_random_model_is_compared_with_eagers_seed_or_not_at_all(
+    build: Build, passed: bool, rule: str, unchecked: str, references: Callable[[str], Path]
+) -> None:
+    found = checked(RANDOM, references(RANDOM), build)
+    assert (found.passed, found.unchecked) == (passed, unchecked)
+    assert rule in found.rule
+
+
+SAMPLING = "sampling.py:factory"
+
+
+def off_in(place: int, by: float) -> Build:
+    """Draw other numbers, and return one of the outputs too large by this share."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor) -> list[torch.Tensor]:
+            torch.rand(1)
+            return [each * (1 + by) if number == place else each for number, each in enumerate(module(x))]
+
+        return forward
+
+    return build
+
+
+def test_of_a_random_model_the_outputs_that_do_not_vary_are_compared_as_ever(
+    references: Callable[[str], Path],
+) -> None:
+    path = references(SAMPLING)
+    known = Reference.load(path)
+    assert known.traits.varying == ("output[0]",) and known.computed_in == "float64"
+    assert checked(SAMPLING, path, as_it_is).unchecked == ""
+    right = checked(SAMPLING, path, off_in(0, 0.0))
+    assert (right.passed, right.unchecked, right.others_compared) == (True, DRAWN, True) and right.rmse < 1e-6
+    assert checked(SAMPLING, path, off_in(1, 1e-4)).rule.startswith("output[1]: rmse")
+    assert checked(SAMPLING, path, off_in(0, 1.0)).rule.startswith("output[0] has another")
+
+
+EARLY_EXIT = "early_exit.py:factory"
+
+
+def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(references: Callable[[str], Path]) -> None:
+    path, frozen = references(EARLY_EXIT), []
+
+    def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+        with noting_frozen_choices() as noted:
+            made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+        frozen.extend(noted.among(traits_in(path).decisions))
+        return cast("Callable[..., Any]", made)
+
+    assert not checked(EARLY_EXIT, path, traced).passed
+    found = checked(EARLY_EXIT, path, traced, frozen=tuple(frozen))
+    assert not found.passed
+    assert "wrong for inputs with which the model decides otherwise: the trace froze a choice" in found.rule
+    assert f"early_exit.py, line {frozen[0].line} (if logits.softmax(-1).max() > 0.9" in found.rule
+    assert checked(EARLY_EXIT, path, as_it_is).passed
+
+
+SKIPPED = "skipped_mask.py:factory"
+
+
+def test_a_model_whose_own_input_sets_go_both_ways_needs_no_others(references: Callable[[str], Path]) -> None:
+    path = references(SKIPPED)
+    (decision,) = traits_in(path).decisions
+    assert decision.goes_both_ways and not ReferenceFiles(path).beyond.exists()
+    assert checked(SKIPPED, path, as_it_is).passed
+    assert not checked(SKIPPED, path, lambda module, _: lambda x, mask: cast("Any", module).linear(x)).passed
+
+
+def test_a_build_with_a_frozen_choice_is_partial() -> None:
+    choice = Decision(file="/home/me/mine.py", line=20, function="forward")
+    placement = WithFrozenChoices(Callables(nn.Identity()), [choice]).placement()
+    assert placement is not None
+    assert (placement.extent, placement.frozen_choices) == (Extent.PARTIAL, ["mine.py, line 20"])
+
+
+def test_each_binding_gives_a_model_that_writes_its_inputs_the_same_values() -> None:
+    given = Inputs((torch.ones(3),))
+    compiled: Compiled = WithFreshInputs(Callables(lambda x: x.mul_(2)), [given])
+    for _ in range(2):
+        compiled.bind(given)
+        compiled.run()
+        assert compiled.outputs()[0].tolist() == [2.0, 2.0, 2.0]
+    assert given.args[0].tolist() == [1.0, 1.0, 1.0]
+
+
+WRITTEN = "inplace_normalise.py:factory"
+
+
+def on_a_copy(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda image: module(image.clone())
+
+
+def writing_half(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Answer rightly, and write half of the change into the input."""
+
+    def forward(image: torch.Tensor) -> Any:
+        own = image.clone()
+        answer = module(own)
+        image.lerp_(own, 0.5)
+        return answer
+
+    return forward
+
+
+@pytest.mark.parametrize(("build", "told"), [(as_it_is, []), (on_a_copy, ["input 0"]), (writing_half, ["input 0"])])
+def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
+    build: Build, told: list[str], references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(WRITTEN, references(WRITTEN), build)
+        found = checker.check()
+        assert (found.passed, found.unwritten_inputs) == (True, told)
+        assert checker.check().unwritten_inputs == [], "it is asked once"
+
+
+def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+    return cast("Callable[..., Any]", made)
+
+
+@pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or warned of
+@pytest.mark.usefixtures("heard_logs")
+@pytest.mark.parametrize(
+    ("case", "kinds"),
+    [
+        ("wall_clock.py:factory", ["clock"]),
+        ("wall_clock.py:slow", ["clock"]),
+        ("wall_clock.py:switch", ["variable", "read file"]),
+        ("side_effects.py:factory", ["written file", "attribute"]),
+        ("side_effects.py:printing", ["print", "log"]),
+    ],
+)
+def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(
+    case: str,
+    kinds: list[str],
+    references: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # as the process of a cell has a folder of its own
+    path = references(case)
+    traits = traits_in(path)
+    assert [access.kind for access in traits.accesses] == kinds
+    with clock_at(traits.clock_s):  # as in the process of a cell
+        found = [checked(case, path, build) for build in (as_it_is, traced)]
+        artefact = checked(case, path, traced, has_module=False)
+    assert [(right.passed, right.dropped) for right in found] == [(True, []), (True, list(traits.accesses))]
+    assert artefact.dropped == list(traits.accesses)
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("threshold_nonzero.py:factory", "output 0 has other shapes"),
+        ("threshold_nonzero.py:dense", "output 0 has 16 of 16 whole numbers different"),
+        ("linalg_cond.py:cancelled", "output 0 is not finite at the same places"),
+    ],
+)
+def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
+    case: str, told: str, references: Callable[[str], Path]
+) -> None:
+    known = Reference.load(references(case))
+    assert known.computed_in == "fp32"
+    assert told in known.traits.depends_on_rounding
+    assert checked(case, references(case), as_it_is).passed
+
+
+KEPT = "kept_buffers.py:factory"
+
+
+def without_writing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: copy.deepcopy(module)(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_build_must_change_the_buffers_that_the_model_changes(references: Callable[[str], Path]) -> None:
+    path = references(KEPT)
+    assert traits_in(path).kept_buffers == ("calls", "mean", "variance")
+    assert traits_in(path).state == ()
+    assert checked(KEPT, path, as_it_is).passed
+    found = checked(KEPT, path, without_writing)
+    assert (found.passed, found.rule) == (False, LEAVES_OUT.format("calls"))
+    unread = checked(KEPT, path, as_it_is, has_module=False)
+    assert unread.passed and unread.unchecked == UNREAD.format("calls, mean, variance")
+
+
+class MovingMean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x + 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_buffers_of_a_build_that_was_loaded_are_found(tmp_path: Path) -> None:
+    given = Inputs((torch.ones(2, 8),))
+    traced: Any = torch.jit.trace(FlatModule(MovingMean(), given), given.args, check_trace=False)
+    torch.jit.save(torch.jit.freeze(traced.eval()), tmp_path / "it.pt")
+    frozen: Any = torch.jit.load(tmp_path / "it.pt")
+    buffer, *_ = buffers_in(Callables(frozen), "mean")
+    before = buffer.clone()
+    frozen(*given.args)
+    assert not torch.equal(buffer, before)
+
+
+CANCELLATION = "cancellation.py:factory"
+
+
+def in_another_order(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Add the same numbers up from the other end, in two halves."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x.flip(-1) + 1e6
+        halves = (y * y).unflatten(-1, (-1, 2)).mean(-1).mean(-1)
+        return cast("torch.Tensor", halves - y.mean(-1) ** 2)
+
+    return forward
+
+
+def off_by_a_million(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x) + 2e6
+
+
+def test_an_answer_that_is_lost_to_rounding_is_shown_against_float64(references: Callable[[str], Path]) -> None:
+    path = references(CANCELLATION)
+    known = Reference.load(path)
+    assert known.computed_in == "float64" and "off what float64 gives" in known.traits.depends_on_rounding
+    for build in (as_it_is, in_another_order):
+        found = checked(CANCELLATION, path, build)
+        assert found.passed and found.rmse > 1000
+        assert "the answer depends on rounding, and eager's own output is" in found.unchecked, "zeros would pass, too"
+    assert not checked(CANCELLATION, path, off_by_a_million).passed
+
+
+SEEDED = "seeded_draw.py:factory"
+
+
+def drawing(seed: int | None) -> Build:
+    """Draw with another seed in each call, or with none as a trace does, which leaves out the seeding."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if seed is not None:
+                torch.manual_seed(seed)
+            model = cast("Any", module)
+            return cast("torch.Tensor", model.linear(x) + model.share * torch.randn_like(x))
+
+        return forward
+
+    return build
+
+
+@pytest.mark.parametrize("case", [SEEDED, "seeded_draw.py:dithered"])
+def test_where_float64_draws_other_numbers_eager_is_the_reference(case: str, references: Callable[[str], Path]) -> None:
+    path = references(case)
+    known = Reference.load(path)
+    assert (known.computed_in, known.traits.depends_on_rounding, known.traits.is_random) == ("fp32", "", False)
+    assert known.why_narrower.endswith("off what float64 gives, and not by rounding")
+    assert checked(case, path, as_it_is).passed
+    assert checked(case, path, drawing(seed=1)).rule.startswith("output: rmse")
+    assert checked(case, path, drawing(seed=None)).rule.startswith(f"{VARIES} (output: ")
+
+
+CHANNELS_LAST = "channels_last.py:factory"
+
+
+def shaken_by(share: float) -> Build:
+    """Return sums whose order differs from call to call, as atomic additions on a GPU do, with so large a change."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        return lambda x: module(x) * (1 + share * torch.rand(()))
+
+    return build
+
+
+def test_a_build_must_repeat_its_answers_up_to_what_the_check_allows(references: Callable[[str], Path]) -> None:
+    path = references(CANCELLATION)
+    assert checked(CANCELLATION, path, shaken_by(1e-3)).passed, "rounding moves this answer by far more"
+    path = references(CHANNELS_LAST)
+    assert checked(CHANNELS_LAST, path, shaken_by(1e-6)).passed
+    found = checked(CHANNELS_LAST, path, shaken_by(1e-3))
+    assert not found.passed and found.rule.startswith(VARIES)
+
+
+def test_answers_that_pass_but_differ_by_more_than_the_check_allows_are_incorrect(
+    references: Callable[[str], Path],
+) -> None:
+    path = references(CANCELLATION)
+    by = 2.5 * Reference.load(path).eager_rmse[0]
+
+    def swinging(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        signs = itertools.chain([1], itertools.repeat(-1))
+        return lambda x: module(x) + by * next(signs)
+
+    found = checked(CANCELLATION, path, swinging)
+    assert not found.passed and found.rule.startswith(VARIES)
+
+
+TIES = "topk_ties.py:factory"
+
+
+def test_a_build_may_choose_other_equal_values_in_each_call(references: Callable[[str], Path]) -> None:
+    def choosing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        is_from_the_end = itertools.chain([False], itertools.repeat(True))
+
+        def forward(scores: torch.Tensor) -> Any:
+            if not next(is_from_the_end):
+                return module(scores)
+            values, indices = module(scores.flip(-1))
+            return values, scores.shape[-1] - 1 - indices
+
+        return forward
+
+    assert checked(TIES, references(TIES), choosing).passed
+
+
+@pytest.mark.parametrize("case", ["not_finite.py:factory", "not_finite.py:empty"])
+def test_a_model_whose_answers_cannot_be_compared_is_no_builds_fault(
+    case: str, references: Callable[[str], Path]
+) -> None:
+    found = checked(case, references(case), as_it_is)
+    assert found.passed and found.unchecked.startswith("the model's own answers have no")
+
+
+def test_values_that_are_not_finite_are_counted_in_each_output_of_the_models_own_inputs(
+    references: Callable[[str], Path],
+) -> None:
+    assert traits_in(references("not_finite.py:empty")).not_finite == ()
+    assert traits_in(references(SEEDED)).not_finite == ()
+    (told,) = traits_in(references("not_finite.py:factory")).not_finite
+    assert (told.output, told.infinite) == ("output", 0) and told.nan == told.values > 0
+
+
+CAST = "came with weights in {}: each cell casts them to its own precision"
+
+
+@pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or told to be slow
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("already_compiled.py:factory", ModelTraits(unwrapped=("torch.compile",))),
+        ("already_compiled.py:parallel", ModelTraits(unwrapped=("DataParallel",))),
+        ("already_compiled.py:scripted", ModelTraits(forms=("is a ScriptModule",))),
+        ("quantised_lazy.py:lazy", ModelTraits(forms=("was lazy, and was initialised by a call",))),
+        ("quantised_lazy.py:quantised", ModelTraits(forms=("is quantised already, and stays so in each precision",))),
+        ("quantised_lazy.py:half", ModelTraits(forms=(CAST.format("float16"),))),
+        ("quantised_lazy.py:double", ModelTraits(forms=(CAST.format("float64"),))),
+        ("inplace_normalise.py:factory", ModelTraits(written_inputs=("input 0",))),
+        ("sparse.py:factory", ModelTraits()),
+        ("complex_tracing.py:factory", ModelTraits()),
+        ("dataclass_output.py:factory", ModelTraits()),
+        ("parameter_output.py:factory", ModelTraits()),
+        ("topk_ties.py:factory", ModelTraits()),
+    ],
+)
+def test_eager_is_right_and_the_traits_are_these(
+    case: str, expected: ModelTraits, references: Callable[[str], Path]
+) -> None:
+    found = traits_in(references(case))
+    assert found.model_copy(update={"threads": None}) == expected
+    assert checked(case, references(case), as_it_is).passed
+
+
+PADDING = "encoder_padding.py:factory"
+
+
+def without_fast_path(change: float) -> Build:
+    """Answer as the layers do without eager's fast path, with another number at the last place of each sequence."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+            with fast_path.switched_off():
+                answer = cast("torch.Tensor", module(x, padding))
+            answer[:, -1] += change
+            return answer
+
+        return forward
+
+    return build
+
+
+def test_zeros_of_eagers_fast_path_at_padded_places_are_not_asked_of_a_build(references: Callable[[str], Path]) -> None:
+    path = references(PADDING)
+    found = traits_in(path).fast_path
+    assert found and found.are_zeros and 0.1 < found.differing / found.values < 0.3
+    assert checked(PADDING, path, as_it_is).rule == "no more than rounding"
+    right = checked(PADDING, path, without_fast_path(change=0.0))
+    assert right.passed and right.rule.endswith(WITHOUT_FAST_PATH)
+    assert not checked(PADDING, path, without_fast_path(change=1e-3)).passed
+    pooled = references("encoder_padding.py:pooled")
+    assert traits_in(pooled).fast_path is None and not list(pooled.parent.glob("*.layers.*"))
+
+
+def constant(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    answer = call(module, first)[0]
+    return lambda *args: answer.clone()
+
+
+def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_sure(
+    references: Callable[[str], Path],
+) -> None:
+    always, gated = (references(f"one_answer.py:{name}") for name in ("factory", "gated"))
+    for path, case in ((always, "one_answer.py:factory"), (gated, "one_answer.py:gated")):
+        found = checked(case, path, as_it_is)
+        assert found.passed and "the model gives one answer to all of its input sets" in found.unchecked
+    assert checked("one_answer.py:factory", always, constant).passed, "nothing can tell it from the model"
+    wrong_build = checked("one_answer.py:gated", gated, constant)
+    assert not wrong_build.passed and "wrong for inputs with which the model answers otherwise" in wrong_build.rule
+    traits = traits_in(gated).one_answer
+    assert traits and 0 < traits.differing < traits.tried
+    assert traits_in(references(PADDING)).one_answer is None
+    beside = "one_answer.py:beside"
+    assert traits_in(references(beside)).constant_outputs == ("output[1]",)
+    found = checked(beside, references(beside), as_it_is)
+    assert (found.passed, found.unchecked) == (True, "")
+
+
+OTHER_PROCESS = "other_worlds.py:process"
+
+
+@pytest.mark.parametrize("build", [as_it_is, wrong])
+def test_no_build_fails_where_eager_fails_as_well(
+    build: Build, references: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference was computed in a process of another number."""
+    path, number = references(OTHER_PROCESS), os.getpid() + 500
+    monkeypatch.setattr(os, "getpid", lambda: number)
+    found = checked(OTHER_PROCESS, path, build)
+    assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:
+    found = checked(OTHER_PROCESS, references(OTHER_PROCESS), wrong)
+    assert (found.passed, found.unchecked) == (False, "")
