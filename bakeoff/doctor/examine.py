@@ -202,12 +202,7 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
     cell_run = CellRun(planned, setup)
     try:
-        cell_run.launch(launcher, epoch=0)
-        cell_run.await_step()
-        cell_run.begin_build()
-        cell_run.await_step()
-        cell_run.begin_warm_up()
-        cell_run.await_step()
+        cell_run.start(launcher)
         accuracy = cell_run.accuracy
     except CellEnded as ended:
         record = ended.record

@@ -12,8 +12,8 @@ from bakeoff import backends, models
 from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller.build_folder import placement_of_both
+from bakeoff.measuring.controller.cell_process import CellProcess
 from bakeoff.measuring.controller.contest_setup import ContestSetup
-from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
@@ -100,7 +100,7 @@ class GrowingRecord:
 
     def add(
         self,
-        live: LiveProcess,
+        live: CellProcess,
         finished: Finished,
         made: FirstBuild | None,
         metrics: Metrics | None,
@@ -115,7 +115,7 @@ class GrowingRecord:
             record = record.model_copy(update={"kernel_times": kernel_times})
         self.known = self._summarised(record)
 
-    def with_lost(self, live: LiveProcess, reason: str) -> Record | None:
+    def with_lost(self, live: CellProcess, reason: str) -> Record | None:
         """Return the record with a process that was lost, or None where nothing has been measured.
 
         Its rounds count, and what was measured before stays valid, unless it answered wrongly.
@@ -128,18 +128,18 @@ class GrowingRecord:
         lost = ProcessLost(reason=reason, rounds=len(live.bursts))
         return record.model_copy(update={"doubts": [*record.doubts, lost]})
 
-    def with_live(self, live: LiveProcess | None) -> Record | None:
+    def with_live(self, live: CellProcess | None) -> Record | None:
         """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
         known = self.known
         if live is None or live.ready is None or not live.bursts:
             return known
         return self._summarised(self._further(known, live) if known else self._first(live))
 
-    def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
+    def ended(self, live: CellProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
         first = self.known or live.ready
         first_fields = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
-        settings = {"start_method": live.start_method, **first_fields.pop("settings", {})}
+        settings = {"start_method": live.launcher.start_method, **first_fields.pop("settings", {})}
         return Record(
             cell=self._cell,
             status=status,
@@ -157,7 +157,7 @@ class GrowingRecord:
             **{**first_fields, **fields},
         )
 
-    def _first(self, live: LiveProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
+    def _first(self, live: CellProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
         """Return the record after the first process, which tells most of what is known of the cell.
 
         Without `finished`, its outputs were checked before its rounds only.
@@ -194,7 +194,7 @@ class GrowingRecord:
             open_axes=_spans(self._planned),
         )
 
-    def _further(self, record: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
+    def _further(self, record: Record, live: CellProcess, finished: Finished | None = None) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
         checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
         later = [*doubts_of_finished(finished), *itertools.chain.from_iterable(map(doubts_of_check, checks))]
@@ -245,7 +245,7 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
 
 
-def _measured_further(live: LiveProcess) -> dict[str, Any]:
+def _measured_further(live: CellProcess) -> dict[str, Any]:
     """Return what the first process alone measures after its bursts, as fields of its record."""
     return {name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")}
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.measuring import isolation, messages
-from bakeoff.measuring.controller.ahead import MOST_AHEAD
 from bakeoff.measuring.controller.server_process import CannotPreload, ForkServer
 from bakeoff.measuring.controller.server_start import (
     CAN_FORK,
@@ -45,6 +44,9 @@ that needs a fourth process mostly needs a fifth."""
 
 MOST_FURTHER_SERVERS = 6
 """So many further servers stay for later contests. Each process keeps torch in memory."""
+
+MOST_AHEAD = 2
+"""So many processes of a cell are loaded for later epochs at most, since each holds memory."""
 
 MOST_BRANCHES = 5
 """Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
