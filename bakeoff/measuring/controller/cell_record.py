@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import signal
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller.build_folder import placement_of_both
 from bakeoff.measuring.controller.cell_process import CellProcess
-from bakeoff.measuring.controller.contest_setup import ContestSetup
-from bakeoff.measuring.messages import Finished, Ready
+from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import (
@@ -65,18 +66,32 @@ FIRST_TELLS = ("accuracy", "generated", "warm_up", "placement", "memory", "preci
 """Fields of a record that its first process tells when it is ready."""
 
 
+NO_TIME = "--budget left no time to start it"
+INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
+
+
+@dataclass(frozen=True)
+class MetricsSetup:
+    """The user's `evaluate`, and what it says of the reference."""
+
+    evaluation: Evaluation
+    reference: Metrics
+
+
 class GrowingRecord:
     """The record of a cell, to which each of its processes adds what it has told."""
 
-    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: Record | None = None) -> None:
+    def __init__(
+        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None = None
+    ) -> None:
         """Begin with nothing, or with the record of the processes that an interrupted run has `kept`."""
         self.known = kept  # of processes that ended well
-        self.log = setup.store.log(planned.cell.id)
+        self.log = run.store.log(planned.cell.id)
         self._planned = planned
         self._cell = planned.cell
-        self._setup = setup
+        self._run, self._metrics = run, metrics
         self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
-        self._started_s = setup.machine.now_s() - (kept.elapsed_s if kept else 0.0)
+        self._started_s = run.machine.now_s() - (kept.elapsed_s if kept else 0.0)
         self._started_at = kept.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
         if kept is None:
             self.log.unlink(missing_ok=True)
@@ -91,7 +106,7 @@ class GrowingRecord:
 
     @property
     def elapsed_s(self) -> float:
-        return self._setup.machine.now_s() - self._started_s
+        return self._run.machine.now_s() - self._started_s
 
     def begin_anew(self, reason: str) -> None:
         """Leave out all that was measured so far, with the build of an earlier run if that failed for a `reason`."""
@@ -109,7 +124,6 @@ class GrowingRecord:
         """Add a process that has ended well. `made` is the build that it has started from, or has made."""
         record = self._further(self.known, live, finished) if self.known else self._first(live, finished, made)
         if metrics is not None:
-            assert self._setup.metrics is not None, "the build is evaluated"
             record = record.model_copy(update={"metrics": metrics})
         if kernel_times:
             record = record.model_copy(update={"kernel_times": kernel_times})
@@ -148,7 +162,7 @@ class GrowingRecord:
             processes=processes,
             bursts=[*self.bursts, *live.bursts],
             traits=self._traits,
-            reference_metrics=self._setup.metrics.reference if self._setup.metrics else None,
+            reference_metrics=self._metrics.reference if self._metrics else None,
             log_tail=tail_of(self.log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self.elapsed_s,
@@ -229,11 +243,11 @@ class GrowingRecord:
 
     def _summarised(self, record: Record) -> Record:
         measured = record.model_copy(update={"latency": summarise(record.bursts)})
-        return with_roofline(self._setup.acceptance.applied_to(measured), self._setup.store)
+        return with_roofline(self._run.acceptance.applied_to(measured), self._run.store)
 
     @property
     def _traits(self) -> ModelTraits | None:
-        return self._setup.store.facts(self._cell.reference_id, ModelTraits)
+        return self._run.store.facts(self._cell.reference_id, ModelTraits)
 
 
 def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record:
@@ -399,3 +413,8 @@ def tail_of(log: Path) -> str:
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
+
+
+def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
+    """Return the record of a cell that the run did not reach, by default for lack of time."""
+    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=reason, **common_fields(planned))

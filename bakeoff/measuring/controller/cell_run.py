@@ -15,11 +15,11 @@ from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, Stage
-from bakeoff.measuring.controller.cell_record import GrowingRecord, cause_of_death, wrong_outputs
-from bakeoff.measuring.controller.contest_setup import ContestSetup
+from bakeoff.measuring.controller.cell_record import GrowingRecord, MetricsSetup, cause_of_death, wrong_outputs
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.load_run import CellUnderLoad
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import (
     THROUGHPUT_BLOCKS,
@@ -91,23 +91,33 @@ class CellRun:
     Each of these raises CellEnded where the cell comes to its end instead.
     """
 
-    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: UnfinishedCell | None = None) -> None:
-        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
+    def __init__(
+        self,
+        planned: PlannedCell,
+        run: RunContext,
+        builds: BuildFolder | None = None,
+        metrics: MetricsSetup | None = None,
+        kept: UnfinishedCell | None = None,
+    ) -> None:
+        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes.
+
+        `builds` is a folder that is kept or shared. Without `metrics` nothing is evaluated.
+        """
         self.planned = planned
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self.ahead: dict[int, CellProcess] = {}  # of later epochs
-        self._setup = setup
-        self._now_s = setup.machine.now_s
-        self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
+        self._run, self._metrics = run, metrics
+        self._now_s = run.machine.now_s
+        self._builds = builds or self._own_folder()
         self._backend = backends.create(planned.cell.backend)
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
-        self._growing = GrowingRecord(planned, setup, kept.record if kept else None)  # without the live process
+        self._growing = GrowingRecord(planned, run, metrics, kept.record if kept else None)  # without the live process
         self._live: CellProcess | None = None
         self._leaving: list[Worker] = []  # were killed, and may not be gone yet
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
-        self._left_s = kept.time_left_s if kept else setup.time_limit_s  # before the living process
+        self._left_s = kept.time_left_s if kept else run.time_limit_s  # before the living process
         self._last_process_s = kept.last_process_s if kept else 0.0
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
@@ -209,26 +219,26 @@ class CellRun:
     @property
     def has_time_to_spare(self) -> bool:
         """Return True when half of the time limit is left."""
-        return self._time_left_s > self._setup.time_limit_s / 2
+        return self._time_left_s > self._run.time_limit_s / 2
 
     # --- the way of a process to its first burst
 
-    def start(self, launcher: Launcher) -> None:
+    def start(self) -> None:
         """Bring a process to its first burst, where nothing else goes on, and wait for it."""
-        self.launch(launcher, epoch=0)
+        self.launch(self._run.launchers.first, epoch=0)
         while self.stage is not Stage.WARM:
             if not self.stage.goes_on:
                 self.take_turn()
-            self._setup.machine.wait([self.worker], TICK_S)
+            self._run.machine.wait([self.worker], TICK_S)
             self.poll()
-            self._setup.progress.tick()
+            self._run.progress.tick()
 
     def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
         """Start a process that loads the model, or what the first process has built. Several may load side by side.
 
         At `ends_s` the time budget of the run leaves it no more time.
         """
-        on_phase = partial(self._setup.progress.phase, self.cell)
+        on_phase = partial(self._run.progress.phase, self.cell)
         live = CellProcess(
             self.cell, epoch, self._next_build, self.starts_warm, launcher, self._left_s, ends_s, on_phase=on_phase
         )
@@ -250,7 +260,7 @@ class CellRun:
                 process.end()
             return False
         process.limit_s, process.ends_s = self._left_s, self._measured_by_s
-        process.on_phase = partial(self._setup.progress.phase, self.cell)
+        process.on_phase = partial(self._run.progress.phase, self.cell)
         self._live = process
         return True
 
@@ -310,7 +320,7 @@ class CellRun:
         if made and made.has_artefact and not (self.was_measured or self._known_warm_up):
             made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
             self._builds.done(live.build, made)
-            self._setup.store.keep_build(made)
+            self._run.store.keep_build(made)
         if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
 
@@ -340,7 +350,7 @@ class CellRun:
         if before is None or self.was_measured or self.cell.dynamic:  # which may have served another size
             return None
         warm_up = before.warm_ups.get(self.cell.configuration)
-        return warm_up if warm_up and warm_up.seconds >= self._setup.sampling.warm_up_s else None
+        return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
 
     def take_turn(self) -> None:
         """Have the process build, or warm up, and do not wait for it."""
@@ -370,7 +380,7 @@ class CellRun:
 
     @property
     def _measured_by_s(self) -> float:
-        return self._setup.budget_ends_s + OVERTIME_S
+        return self._run.time_plan.budget_ends_s + OVERTIME_S
 
     @property
     def _time_left_s(self) -> float:
@@ -408,16 +418,16 @@ class CellRun:
 
     def _own_folder(self) -> BuildFolder:
         """Return a folder that the cell shares with no other one of the contest."""
-        return BuildFolder(self._setup.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
+        return BuildFolder(self._run.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
         """Stop its process, unless cells are measured one after the other."""
-        if self._live is not None and self._setup.interleaved:
+        if self._live is not None and self._run.interleaved:
             self._live.worker.pause()
 
     def resume(self) -> None:
         """Let its process go on, after it was stopped."""
-        if self._live is not None and self._setup.interleaved:
+        if self._live is not None and self._run.interleaved:
             self._live.worker.resume()
 
     def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:
@@ -425,7 +435,7 @@ class CellRun:
         live = self._alive()
         if live.phase != "measure":
             live.phase = "measure"
-            self._setup.progress.phase(self.cell, live.phase)
+            self._run.progress.phase(self.cell, live.phase)
         live.worker.send(TakeBurst(core=around.core))
         reply = self._await(live, BurstTaken)
         conditions = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
@@ -439,7 +449,7 @@ class CellRun:
         )
         live.bursts.append(burst)
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
-        self._setup.progress.measured(self.cell, self.median_ms)
+        self._run.progress.measured(self.cell, self.median_ms)
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
         """Return what takes windows of load in the cell's process, which has taken bursts."""
@@ -456,13 +466,13 @@ class CellRun:
     def may_be_accepted(self) -> bool:
         """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
         accuracy = self._alive().warm.accuracy
-        return self._setup.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
+        return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
     def _take_load(self, order: TakeLoad) -> TrafficWindow:
         live = self._alive()
         if live.phase != UNDER_LOAD:
             live.phase = UNDER_LOAD
-            self._setup.progress.phase(self.cell, live.phase)
+            self._run.progress.phase(self.cell, live.phase)
         live.worker.send(order)
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
@@ -477,8 +487,8 @@ class CellRun:
         is so for every cell if the plan says it.
         """
         known = self._growing.known
-        wants_more = has_time and not self._setup.sampling.latency_only
-        throughput_counts = may_be_chosen or self._setup.sampling.throughput_of_all
+        wants_more = has_time and not self._run.sampling.latency_only
+        throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all
         wants_throughput = wants_more and (known is None or (throughput_counts and known.is_throughput_doubtful))
         blocks = THROUGHPUT_BLOCKS if throughput_counts else 1
         return MeasureFurther(
@@ -520,7 +530,7 @@ class CellRun:
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
-            metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
+            metrics = self._evaluated(live, evaluate_ends_s, last.with_metrics) if evaluates else None
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         if last.only_checks:
             live.worker.kill()
@@ -548,33 +558,33 @@ class CellRun:
     @property
     def is_evaluated(self) -> bool:
         """Return True if the build is evaluated: there is something to compare its metrics with."""
-        return self._setup.metrics is not None and self._setup.metrics.reference.failure is None
+        return self._metrics is not None and self._metrics.reference.failure is None
 
-    def _metrics(self, live: CellProcess, ends_s: float, is_asked: bool) -> Metrics:
+    def _evaluated(self, live: CellProcess, ends_s: float, is_asked: bool) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing.
 
         It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
         """
-        setup, begun_s = self._setup.metrics, self._now_s()
-        assert setup is not None, "the build is evaluated"
+        limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
+        assert self._metrics is not None, "the build is evaluated"
         left_s = ends_s - begun_s
         if not is_asked:
-            return Metrics(failure=evaluates_too_long(setup.limit_s, min(left_s, 0.0)))
+            return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:
-            deadline_s = begun_s + min(setup.limit_s, left_s)
+            deadline_s = begun_s + min(limit_s, left_s)
             while not isinstance(event := self._receive(live.worker, deadline_s), Evaluated):
                 live.is_awaited(event, Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
                 log = {"log": f"{self._growing.log.parent.name}/{self._growing.log.name}"}
                 metrics = metrics.model_copy(update={"failure": metrics.failure.model_copy(update=log)})
-            return metrics.beside(setup.reference)
+            return metrics.beside(self._metrics.reference)
         except WorkerEnded as ended:
-            _, failure = cause_of_death(ended.status, "evaluate", self._setup.store.kernel_killed())
+            _, failure = cause_of_death(ended.status, "evaluate", self._run.store.kernel_killed())
             failure = failure.model_copy(update={"text": f"its process {failure.text}"})
         except DeadlinePassed:
             self._end_worker()
-            failure = evaluates_too_long(setup.limit_s, left_s)
+            failure = evaluates_too_long(limit_s, left_s)
         return Metrics(failure=failure, seconds=self._now_s() - begun_s)
 
     def leave(self) -> None:
@@ -593,7 +603,7 @@ class CellRun:
         return None if record is None else self._as_it_stands(record)
 
     def _as_it_stands(self, record: Record) -> Record:
-        plan = self._setup.load if record.status is Status.OK else None
+        plan = self._run.load if record.status is Status.OK else None
         load = self.load or (plan.load([]) if plan else None)  # of a cell that had no turn yet
         return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": load})
 
@@ -648,7 +658,7 @@ class CellRun:
     @property
     def _next_build(self) -> int:
         """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
-        return len(self._growing.processes) % self._setup.sampling.builds
+        return len(self._growing.processes) % self._run.sampling.builds
 
     def _folder_of(self, build: int) -> Path:
         return self._builds.of(build)
@@ -664,16 +674,16 @@ class CellRun:
     def _start_worker(self, process: CellProcess, kind: type[MeasureCell | PackageCell | MeasurePackagedCell]) -> None:
         job = kind(
             cell=self.cell,
-            reference=self._setup.store.reference(self.cell.reference_id).resolve(),
-            sampling=self._setup.sampling,
+            reference=self._run.store.reference(self.cell.reference_id).resolve(),
+            sampling=self._run.sampling,
             shared_folder=self._folder_of(process.build),
             is_first=not (self.was_measured or process.is_ahead),
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
-            inputs=self._setup.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
-            evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
-            is_machine_busy=self._setup.is_machine_busy,
+            inputs=self._run.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
+            evaluation=self._metrics.evaluation if self._metrics else None,
+            is_machine_busy=self._run.is_machine_busy,
         )
         # what loads a package imports no compiler
         imports = () if kind is MeasurePackagedCell else self._backend.imports
@@ -711,8 +721,8 @@ class CellRun:
             died_in = live.phase if status.is_failure else None  # and not for what cannot be had here
             raise self._ended(live, status, failure, died_in=died_in) from None
         except WorkerEnded as ended:
-            status, failure = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
-            if status is Status.CRASH and self._setup.machine.has_full_disk(live.worker.workspace):
+            status, failure = cause_of_death(ended.status, live.phase, self._run.store.kernel_killed())
+            if status is Status.CRASH and self._run.machine.has_full_disk(live.worker.workspace):
                 failure = failure.on_full_disk
             self._end_worker()
             number = -ended.status if ended.status < 0 else None
@@ -729,7 +739,7 @@ class CellRun:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         else:
             kind = "time limit"
-            text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+            text = f"not done within {self._run.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         rounds_count = self.was_measured or kind != "request timed out"
         return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
@@ -741,4 +751,4 @@ class CellRun:
             except DeadlinePassed:
                 if self._now_s() >= deadline_s:
                     raise
-                self._setup.progress.tick()
+                self._run.progress.tick()

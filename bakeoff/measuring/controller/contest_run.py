@@ -9,6 +9,7 @@ from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
+from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.rounds import (
@@ -23,7 +24,7 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
-from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME, RunContext, not_reached
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
