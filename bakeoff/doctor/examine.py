@@ -212,7 +212,7 @@ def _try(planned: PlannedCell, run: RunContext) -> Trial:
     cell_run = CellRun(planned, run)
     try:
         cell_run.start()
-        accuracy = cell_run.accuracy
+        accuracy = cell_run.process.warm.accuracy
     except CellEnded as ended:
         record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL

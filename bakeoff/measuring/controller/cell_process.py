@@ -197,6 +197,11 @@ class CellProcess:
         return self.ready
 
     @property
+    def call_s(self) -> float:
+        """Return about how long a call takes, by the warm-up."""
+        return self.warm.warm_up.seconds / max(1, self.warm.warm_up.calls)
+
+    @property
     def seconds_of_start(self) -> float:
         """How long the start took in its epoch, without waiting for turns. It was warm a moment ago."""
         begun_s = self.stage_begun_s

@@ -48,7 +48,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import Accuracy, Burst, Cell, Conditions, KernelTimes, Record, Status, WarmUp
+from bakeoff.records.schema import Burst, Cell, Conditions, KernelTimes, Record, Status, WarmUp
 from bakeoff.records.store import UnfinishedCell
 
 TICK_S = 0.5
@@ -131,6 +131,12 @@ class CellRun:
         return self.planned.cell
 
     @property
+    def process(self) -> CellProcess:
+        """The process that is alive."""
+        assert self._live is not None, "the cell has been started"
+        return self._live
+
+    @property
     def bursts(self) -> list[Burst]:
         """All bursts so far, of all processes."""
         return [*self._growing.bursts, *(self._live.bursts if self._live else [])]
@@ -186,25 +192,9 @@ class CellRun:
         return self.builds_alone and self.cell.device.is_cuda and self._backend.tunes_beside_builds
 
     @property
-    def has_started_warm(self) -> bool:
-        """Return True when its process has started from what another one has left."""
-        return self._alive().is_warm
-
-    @property
-    def call_s(self) -> float:
-        """Return about how long a call takes, by its process's warm-up."""
-        warm_up = self._alive().warm.warm_up
-        return warm_up.seconds / max(1, warm_up.calls)
-
-    @property
     def built_so_far_s(self) -> float:
         """Return how long its living process took to build, or 0 if there is none or it has not built."""
         return self._live.built_s if self._live else 0.0
-
-    @property
-    def waited_s(self) -> float:
-        """Return how long its process has been waited for so far: while it loaded, built, warmed up, and measured."""
-        return self._alive().waited_s
 
     @property
     def has_lost_builds(self) -> bool:
@@ -226,10 +216,10 @@ class CellRun:
     def start(self) -> None:
         """Bring a process to its first burst, where nothing else goes on, and wait for it."""
         self.launch(self._run.launchers.first, epoch=0)
-        while self.stage is not Stage.WARM:
-            if not self.stage.goes_on:
+        while self.process.stage is not Stage.WARM:
+            if not self.process.stage.goes_on:
                 self.take_turn()
-            self._run.machine.wait([self.worker], TICK_S)
+            self._run.machine.wait([self.process.worker], TICK_S)
             self.poll()
             self._run.progress.tick()
 
@@ -354,29 +344,12 @@ class CellRun:
 
     def take_turn(self) -> None:
         """Have the process build, or warm up, and do not wait for it."""
-        self._alive().take_turn(self._now_s())
+        self.process.take_turn(self._now_s())
 
     def poll(self) -> None:
         """Take what the process has said, and do not wait."""
-        with self._ending_as_record(self._alive()):
-            self._alive().poll(self._now_s())
-
-    @property
-    def stage(self) -> Stage:
-        return self._alive().stage
-
-    @property
-    def worker(self) -> Worker:
-        return self._alive().worker
-
-    @property
-    def start_ends_s(self) -> float:
-        """When the process that is being started runs out of time."""
-        return self._alive().deadline_s
-
-    @property
-    def seconds_of_start(self) -> float:
-        return self._alive().seconds_of_start
+        with self._ending_as_record(self.process):
+            self.process.poll(self._now_s())
 
     @property
     def _measured_by_s(self) -> float:
@@ -386,11 +359,6 @@ class CellRun:
     def _time_left_s(self) -> float:
         """What is left of the cell's time limit."""
         return self._left_s - (self._live.waited_s if self._live else 0.0)
-
-    @property
-    def accuracy(self) -> Accuracy:
-        """How right its process was before the first burst."""
-        return self._alive().warm.accuracy
 
     def builds_anew_after(self, record: Record) -> str:
         """Return why it builds in the run's folder now, or nothing: the cache's disk is full, or its build may be bad.
@@ -432,7 +400,7 @@ class CellRun:
 
     def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:
         """Take one burst. `around` holds the conditions of its round, which the worker does not read itself."""
-        live = self._alive()
+        live = self.process
         if live.phase != "measure":
             live.phase = "measure"
             self._run.progress.phase(self.cell, live.phase)
@@ -453,23 +421,23 @@ class CellRun:
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
         """Return what takes windows of load in the cell's process, which has taken bursts."""
-        threads = self._alive().warm.settings.get("threads")
+        threads = self.process.warm.settings.get("threads")
         latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
 
     @property
     def is_right(self) -> bool:
         """Return True when its process has answered rightly so far, or so that its errors may be accepted."""
-        return self._alive().warm.accuracy.passed or self.may_be_accepted
+        return self.process.warm.accuracy.passed or self.may_be_accepted
 
     @property
     def may_be_accepted(self) -> bool:
         """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
-        accuracy = self._alive().warm.accuracy
+        accuracy = self.process.warm.accuracy
         return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
     def _take_load(self, order: TakeLoad) -> TrafficWindow:
-        live = self._alive()
+        live = self.process
         if live.phase != UNDER_LOAD:
             live.phase = UNDER_LOAD
             self._run.progress.phase(self.cell, live.phase)
@@ -495,11 +463,11 @@ class CellRun:
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,
             with_energy=with_energy and wants_more and may_be_chosen and (known is None or known.energy is None),
-            with_around=has_time and may_be_chosen and self._alive().warm.has_around,
+            with_around=has_time and may_be_chosen and self.process.warm.has_around,
         )
 
     def measure_further(self, wanted: MeasureFurther) -> None:
-        live = self._alive()
+        live = self.process
         live.has_all_bursts = True
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
@@ -517,7 +485,7 @@ class CellRun:
 
     def begin_finish(self, last: Finish) -> None:
         """Have the process take its last step, and do not wait for it."""
-        live = self._alive()
+        live = self.process
         live.has_all_bursts = True
         live.worker.send(last)
 
@@ -526,7 +494,7 @@ class CellRun:
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
         """
-        live = self._alive()
+        live = self.process
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
@@ -662,10 +630,6 @@ class CellRun:
 
     def _folder_of(self, build: int) -> Path:
         return self._builds.of(build)
-
-    def _alive(self) -> CellProcess:
-        assert self._live is not None, "the cell has been started"
-        return self._live
 
     def _forget_live(self) -> None:
         self._left_s, self._live = self._time_left_s, None

@@ -157,7 +157,7 @@ class GroupStart:
         return self._are_warm and self._shares_cores
 
     def _at(self, *stages: Stage) -> list[CellRun]:
-        return [cell_run for cell_run in self._starting if cell_run.stage in stages]
+        return [cell_run for cell_run in self._starting if cell_run.process.stage in stages]
 
     def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
         alive = [*self._epoch.staying, *self._group, *self._starting]
@@ -212,9 +212,9 @@ class GroupStart:
         ahead = self._ahead[:1] if is_early else self._ahead
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
-        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.has_started_warm]
+        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.process.is_warm]
         ready += self._epoch.waiting
-        ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.waited_s <= QUICK_START_S]
+        ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.process.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
@@ -351,15 +351,15 @@ class GroupStart:
         """Wait until a process that loads or builds says something, or so many seconds have passed."""
         going_on, ahead = self._at(*GOING_ON), self._loading_ahead
         now_s = self._machine.now_s()
-        left_s = min((cell_run.start_ends_s - now_s for cell_run in going_on), default=seconds)
-        workers = [*(cell_run.worker for cell_run in going_on), *(process.worker for process in ahead)]
+        left_s = min((cell_run.process.deadline_s - now_s for cell_run in going_on), default=seconds)
+        workers = [*(cell_run.process.worker for cell_run in going_on), *(process.worker for process in ahead)]
         spoke = self._machine.wait(workers, max(0.0, min(seconds, left_s)))
         for process in ahead:
             if not spoke or process.worker in spoke:
                 process.poll_ahead(self._machine.now_s())
         for cell_run in going_on:
             # where nobody spoke, a process may have ended without a word, or has run out of time
-            if not spoke or cell_run.worker in spoke:
+            if not spoke or cell_run.process.worker in spoke:
                 self._poll(cell_run)
         self._run.progress.tick()
 
@@ -373,9 +373,9 @@ class GroupStart:
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return
-        if cell_run.stage in (Stage.BUILT, Stage.WARM):
+        if cell_run.process.stage in (Stage.BUILT, Stage.WARM):
             cell_run.pause()
-        if cell_run.stage is Stage.WARM:
+        if cell_run.process.stage is Stage.WARM:
             self._starting.remove(cell_run)
             self._group.append(cell_run)
             self._note_start(cell_run)
@@ -396,9 +396,9 @@ class GroupStart:
         built[0].take_turn()
 
     def _note_start(self, cell_run: CellRun) -> None:
-        seconds = cell_run.seconds_of_start
-        step = Step.START if cell_run.has_started_warm else Step.BUILD
-        self._run.time_plan.called(cell_run.cell.label, cell_run.call_s)
+        seconds = cell_run.process.seconds_of_start
+        step = Step.START if cell_run.process.is_warm else Step.BUILD
+        self._run.time_plan.called(cell_run.cell.label, cell_run.process.call_s)
         self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
-        if self._epoch.number == 0 or not cell_run.has_started_warm:
+        if self._epoch.number == 0 or not cell_run.process.is_warm:
             self._run.progress.built(cell_run.cell, seconds, bool(cell_run.cached_at))
