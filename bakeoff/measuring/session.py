@@ -104,7 +104,6 @@ def measure(
 
 
 def pending(contest: Contest, store: Store) -> list[PlannedCell]:
-    """Return the cells of a contest that have no record yet."""
     return [planned for planned in contest.cells if not store.has(planned.cell.id)]
 
 
@@ -113,7 +112,6 @@ def cells_of(contests: Sequence[Contest]) -> list[Cell]:
 
 
 def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
-    """Return a plan that expects what the cells without a record are likely to take."""
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:

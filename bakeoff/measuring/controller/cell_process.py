@@ -192,13 +192,11 @@ class CellProcess:
 
     @property
     def warm(self) -> Ready:
-        """Return what it told when it was warm."""
         assert self.ready is not None, "the process is warm"
         return self.ready
 
     @property
     def call_s(self) -> float:
-        """Return about how long a call takes, by the warm-up."""
         return self.warm.warm_up.seconds / max(1, self.warm.warm_up.calls)
 
     @property

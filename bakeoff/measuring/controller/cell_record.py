@@ -281,7 +281,6 @@ def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
 
 
 def colour_of(backend: str) -> str:
-    """Return the colour that a backend says, or nothing for one that does not load."""
     try:
         return backends.create(backend).colour
     except BakeoffError:
@@ -327,12 +326,10 @@ def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None =
 
 
 def facts_of_process(failure: Failure | None) -> dict[str, Any]:
-    """Return the fields of a record that tell why its cell failed, if it did."""
     return {"reason": failure.sentence if failure else "", "failure": failure}
 
 
 def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
-    """Return the memory with the peaks of an earlier build, where these are higher."""
     if build is None:
         return memory
     peaks = {}
@@ -343,7 +340,6 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
 
 
 def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
-    """Return what there is to doubt of a cell that is ready to be measured."""
     doubts: list[RecordDoubt] = []
     if ready.caveat:
         doubts.append(Caveat(text=ready.caveat))
@@ -381,7 +377,6 @@ def doubts_of_check(check: Accuracy) -> list[Unchecked]:
 
 
 def doubts_of_finished(finished: Finished | None) -> list[Recompiled]:
-    """Return what there is to doubt of a cell after its bursts, as far as its process has told."""
     return [Recompiled(count=finished.recompilations)] if finished and finished.recompilations else []
 
 
@@ -393,7 +388,6 @@ def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:
-    """Return what the exit status of a worker that died in `phase` means."""
     if -status == signal.SIGKILL and kernel_killed:
         text = f"killed in {phase} by the kernel, which had no memory left"
         return Status.OOM, Failure(kind="killed by the kernel", text=text).of_memory
@@ -407,7 +401,6 @@ def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status
 
 
 def tail_of(log: Path) -> str:
-    """Return the last lines of a log file."""
     try:
         text = log.read_text(errors="replace")
     except FileNotFoundError:

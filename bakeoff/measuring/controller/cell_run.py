@@ -132,18 +132,15 @@ class CellRun:
 
     @property
     def process(self) -> CellProcess:
-        """The process that is alive."""
         assert self._live is not None, "the cell has been started"
         return self._live
 
     @property
     def bursts(self) -> list[Burst]:
-        """All bursts so far, of all processes."""
         return [*self._growing.bursts, *(self._live.bursts if self._live else [])]
 
     @property
     def median_ms(self) -> float:
-        """Return the median over the bursts so far."""
         return self._burst_medians_ms[len(self._burst_medians_ms) // 2]
 
     @property
@@ -158,7 +155,6 @@ class CellRun:
 
     @property
     def waits_for_another(self) -> bool:
-        """Return True while another cell of its family makes the build that the next process starts from."""
         return self._builds.is_made_by_another(self._next_build, self.cell.label)
 
     @property
@@ -193,22 +189,18 @@ class CellRun:
 
     @property
     def built_so_far_s(self) -> float:
-        """Return how long its living process took to build, or 0 if there is none or it has not built."""
         return self._live.built_s if self._live else 0.0
 
     @property
     def has_lost_builds(self) -> bool:
-        """Return True when something that earlier processes have built is not there any more."""
         return not {process.build for process in self._growing.processes} <= self._built
 
     @property
     def has_time_for_another(self) -> bool:
-        """Return True when one more process that takes as long as the last one fits into the time limit."""
         return self._time_left_s > 2 * self._last_process_s
 
     @property
     def has_time_to_spare(self) -> bool:
-        """Return True when half of the time limit is left."""
         return self._time_left_s > self._run.time_limit_s / 2
 
     # --- the way of a process to its first burst
@@ -343,7 +335,6 @@ class CellRun:
         return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
 
     def take_turn(self) -> None:
-        """Have the process build, or warm up, and do not wait for it."""
         self.process.take_turn(self._now_s())
 
     def poll(self) -> None:
@@ -357,7 +348,6 @@ class CellRun:
 
     @property
     def _time_left_s(self) -> float:
-        """What is left of the cell's time limit."""
         return self._left_s - (self._live.waited_s if self._live else 0.0)
 
     def builds_anew_after(self, record: Record) -> str:
@@ -394,7 +384,6 @@ class CellRun:
             self._live.worker.pause()
 
     def resume(self) -> None:
-        """Let its process go on, after it was stopped."""
         if self._live is not None and self._run.interleaved:
             self._live.worker.resume()
 
@@ -420,7 +409,6 @@ class CellRun:
         self._run.progress.measured(self.cell, self.median_ms)
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
-        """Return what takes windows of load in the cell's process, which has taken bursts."""
         threads = self.process.warm.settings.get("threads")
         latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
@@ -484,7 +472,6 @@ class CellRun:
         )
 
     def begin_finish(self, last: Finish) -> None:
-        """Have the process take its last step, and do not wait for it."""
         live = self.process
         live.has_all_bursts = True
         live.worker.send(last)
@@ -525,7 +512,6 @@ class CellRun:
 
     @property
     def is_evaluated(self) -> bool:
-        """Return True if the build is evaluated: there is something to compare its metrics with."""
         return self._metrics is not None and self._metrics.reference.failure is None
 
     def _evaluated(self, live: CellProcess, ends_s: float, is_asked: bool) -> Metrics:
@@ -594,7 +580,6 @@ class CellRun:
         return CellEnded(record, self._as_it_stands(by_rounds) if by_rounds else None)
 
     def unfinished(self) -> UnfinishedCell:
-        """Return all that is needed to go on with the cell after its last process that ended well."""
         return UnfinishedCell(
             record=self.record(),
             time_left_s=self._time_left_s,
@@ -653,7 +638,7 @@ class CellRun:
         imports = () if kind is MeasurePackagedCell else self._backend.imports
         # what packages has caches of its own, because a deployment has the artefact only
         workspace = None if kind is PackageCell else job.shared_folder
-        process.worker = process.launcher.with_imports(imports).start(job, self._growing.log, workspace)
+        process.worker = process.launcher.start(job, self._growing.log, workspace, imports)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:
@@ -661,7 +646,6 @@ class CellRun:
             self._builds.give_up(self._live.build, self.cell.label)
 
     def _await(self, live: CellProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
-        """Wait for an event of `kind`, and note phases on the way."""
         begun_s = self._now_s()
         deadline_s = min(begun_s + min(limit_s, self._time_left_s), live.ends_s)
         try:

@@ -124,7 +124,6 @@ class ContestRun:
         return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
 
     def _conclude_all(self) -> None:
-        """Save the records of cells that came to a good end, and keep their artefacts."""
         self._await_ends()
         for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
             self._save(cell_run, record)
@@ -241,7 +240,6 @@ class ContestRun:
         )
 
     def _run_epoch(self, epoch: Epoch) -> None:
-        """Build one process of each cell, measure them in rounds, and let them go."""
         self._epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
@@ -286,7 +284,6 @@ class ContestRun:
             self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
-        """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
         start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
         try:
             return start.start()
@@ -590,7 +587,6 @@ def _is_as_small(cell_run: CellRun, baseline: CellRun) -> bool:
 
 
 def _built_only(cell_run: CellRun) -> Record | None:
-    """Return the record of a cell that is built and has no numbers, or None for one that is not built."""
     if not cell_run.built_so_far_s:
         return None
     takes_time = cell_run.built_so_far_s >= 0.05  # eager has nothing to build

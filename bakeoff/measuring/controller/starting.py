@@ -130,7 +130,6 @@ class GroupStart:
 
     @property
     def built(self) -> list[CellRun]:
-        """The cells that are built, or warm."""
         return [*self._group, *self._at(Stage.BUILT, Stage.WARMING_UP)]
 
     def start_built(self, ends_s: float) -> list[CellRun]:
@@ -255,7 +254,6 @@ class GroupStart:
 
     @property
     def _busy(self) -> int:
-        """The number of processes that load, build or warm up."""
         return len(self._at(*BEFORE_WARM_UP, Stage.WARMING_UP))
 
     def _has_core(self) -> bool:
