@@ -53,6 +53,8 @@ class Epoch:
 
     number: int
     waiting: deque[CellRun]  # not started yet
+    group: int = 0  # number of the group that is alive, in the run
+    alive: list[CellRun] = field(default_factory=list)  # the cells of this group that are measured
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
