@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 from bakeoff.commands import run as runs
 from bakeoff.judging.judgement import judge
-from bakeoff.measuring.controller.ahead import AheadProcess
+from bakeoff.measuring.controller.cell_process import CellProcess
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Silent
@@ -119,16 +119,16 @@ class Timeline(Silent):
 
     def log_processes_ahead(self) -> None:
         """Log the phases of processes that load for a later epoch beside what is under way."""
-        poll = AheadProcess.poll
+        poll = CellProcess.poll_ahead
 
-        def polled(process: AheadProcess, now_s: float) -> None:
-            before, was_ready = process.live.phase, process.is_ready
+        def polled(process: CellProcess, now_s: float) -> None:
+            before, was_ready = process.phase, process.is_ready
             poll(process, now_s)
-            phase = "ready" if process.is_ready else process.live.phase
+            phase = "ready" if process.is_ready else process.phase
             if phase != before and not was_ready:
-                self.log(f"{process.live.cell.label}: {phase}, ahead for epoch {process.live.epoch}")
+                self.log(f"{process.cell.label}: {phase}, ahead for epoch {process.epoch}")
 
-        AheadProcess.poll = polled  # type: ignore[method-assign,assignment]
+        CellProcess.poll_ahead = polled  # type: ignore[method-assign,assignment]
 
     def log_short_jobs(self) -> None:
         """Log the phases of workers with a short job, such as that of the reference."""

@@ -18,8 +18,8 @@ from bakeoff import cli
 from bakeoff.measuring.controller import groundwork, launcher
 from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.records.schema import Ceilings, Cell
-from bakeoff.records.store import Store
 from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
@@ -156,8 +156,8 @@ def known_ceilings() -> Iterator[Callable[..., None]]:
     """A run measures for a second what the machine can do, and the tests make many: these take it for known."""
     measured: Callable[..., None] = groundwork.measure_ceilings
 
-    def known(cell: Cell, launcher: Launcher, store: Store, *_: object) -> None:
-        store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
+    def known(cell: Cell, run: RunContext, *_: object) -> None:
+        run.store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groundwork, "measure_ceilings", known)

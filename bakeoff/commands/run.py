@@ -17,9 +17,9 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for

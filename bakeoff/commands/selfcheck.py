@@ -24,7 +24,7 @@ from bakeoff.judging.decision import MAX_PROCESSES
 from bakeoff.judging.fit import speedup, summarise
 from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.contests import measure_contest
-from bakeoff.measuring.controller.groundwork import Headers
+from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress, Silent
 from bakeoff.measuring.controller.rounds import Pairs

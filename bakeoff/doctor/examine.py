@@ -16,15 +16,17 @@ from bakeoff.doctor import facts, traps
 from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
-from bakeoff.measuring.controller.contest_setup import ContestSetup
+from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launcher, Launchers, create_launcher
 from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask
 from bakeoff.planning.configurations import ALL, expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, StartMethod
 from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Status
@@ -60,9 +62,7 @@ def examine(
         findings = traps.find_all(machine)
         store = Store.create(launchers.first.temporary / "doctor", Request(), [], "bakeoff doctor")
         trials = [
-            explained(trial, findings)
-            for contest in contests
-            for trial in _try_all(contest, launchers.first, store, say)
+            explained(trial, findings) for contest in contests for trial in _try_all(contest, launchers, store, say)
         ]
     named = [cell.cell.backend for cell in planned if cell.asked_by_name]
     others = []
@@ -173,25 +173,34 @@ def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
         return Backend.trial
 
 
-def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> list[Trial]:
+def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> list[Trial]:
     """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
-    try:
-        groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
-    except groundwork.NoReference as error:
-        return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store=store, progress=Silent(), sampling=sampling, time_limit_s=TRIAL_LIMIT_S)
+    run = RunContext(
+        launchers=launchers,
+        store=store,
+        progress=Silent(),
+        sampling=sampling,
+        time_limit_s=TRIAL_LIMIT_S,
+        interleaved=False,
+        time_plan=TimePlan(sampling),
+        headers=Headers(store, Silent()),
+    )
+    try:
+        groundwork.reference(contest, run, TRIAL_LIMIT_S)
+    except groundwork.NoReference as error:
+        return [_without_reference(planned.cell, error, launchers.first) for planned in contest.cells]
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")
-        trials.append(trial := _try(planned, setup, launcher))
+        trials.append(trial := _try(planned, run))
         say(f"{trial.outcome.upper()} {trial.label} on {device}, after {trial.seconds:.1f} s")
     return trials
 
 
-def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial:
+def _try(planned: PlannedCell, run: RunContext) -> Trial:
     """Build, call and check the cell in one process, or in two where it is built ahead of time."""
     begun = time.monotonic()
     try:
@@ -200,15 +209,10 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
         return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
     if not supported:
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
-    cell_run = CellRun(planned, setup)
+    cell_run = CellRun(planned, run)
     try:
-        cell_run.launch(launcher, epoch=0)
-        cell_run.await_step()
-        cell_run.begin_build()
-        cell_run.await_step()
-        cell_run.begin_warm_up()
-        cell_run.await_step()
-        accuracy = cell_run.accuracy
+        cell_run.start()
+        accuracy = cell_run.process.warm.accuracy
     except CellEnded as ended:
         record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL

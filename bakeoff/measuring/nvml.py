@@ -31,7 +31,6 @@ def import_pynvml() -> Any:
 
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
-    """Yield the library, initialised, or None without the library or a driver."""
     library = import_pynvml()
     try:
         yield library
@@ -51,13 +50,11 @@ def handle(library: Any, index: int) -> Any:
 
 
 def device_free_bytes(index: int) -> int | None:
-    """Return the free memory of a CUDA device, or None without NVML."""
     with nvml() as library:
         return None if library is None else int(library.nvmlDeviceGetMemoryInfo(handle(library, index)).free)
 
 
 def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any]] = nvml) -> int | None:
-    """Return the highest clock of a CUDA device's multiprocessors, or None where NVML does not tell."""
     with opened() as library:
         card = card_at(library, index)
         return card.ask("nvmlDeviceGetMaxClockInfo", library.NVML_CLOCK_SM) if card else None
@@ -90,7 +87,6 @@ class Card:
 
     @property
     def processes(self) -> int | None:
-        """Return how many processes use the GPU for computing."""
         processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else len(processes)
 
@@ -107,7 +103,6 @@ class Card:
 
 
 def card_at(library: Any, index: int) -> Card | None:
-    """Return a CUDA device, or None without NVML or such a device."""
     if library is not None:
         with contextlib.suppress(library.NVMLError):
             return Card(library, handle(library, index))
@@ -115,7 +110,6 @@ def card_at(library: Any, index: int) -> Card | None:
 
 
 def cards(library: Any) -> list[Card]:
-    """Return the GPUs that NVML tells of, or none without it."""
     count = 0 if library is None else library.nvmlDeviceGetCount()
     return [Card(library, library.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
 
@@ -138,10 +132,8 @@ class GpuWatch:
         }
 
     def processes(self) -> int | None:
-        """Return how many processes use the GPU for computing."""
         return self._card.processes if self._card else None
 
     def energy_j(self) -> float | None:
-        """Return the energy that the GPU has taken since its driver was loaded."""
         found = self._card.ask("nvmlDeviceGetTotalEnergyConsumption") if self._card else None
         return None if found is None else found / 1e3

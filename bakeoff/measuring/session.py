@@ -12,7 +12,7 @@ from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine
-from bakeoff.measuring.controller.groundwork import Headers
+from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
 from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
 from bakeoff.measuring.controller.progress import Progress
@@ -104,7 +104,6 @@ def measure(
 
 
 def pending(contest: Contest, store: Store) -> list[PlannedCell]:
-    """Return the cells of a contest that have no record yet."""
     return [planned for planned in contest.cells if not store.has(planned.cell.id)]
 
 
@@ -113,7 +112,6 @@ def cells_of(contests: Sequence[Contest]) -> list[Cell]:
 
 
 def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
-    """Return a plan that expects what the cells without a record are likely to take."""
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:

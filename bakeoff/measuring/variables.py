@@ -65,7 +65,6 @@ def is_withheld(name: str) -> bool:
 
 
 def variables_of_libraries(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `given` that libraries in a worker read, without the user's own."""
     return {name: value for name, value in given.items() if _is_known(name)}
 
 

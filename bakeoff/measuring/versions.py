@@ -25,7 +25,6 @@ def untested_torch(version: str) -> str:
 
 
 def versions_of(libraries: Iterable[str]) -> dict[str, str]:
-    """Return the version of each library that is installed."""
     versions = {}
     for library in libraries:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -16,9 +16,12 @@ from bakeoff.judging import roofline
 from bakeoff.measuring import isolation
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller import headers as headers_of_torch
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.environment import capture
+from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import ForkLauncher
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import (
     CeilingsMeasured,
@@ -31,12 +34,13 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.planning.request import Request
+from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Ceilings, Cell, Status, Work
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent, measure
-from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of
+from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of, plan_of
 
 CONTEST = contest_of(["eager", "null"])
 
@@ -44,6 +48,21 @@ CONTEST = contest_of(["eager", "null"])
 @pytest.fixture
 def launcher(tmp_path: Path) -> ScriptedLauncher:
     return ScriptedLauncher(tmp_path, {}, ScriptedMachine())
+
+
+def context_of(launcher: ScriptedLauncher, store: Store, cache: BuildCache | None = None) -> RunContext:
+    plan = plan_of()
+    return RunContext(
+        launchers=launcher,  # type: ignore[arg-type]
+        store=store,
+        progress=Silent(),
+        sampling=plan,
+        time_limit_s=30.0,
+        interleaved=True,
+        time_plan=TimePlan(plan),
+        headers=Headers(store, Silent()),
+        build_cache=cache,
+    )
 
 
 def failed(text: str, status: Status = Status.ERROR, place: str = "") -> Failed:
@@ -90,7 +109,7 @@ def test_without_a_reference_there_is_a_reason(
 ) -> None:
     launcher.answers[ComputeReference] = answer
     with pytest.raises(groundwork.NoReference) as error:
-        groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+        groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert error.value.status is status
     assert reason in str(error.value)
 
@@ -110,22 +129,22 @@ def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
     launcher: ScriptedLauncher, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, *_ = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    path, *_ = groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.facts(CONTEST.id, Work) is not None
     path.touch()
     asked: list[ComputeReference] = []
     ask = launcher.ask
     monkeypatch.setattr(launcher, "ask", lambda job, *rest: asked.append(job) or ask(job, *rest))
-    assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == (path, None, None)
+    assert groundwork.reference(CONTEST, context_of(launcher, store), 30.0) == (path, None, None)
     assert [job.is_resumed for job in asked] == [True], "only compared with the model as it is now"
     launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="", is_changed=True)
     with pytest.raises(groundwork.NoReference, match=r"than before this run was interrupted: start a new run"):
-        groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+        groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
 
 
 def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:
     launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="RuntimeError: not now")
-    groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
 
 
@@ -142,7 +161,7 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 ) -> None:
     launcher.answers[MeasureCeilings] = answer
     cell = CONTEST.cells[0].cell
-    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, None, launcher.await_serving)
+    groundwork.measure_ceilings(cell, context_of(launcher, store), 30.0)
     assert store.ceilings(cell.device, cell.precision) is None
     assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in store.notes())
 
@@ -150,13 +169,17 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, measured_ceilings: None) -> None:
     cell = CONTEST.cells[0].cell
     for _ in range(2):
-        groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, None, launcher.await_serving)
+        groundwork.measure_ceilings(cell, context_of(launcher, store), 30.0)
         launcher.answers.clear()
     assert store.ceilings(cell.device, cell.precision) is not None
 
 
 def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
-    launcher: ScriptedLauncher, store: Store, tmp_path: Path, measured_ceilings: None
+    launcher: ScriptedLauncher,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured_ceilings: None,
 ) -> None:
     cell = CONTEST.cells[0].cell
     machine = capture()
@@ -164,13 +187,14 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
     launcher.answers[MeasureCeilings] = measured
     cache, asked_for_quiet = BuildCache(tmp_path / "cache"), list[str]()
-    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, cache, lambda: asked_for_quiet.append("first"))
+    monkeypatch.setattr(launcher, "await_serving", lambda: asked_for_quiet.append("first"))
+    groundwork.measure_ceilings(cell, context_of(launcher, store, cache), 30.0)
     assert not store.notes() and asked_for_quiet == ["first"]
 
     launcher.answers.clear()
     later = Store.create(tmp_path / "later", Request(), [], "test")
     later.save_environment(machine)
-    groundwork.measure_ceilings(cell, launcher, later, Silent(), 30.0, cache, lambda: asked_for_quiet.append("later"))
+    groundwork.measure_ceilings(cell, context_of(launcher, later, cache), 30.0)
     assert asked_for_quiet == ["first"], "nothing is measured"
     first, taken = (each.ceilings(cell.device, cell.precision) for each in (store, later))
     assert first == measured.ceilings and first.kept_at == "" and taken is not None
@@ -185,7 +209,7 @@ def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
     store.save_environment(machine)
     busy = Ceilings(flops_per_s=3e11, bytes_per_s=1e10, wait_share=0.5)
     cache.keep_ceilings(machine, cell.device, cell.precision, busy)
-    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0, cache, launcher.await_serving)
+    groundwork.measure_ceilings(cell, context_of(launcher, store, cache), 30.0)
     (note,) = store.notes()
     assert re.search(r"were measured by a run on \d{4}-\d\d-\d\d \d\d:\d\d UTC, even when repeated", note)
 
@@ -222,8 +246,8 @@ def test_headers_are_precompiled_before_any_build(
     note: str,
 ) -> None:
     launcher.answers[PrecompileHeaders] = answer
-    monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
-    headers = groundwork.Headers(store, Silent(), 30.0)
+    monkeypatch.setattr(headers_of_torch, "NOTEWORTHY_S", noteworthy_s)
+    headers = Headers(store, Silent(), 30.0)
     headers.begin([(CONTEST.cells[0].cell, launcher)])
     assert store.notes() == []
     headers.await_for(CONTEST.cells[0].cell)
@@ -236,7 +260,7 @@ def test_headers_that_cannot_be_kept_stop_nothing(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    groundwork.Headers(store, Silent(), 30.0).begin([(CONTEST.cells[0].cell, launcher)])
+    Headers(store, Silent(), 30.0).begin([(CONTEST.cells[0].cell, launcher)])
     assert "cannot be kept, so that each build makes them" in store.notes()[0]
 
 

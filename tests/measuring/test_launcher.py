@@ -534,8 +534,8 @@ print(["xmlrpc.server" in sys.modules, address], file=open({path!r}, "w"))
 def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_layout(modules: Path) -> None:
     (modules / "looking_module.py").write_text(LOOKING.format(path=str(modules / "seen")))
 
-    def seen(launcher: Launcher) -> tuple[bool, str]:
-        worker = launcher.start(TryImport(module="looking_module"), modules / "log")
+    def seen(*imports: str) -> tuple[bool, str]:
+        worker = server.start(TryImport(module="looking_module"), modules / "log", imports=imports)
         assert until(worker, Tried).reason == "" and worker.workspace.is_relative_to(server.temporary)
         worker.end()
         found: tuple[bool, str] = ast.literal_eval((modules / "seen").read_text())
@@ -543,13 +543,12 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
 
     with ForkLauncher() as server:
         server.branch(["xmlrpc.server", "no.such.module"])
-        branch = server.with_imports(["xmlrpc.server"])
-        (has_it, address), (has_it_not, same_address) = seen(branch), seen(server.with_imports(["json.tool"]))
+        (has_it, address), (has_it_not, same_address) = seen("xmlrpc.server"), seen("json.tool")
         assert has_it and not has_it_not and address == same_address
-        assert server.with_imports([]) is server.with_imports(["no.such.module"]) is server
+        assert server.server_for([]) is server.server_for(["no.such.module"])
         assert "builds import xmlrpc.server came from forks" in server.branch_note
         assert "had imported torch and nothing else" in server.note
-        hanging = branch.start(TryImport(module="stuck_module"), modules / "log")
+        hanging = server.start(TryImport(module="stuck_module"), modules / "log", imports=["xmlrpc.server"])
         process = psutil.Process(hanging.pid)
     assert not process.is_running(), "it ends with the launcher"
 
@@ -557,18 +556,18 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
 def test_a_branch_that_cannot_import_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
     for module in ("dying_module", "stuck_module", "threading_module"):
         branching.branch([module])
-        assert branching.with_imports([module]) is branching
+        assert branching.server_for([module]) is branching.server_for([])
         assert branching.branch_note == ""
         until(branching.start(ProbeTorch(), tmp_path / "log"), TorchFacts)
 
 
 def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
     branching.branch(["xmlrpc.server"])
-    worker = branching.with_imports(["xmlrpc.server"]).start(TryImport(module="stuck_module"), tmp_path / "log")
+    worker = branching.start(TryImport(module="stuck_module"), tmp_path / "log", imports=["xmlrpc.server"])
     for process in psutil.Process(branching.pid).children():
         process.kill()
     deadline = time.monotonic() + 20
-    while branching.with_imports(["xmlrpc.server"]) is not branching:
+    while branching.server_for(["xmlrpc.server"]) is not branching.server_for([]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with pytest.raises(WorkerEnded) as ended:
@@ -581,15 +580,15 @@ def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkL
     with ThreadPoolExecutor(1) as pool:
         before = psutil.Process(branching.pid).children()
         branching.branch(["xmlrpc.server"])
-        forking = branching.with_imports(["xmlrpc.server"])
+        branching.server_for(["xmlrpc.server"])  # which waits for it
         (branch,) = set(psutil.Process(branching.pid).children()).difference(before)
         branch.suspend()
-        starting = pool.submit(forking.start, ProbeTorch(), tmp_path / "log")
+        starting = pool.submit(branching.start, ProbeTorch(), tmp_path / "log", imports=["xmlrpc.server"])
         time.sleep(0.3)
         assert not starting.done(), "the branch has not read the order"
         branch.kill()
         until(starting.result(timeout=20), TorchFacts)
-        assert branching.with_imports(["xmlrpc.server"]) is branching
+        assert branching.server_for(["xmlrpc.server"]) is branching.server_for([])
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
@@ -609,13 +608,13 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
                 server.await_serving()
             shutil.copy(modules / "touching_module.py", shared_modules)
             branching.branch(["touching_module"], for_cuda=True)
-            assert branching.with_imports(["touching_module"]) is branching
+            assert branching.server_for(["touching_module"]) is branching.server_for([])
         else:
             server.await_serving()
             assert "touching_module" in server.note
             devices = ast.literal_eval((modules / "seen").read_text())[1]
             server.branch(["curious_module"], for_cuda=True)
-            assert server.with_imports(["curious_module"]) is not server
+            assert server.server_for(["curious_module"]) is not server.server_for([])
             assert devices == os.environ.get("CUDA_VISIBLE_DEVICES"), "modules see the GPUs that workers will use"
 
 
@@ -675,9 +674,8 @@ def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_
 
 def test_a_second_branch_of_a_server_ends_the_first_one(branching: ForkLauncher) -> None:
     branching.branch(("json",))
-    first = branching._branch
-    assert first is not None and first.comes_to_serve()
+    first = branching.server_for(("json",))
     branching.branch(("csv",))
-    assert first is not branching._branch and first._branch._control.fileno() == -1, "its socket is closed"
+    assert first._control.fileno() == -1, "its socket is closed"
     branching.await_branch()
-    assert branching.with_imports(("csv",)) is branching._branch
+    assert branching.server_for(("csv",)) not in (first, branching.server_for(()))

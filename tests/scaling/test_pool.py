@@ -29,7 +29,7 @@ KNOWN_CEILINGS = """
 from bakeoff.measuring.controller import groundwork
 from bakeoff.records.schema import Ceilings
 known = Ceilings(flops_per_s=1e11, bytes_per_s=1e10)
-groundwork.measure_ceilings = lambda cell, launcher, store, *_: store.save_ceilings(cell.device, cell.precision, known)
+groundwork.measure_ceilings = lambda cell, run, *_: run.store.save_ceilings(cell.device, cell.precision, known)
 """
 """As in the tests' own process, a controller takes for known what the machine can do."""
 

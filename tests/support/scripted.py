@@ -317,7 +317,6 @@ class ScriptedLauncher:
         self.first = self
         self.started: list[tuple[int, str]] = []  # epoch and label, in order
         self.jobs: list[tuple[str, type, tuple[str, ...]]] = []  # label, job, and imports of the branch, in order
-        self._imports: tuple[str, ...] = ()
         self.steps: list[tuple[int, str, str]] = []  # epoch, what, and label, in order
         self.epochs = 10**6  # so many have a fork server
         self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
@@ -343,11 +342,9 @@ class ScriptedLauncher:
         self.epoch = epoch
         return self
 
-    def with_imports(self, modules: Sequence[str]) -> ScriptedLauncher:
-        self._imports = tuple(modules)
-        return self
-
-    def start(self, job: CellJob, log: Path, workspace: Path | None = None) -> ScriptedWorker | ScriptedAnswer:
+    def start(
+        self, job: CellJob, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()
+    ) -> ScriptedWorker | ScriptedAnswer:
         if type(job) in self.answers:
             return ScriptedAnswer(self.answers[type(job)])
         label = job.cell.label
@@ -356,7 +353,7 @@ class ScriptedLauncher:
         job.shared_folder.mkdir(parents=True, exist_ok=True)
         self.folders.setdefault(label, []).append(job.shared_folder)
         self.started.append((self.epoch, label))
-        self.jobs.append((label, type(job), self._imports))
+        self.jobs.append((label, type(job), tuple(imports)))
         before = self._workers.setdefault(label, [])
 
         epoch = self.epoch

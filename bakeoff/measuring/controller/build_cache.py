@@ -57,7 +57,6 @@ PLACES = "builds", "builds-anew"
 
 
 def default_folder() -> Path:
-    """Return `$BAKEOFF_CACHE_DIR`, or else the folder `bakeoff/builds` in the user's own cache folder."""
     if given := os.environ.get("BAKEOFF_CACHE_DIR"):
         return Path(given).resolve()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -153,7 +152,6 @@ class BuildCache:
             write_atomically(self._ceilings(machine, device, precision), f"{_digest(text)} {text}")
 
     def ceilings(self, machine: Environment | None, device: Device, precision: Precision) -> Ceilings | None:
-        """Return what an earlier run measured on this machine, or None."""
         if machine is None or self.is_fresh:
             return None
         return self._kept_ceilings(self._ceilings(machine, device, precision))

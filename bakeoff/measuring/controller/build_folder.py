@@ -62,7 +62,6 @@ class BuildFolder:
             self._cleared.add(build)
 
     def is_made_by_another(self, build: int, label: str) -> bool:
-        """Return True while another cell makes the build."""
         return self._making.get(build, label) != label
 
     def begin(self, build: int, label: str) -> None:
@@ -100,7 +99,6 @@ class BuildFolder:
 
 
 def folders_of(cells: Mapping[str, Cell], cached: Mapping[str, Path], store: Store) -> dict[str, BuildFolder]:
-    """Return the folder of each cell by its id: one in the cache where there is one, or else the run's own."""
     by_path: dict[Path, BuildFolder] = {}
     folders = {}
     for cell_id, cell in cells.items():

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import signal
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from bakeoff import backends, models
 from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring.controller.build_folder import placement_of_both
-from bakeoff.measuring.controller.contest_setup import ContestSetup
-from bakeoff.measuring.controller.live_process import LiveProcess
-from bakeoff.measuring.messages import Finished, Ready
+from bakeoff.measuring.controller.cell_process import CellProcess
+from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import (
@@ -65,18 +66,32 @@ FIRST_TELLS = ("accuracy", "generated", "warm_up", "placement", "memory", "preci
 """Fields of a record that its first process tells when it is ready."""
 
 
+NO_TIME = "--budget left no time to start it"
+INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
+
+
+@dataclass(frozen=True)
+class MetricsSetup:
+    """The user's `evaluate`, and what it says of the reference."""
+
+    evaluation: Evaluation
+    reference: Metrics
+
+
 class GrowingRecord:
     """The record of a cell, to which each of its processes adds what it has told."""
 
-    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: Record | None = None) -> None:
+    def __init__(
+        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None = None
+    ) -> None:
         """Begin with nothing, or with the record of the processes that an interrupted run has `kept`."""
         self.known = kept  # of processes that ended well
-        self.log = setup.store.log(planned.cell.id)
+        self.log = run.store.log(planned.cell.id)
         self._planned = planned
         self._cell = planned.cell
-        self._setup = setup
+        self._run, self._metrics = run, metrics
         self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
-        self._started_s = setup.machine.now_s() - (kept.elapsed_s if kept else 0.0)
+        self._started_s = run.machine.now_s() - (kept.elapsed_s if kept else 0.0)
         self._started_at = kept.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
         if kept is None:
             self.log.unlink(missing_ok=True)
@@ -91,7 +106,7 @@ class GrowingRecord:
 
     @property
     def elapsed_s(self) -> float:
-        return self._setup.machine.now_s() - self._started_s
+        return self._run.machine.now_s() - self._started_s
 
     def begin_anew(self, reason: str) -> None:
         """Leave out all that was measured so far, with the build of an earlier run if that failed for a `reason`."""
@@ -100,7 +115,7 @@ class GrowingRecord:
 
     def add(
         self,
-        live: LiveProcess,
+        live: CellProcess,
         finished: Finished,
         made: FirstBuild | None,
         metrics: Metrics | None,
@@ -109,13 +124,12 @@ class GrowingRecord:
         """Add a process that has ended well. `made` is the build that it has started from, or has made."""
         record = self._further(self.known, live, finished) if self.known else self._first(live, finished, made)
         if metrics is not None:
-            assert self._setup.metrics is not None, "the build is evaluated"
             record = record.model_copy(update={"metrics": metrics})
         if kernel_times:
             record = record.model_copy(update={"kernel_times": kernel_times})
         self.known = self._summarised(record)
 
-    def with_lost(self, live: LiveProcess, reason: str) -> Record | None:
+    def with_lost(self, live: CellProcess, reason: str) -> Record | None:
         """Return the record with a process that was lost, or None where nothing has been measured.
 
         Its rounds count, and what was measured before stays valid, unless it answered wrongly.
@@ -128,18 +142,18 @@ class GrowingRecord:
         lost = ProcessLost(reason=reason, rounds=len(live.bursts))
         return record.model_copy(update={"doubts": [*record.doubts, lost]})
 
-    def with_live(self, live: LiveProcess | None) -> Record | None:
+    def with_live(self, live: CellProcess | None) -> Record | None:
         """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
         known = self.known
         if live is None or live.ready is None or not live.bursts:
             return known
         return self._summarised(self._further(known, live) if known else self._first(live))
 
-    def ended(self, live: LiveProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
+    def ended(self, live: CellProcess, status: Status, failure: Failure | None, **fields: Any) -> Record:
         processes = [*self.processes, *([live.summary()] if live.ready else [])]
         first = self.known or live.ready
         first_fields = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
-        settings = {"start_method": live.start_method, **first_fields.pop("settings", {})}
+        settings = {"start_method": live.launcher.start_method, **first_fields.pop("settings", {})}
         return Record(
             cell=self._cell,
             status=status,
@@ -148,7 +162,7 @@ class GrowingRecord:
             processes=processes,
             bursts=[*self.bursts, *live.bursts],
             traits=self._traits,
-            reference_metrics=self._setup.metrics.reference if self._setup.metrics else None,
+            reference_metrics=self._metrics.reference if self._metrics else None,
             log_tail=tail_of(self.log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self.elapsed_s,
@@ -157,7 +171,7 @@ class GrowingRecord:
             **{**first_fields, **fields},
         )
 
-    def _first(self, live: LiveProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
+    def _first(self, live: CellProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
         """Return the record after the first process, which tells most of what is known of the cell.
 
         Without `finished`, its outputs were checked before its rounds only.
@@ -194,7 +208,7 @@ class GrowingRecord:
             open_axes=_spans(self._planned),
         )
 
-    def _further(self, record: Record, live: LiveProcess, finished: Finished | None = None) -> Record:
+    def _further(self, record: Record, live: CellProcess, finished: Finished | None = None) -> Record:
         """Return the record with a further process, which can only add to it, or prove the cell wrong."""
         checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
         later = [*doubts_of_finished(finished), *itertools.chain.from_iterable(map(doubts_of_check, checks))]
@@ -229,11 +243,11 @@ class GrowingRecord:
 
     def _summarised(self, record: Record) -> Record:
         measured = record.model_copy(update={"latency": summarise(record.bursts)})
-        return with_roofline(self._setup.acceptance.applied_to(measured), self._setup.store)
+        return with_roofline(self._run.acceptance.applied_to(measured), self._run.store)
 
     @property
     def _traits(self) -> ModelTraits | None:
-        return self._setup.store.facts(self._cell.reference_id, ModelTraits)
+        return self._run.store.facts(self._cell.reference_id, ModelTraits)
 
 
 def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record:
@@ -245,7 +259,7 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
 
 
-def _measured_further(live: LiveProcess) -> dict[str, Any]:
+def _measured_further(live: CellProcess) -> dict[str, Any]:
     """Return what the first process alone measures after its bursts, as fields of its record."""
     return {name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")}
 
@@ -267,7 +281,6 @@ def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
 
 
 def colour_of(backend: str) -> str:
-    """Return the colour that a backend says, or nothing for one that does not load."""
     try:
         return backends.create(backend).colour
     except BakeoffError:
@@ -313,12 +326,10 @@ def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None =
 
 
 def facts_of_process(failure: Failure | None) -> dict[str, Any]:
-    """Return the fields of a record that tell why its cell failed, if it did."""
     return {"reason": failure.sentence if failure else "", "failure": failure}
 
 
 def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
-    """Return the memory with the peaks of an earlier build, where these are higher."""
     if build is None:
         return memory
     peaks = {}
@@ -329,7 +340,6 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
 
 
 def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
-    """Return what there is to doubt of a cell that is ready to be measured."""
     doubts: list[RecordDoubt] = []
     if ready.caveat:
         doubts.append(Caveat(text=ready.caveat))
@@ -367,7 +377,6 @@ def doubts_of_check(check: Accuracy) -> list[Unchecked]:
 
 
 def doubts_of_finished(finished: Finished | None) -> list[Recompiled]:
-    """Return what there is to doubt of a cell after its bursts, as far as its process has told."""
     return [Recompiled(count=finished.recompilations)] if finished and finished.recompilations else []
 
 
@@ -379,7 +388,6 @@ def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:
-    """Return what the exit status of a worker that died in `phase` means."""
     if -status == signal.SIGKILL and kernel_killed:
         text = f"killed in {phase} by the kernel, which had no memory left"
         return Status.OOM, Failure(kind="killed by the kernel", text=text).of_memory
@@ -393,9 +401,13 @@ def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status
 
 
 def tail_of(log: Path) -> str:
-    """Return the last lines of a log file."""
     try:
         text = log.read_text(errors="replace")
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
+
+
+def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
+    """Return the record of a cell that the run did not reach, by default for lack of time."""
+    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=reason, **common_fields(planned))

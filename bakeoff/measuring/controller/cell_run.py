@@ -5,22 +5,21 @@ from __future__ import annotations
 import bisect
 import contextlib
 import math
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
-from bakeoff.measuring.controller.ahead import LIMIT_S, AheadProcess
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
-from bakeoff.measuring.controller.cell_record import GrowingRecord, cause_of_death, wrong_outputs
-from bakeoff.measuring.controller.contest_setup import ContestSetup
+from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, Stage
+from bakeoff.measuring.controller.cell_record import GrowingRecord, MetricsSetup, cause_of_death, wrong_outputs
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
-from bakeoff.measuring.controller.live_process import LiveProcess
 from bakeoff.measuring.controller.load_run import CellUnderLoad
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import (
     THROUGHPUT_BLOCKS,
@@ -30,7 +29,6 @@ from bakeoff.measuring.messages import (
     BurstTaken,
     Evaluated,
     Event,
-    Failed,
     Finish,
     Finished,
     FurtherMeasured,
@@ -40,8 +38,6 @@ from bakeoff.measuring.messages import (
     MeasurePackagedCell,
     PackageCell,
     Packaged,
-    PhaseBegun,
-    PhaseEnded,
     Ready,
     ReadyToBuild,
     TakeBurst,
@@ -52,7 +48,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import Accuracy, Burst, Cell, Conditions, KernelTimes, Phase, Record, Status, WarmUp
+from bakeoff.records.schema import Burst, Cell, Conditions, KernelTimes, Record, Status, WarmUp
 from bakeoff.records.store import UnfinishedCell
 
 TICK_S = 0.5
@@ -69,8 +65,8 @@ TRACE_LIMIT_S = 60.0
 OVERTIME_S = 3.0
 """What goes on when the time budget of the run is over is ended after so many seconds."""
 
-Steps = Generator[type[Event], Any, None]
-"""Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
+AHEAD_LIMIT_S = 60.0
+"""A process of a later epoch that takes so much longer than the last one is given up. Its epoch starts another one."""
 
 Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, FurtherMeasured, Finished)
 
@@ -87,46 +83,41 @@ class CellEnded(Exception):
         self.by_rounds = by_rounds
 
 
-@dataclass
-class _Start:
-    """What a cell's process does before it can be warmed up, as far as it goes without another command."""
-
-    steps: Steps
-    awaits: type[Event]
-    deadline_s: float
-    seen_s: float  # the time up to which waiting is accounted for
-
-
 class CellRun:
-    """One cell. In each epoch come `launch`, `begin_build`, `begin_warm_up`, bursts, `measure_further`, `begin_finish`
-    and `finish`.
+    """One cell. In each epoch come `launch`, its way to the first burst (`_life`), bursts, `measure_further`,
+    `begin_finish` and `finish`.
 
-    At the end comes `record`.
-
-    `launch`, `begin_build` and `begin_warm_up` do not wait: `poll` says when the process has done that. Each of them
-    raises CellEnded where the cell comes to its end instead.
+    At the end comes `record`. A process does most of its way beside those of other cells, so that `poll` does not wait.
+    Each of these raises CellEnded where the cell comes to its end instead.
     """
 
-    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: UnfinishedCell | None = None) -> None:
-        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
+    def __init__(
+        self,
+        planned: PlannedCell,
+        run: RunContext,
+        builds: BuildFolder | None = None,
+        metrics: MetricsSetup | None = None,
+        kept: UnfinishedCell | None = None,
+    ) -> None:
+        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes.
+
+        `builds` is a folder that is kept or shared. Without `metrics` nothing is evaluated.
+        """
         self.planned = planned
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
-        self.ahead: dict[int, AheadProcess] = {}  # of later epochs
-        self._setup = setup
-        self._now_s = setup.machine.now_s
-        self._builds = setup.folders.get(planned.cell.id) or self._own_folder()
-        self._ends_s = math.inf
-        self._launcher: Launcher | None = None
+        self.ahead: dict[int, CellProcess] = {}  # of later epochs
+        self._run, self._metrics = run, metrics
+        self._now_s = run.machine.now_s
+        self._builds = builds or self._own_folder()
         self._backend = backends.create(planned.cell.backend)
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
-        self._growing = GrowingRecord(planned, setup, kept.record if kept else None)  # without the live process
-        self._live: LiveProcess | None = None
+        self._growing = GrowingRecord(planned, run, metrics, kept.record if kept else None)  # without the live process
+        self._live: CellProcess | None = None
         self._leaving: list[Worker] = []  # were killed, and may not be gone yet
-        self._starting: _Start | None = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
-        self._budget_s = kept.time_left_s if kept else setup.time_limit_s
+        self._left_s = kept.time_left_s if kept else run.time_limit_s  # before the living process
         self._last_process_s = kept.last_process_s if kept else 0.0
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
@@ -140,13 +131,16 @@ class CellRun:
         return self.planned.cell
 
     @property
+    def process(self) -> CellProcess:
+        assert self._live is not None, "the cell has been started"
+        return self._live
+
+    @property
     def bursts(self) -> list[Burst]:
-        """All bursts so far, of all processes."""
         return [*self._growing.bursts, *(self._live.bursts if self._live else [])]
 
     @property
     def median_ms(self) -> float:
-        """Return the median over the bursts so far."""
         return self._burst_medians_ms[len(self._burst_medians_ms) // 2]
 
     @property
@@ -161,7 +155,6 @@ class CellRun:
 
     @property
     def waits_for_another(self) -> bool:
-        """Return True while another cell of its family makes the build that the next process starts from."""
         return self._builds.is_made_by_another(self._next_build, self.cell.label)
 
     @property
@@ -195,159 +188,98 @@ class CellRun:
         return self.builds_alone and self.cell.device.is_cuda and self._backend.tunes_beside_builds
 
     @property
-    def has_started_warm(self) -> bool:
-        """Return True when its process has started from what another one has left."""
-        return self._alive().is_warm
-
-    @property
-    def call_s(self) -> float:
-        """Return about how long a call takes, by its process's warm-up."""
-        warm_up = self._alive().warm.warm_up
-        return warm_up.seconds / max(1, warm_up.calls)
-
-    @property
-    def built_s(self) -> float:
-        """Return how long its process took to build and check."""
-        return self._alive().built_s
-
-    @property
     def built_so_far_s(self) -> float:
-        """Return how long its living process took to build, or 0 if there is none or it has not built."""
         return self._live.built_s if self._live else 0.0
 
     @property
-    def waited_s(self) -> float:
-        """Return how long its process has been waited for so far: while it loaded, built, warmed up, and measured."""
-        return self._alive().waited_s
-
-    @property
     def has_lost_builds(self) -> bool:
-        """Return True when something that earlier processes have built is not there any more."""
         return not {process.build for process in self._growing.processes} <= self._built
 
     @property
     def has_time_for_another(self) -> bool:
-        """Return True when one more process that takes as long as the last one fits into the time limit."""
-        return self._budget_s > 2 * self._last_process_s
+        return self._time_left_s > 2 * self._last_process_s
 
     @property
     def has_time_to_spare(self) -> bool:
-        """Return True when half of the time limit is left."""
-        return self._budget_s > self._setup.time_limit_s / 2
+        return self._time_left_s > self._run.time_limit_s / 2
+
+    # --- the way of a process to its first burst
+
+    def start(self) -> None:
+        """Bring a process to its first burst, where nothing else goes on, and wait for it."""
+        self.launch(self._run.launchers.first, epoch=0)
+        while self.process.stage is not Stage.WARM:
+            if not self.process.stage.goes_on:
+                self.take_turn()
+            self._run.machine.wait([self.process.worker], TICK_S)
+            self.poll()
+            self._run.progress.tick()
 
     def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
         """Start a process that loads the model, or what the first process has built. Several may load side by side.
 
         At `ends_s` the time budget of the run leaves it no more time.
         """
-        self._ends_s = ends_s
-        self._launcher = launcher
-        is_warm, build = self.starts_warm, self._next_build
-        if not is_warm:
-            self._builds.clear_once(build)
-        if self._is_ahead_of_time and not is_warm:
-            self._builds.begin(build, self.cell.label)
-            # this worker's caches go with it, because a deployment has the artefact only
-            worker = self._start_worker(PackageCell, None)
-        else:
-            job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
-            worker = self._start_worker(job, self._folder_of(build))
-        self._live = LiveProcess(self.cell, epoch, build, is_warm, worker, launcher.start_method)
-        self._begin(self._loading())
+        on_phase = partial(self._run.progress.phase, self.cell)
+        live = CellProcess(
+            self.cell, epoch, self._next_build, self.starts_warm, launcher, self._left_s, ends_s, on_phase=on_phase
+        )
+        live.begin(self._life(live), self._now_s())
+        self._live = live
 
     def launch_ahead(self, launcher: Launcher, epoch: int) -> None:
         """Start the process of a later epoch, which loads what is built: `ahead`."""
-        job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
-        build = self._next_build
-        worker = self._start_worker(job, self._folder_of(build), launcher, is_further=True)
-        live = LiveProcess(self.cell, epoch, build, True, worker, launcher.start_method)
-        self.ahead[epoch] = AheadProcess(live, self._now_s(), self._last_process_s + LIMIT_S, self.builds_alone)
+        limit_s = self._last_process_s + AHEAD_LIMIT_S
+        process = CellProcess(self.cell, epoch, self._next_build, True, launcher, limit_s, is_ahead=True)
+        process.begin(self._life(process), self._now_s())
+        self.ahead[epoch] = process
 
-    def take_ahead(self, launcher: Launcher, epoch: int) -> AheadProcess | None:
-        """Go on with the process that was launched ahead for this epoch, if it is ready for it."""
-        ahead = self.ahead.pop(epoch, None)
-        if ahead is None or not ahead.is_ready:
-            if ahead is not None:
-                ahead.end()
-            return None
-        self._live, self._launcher, self._ends_s = ahead.live, launcher, self._measured_by_s
-        self._budget_s -= ahead.live.waited_s
-        return ahead
+    def take_ahead(self, epoch: int) -> bool:
+        """Go on with the process that was launched ahead for this epoch. Return False if it is not ready for it."""
+        process = self.ahead.pop(epoch, None)
+        if process is None or not process.is_ready:
+            if process is not None:
+                process.end()
+            return False
+        process.limit_s, process.ends_s = self._left_s, self._measured_by_s
+        process.on_phase = partial(self._run.progress.phase, self.cell)
+        self._live = process
+        return True
 
     def drop_ahead(self) -> None:
         """Let the processes of later epochs go: these will not come, or lack memory. `await_end` comes after it."""
-        for ahead in self.ahead.values():
-            self._leaving += ahead.kill()
+        for process in self.ahead.values():
+            if not process.worker.is_over:
+                process.worker.kill()
+                self._leaving.append(process.worker)
         self.ahead.clear()
 
-    def begin_build(self) -> None:
-        """Have the cell built and checked in its process, which has loaded, and do not wait for it."""
-        live = self._alive()
-        if not self._is_ahead_of_time:
-            live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
-            if not live.is_warm:
-                self._builds.begin(live.build, self.cell.label)
-        if live.is_warm and live.build not in self._built:
-            live.first_build = self._builds.made[live.build]
-            live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
-        live.worker.send(Build())
-        self._begin(self._building(live))
+    def _life(self, live: CellProcess) -> Life:
+        """Load, build and check, and warm up. A process waits for its turn before it builds, and before it warms up.
 
-    @property
-    def worker(self) -> Worker:
-        """The process that is alive. A cell that is built ahead of time has two, one after the other."""
-        return self._alive().worker
-
-    def poll(self) -> bool:
-        """Take what the process has said, and do not wait. Return True once it has loaded, built, or warmed up."""
-        live, start = self._alive(), self._starting
-        assert start is not None, "the cell is being started"
-        with self._ending_as_record(live, math.inf):
-            self._account(live, self._now_s() - start.seen_s)
-            start.seen_s = self._now_s()
-            try:
-                event = live.worker.receive(start.seen_s)
-            except DeadlinePassed:
-                if start.seen_s >= start.deadline_s:
-                    raise
-                return False
-            if self._is_awaited(live, event, start.awaits):
-                try:
-                    start.awaits = start.steps.send(event)
-                except StopIteration:
-                    self._starting = None
-        return self._starting is None
-
-    @property
-    def start_ends_s(self) -> float:
-        """When the process that is being started runs out of time."""
-        assert self._starting is not None, "the cell is being started"
-        return self._starting.deadline_s
-
-    @property
-    def _measured_by_s(self) -> float:
-        return self._setup.budget_ends_s + OVERTIME_S
-
-    def await_step(self) -> None:
-        """Wait until the process has loaded, built, or warmed up."""
-        while not self.poll():
-            self._setup.machine.wait([self.worker], TICK_S)
-            self._setup.progress.tick()
-
-    def _begin(self, steps: Steps) -> None:
-        now_s = self._now_s()
-        self._starting = _Start(steps, next(steps), min(now_s + self._budget_s, self._ends_s), now_s)
-
-    def _loading(self) -> Steps:
+        One of a later epoch starts from what is built. So it builds at once, unless its build tries out kernels.
+        """
+        is_packaged = self._is_ahead_of_time and not live.is_warm
+        may_build = live.is_ahead and not self.builds_alone
+        if not live.is_warm:
+            self._builds.clear_once(live.build)
+        if is_packaged:
+            self._builds.begin(live.build, self.cell.label)
+        self._start_worker(live, PackageCell if is_packaged else self._measuring_job)
+        if may_build:
+            live.worker.send(Build())  # which it takes once it has loaded
         yield ReadyToBuild
+        if not may_build:
+            yield Stage.LOADED
+            self._prepare_build(live)
+            live.worker.send(Build())
 
-    def _building(self, live: LiveProcess) -> Steps:
-        if self._is_ahead_of_time and not live.is_warm:
+        if is_packaged:
             packaged = yield Packaged
             live.built_s += packaged.seconds
             begun_s = self._now_s()
             live.worker.end()
-            live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
+            self._start_worker(live, MeasurePackagedCell)
             yield ReadyToBuild
             live.built_s += self._now_s() - begun_s
             live.worker.send(Build())
@@ -355,24 +287,10 @@ class CellRun:
         live.built_s += built.seconds
         self._share_build(live)
 
-    def begin_warm_up(self) -> None:
-        """Have the cell warmed up, which has been built, and do not wait for it. Its process then tells of itself."""
-        live = self._alive()
+        yield Stage.BUILT
         live.worker.send(BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
-        self._begin(self._warming_up(live))
-
-    @property
-    def _known_warm_up(self) -> WarmUp | None:
-        """The warm-up of an earlier run's first process, which started from the build that this one starts from."""
-        before = self._builds.from_before
-        if before is None or self.was_measured or self.cell.dynamic:  # which may have served another size
-            return None
-        warm_up = before.warm_ups.get(self.cell.configuration)
-        return warm_up if warm_up and warm_up.seconds >= self._setup.sampling.warm_up_s else None
-
-    def _warming_up(self, live: LiveProcess) -> Steps:
         ready = yield Ready
-        self._ends_s = self._measured_by_s
+        live.ends_s = self._measured_by_s
         self.peak_memory = ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
@@ -384,19 +302,53 @@ class CellRun:
         if made and made.has_artefact and not (self.was_measured or self._known_warm_up):
             made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
             self._builds.done(live.build, made)
-            self._setup.store.keep_build(made)
+            self._run.store.keep_build(made)
         if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
 
-    def _share_build(self, live: LiveProcess) -> None:
+    def _prepare_build(self, live: CellProcess) -> None:
+        """Note what the process starts from, and what others may start from once it has built."""
+        if not self._is_ahead_of_time:
+            live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
+            if not live.is_warm:
+                self._builds.begin(live.build, self.cell.label)
+        if live.is_warm and live.build not in self._built:
+            live.first_build = self._builds.made[live.build]
+            live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
+
+    def _share_build(self, live: CellProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""
         if not live.is_warm:
             self._builds.done(live.build, live.as_build(self._folder_of(live.build), self._builds.made.get(live.build)))
 
     @property
-    def accuracy(self) -> Accuracy:
-        """How right its process was before the first burst."""
-        return self._alive().warm.accuracy
+    def _measuring_job(self) -> type[MeasureCell | MeasurePackagedCell]:
+        return MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+
+    @property
+    def _known_warm_up(self) -> WarmUp | None:
+        """The warm-up of an earlier run's first process, which started from the build that this one starts from."""
+        before = self._builds.from_before
+        if before is None or self.was_measured or self.cell.dynamic:  # which may have served another size
+            return None
+        warm_up = before.warm_ups.get(self.cell.configuration)
+        return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
+
+    def take_turn(self) -> None:
+        self.process.take_turn(self._now_s())
+
+    def poll(self) -> None:
+        """Take what the process has said, and do not wait."""
+        with self._ending_as_record(self.process):
+            self.process.poll(self._now_s())
+
+    @property
+    def _measured_by_s(self) -> float:
+        return self._run.time_plan.budget_ends_s + OVERTIME_S
+
+    @property
+    def _time_left_s(self) -> float:
+        return self._left_s - (self._live.waited_s if self._live else 0.0)
 
     def builds_anew_after(self, record: Record) -> str:
         """Return why it builds in the run's folder now, or nothing: the cache's disk is full, or its build may be bad.
@@ -424,24 +376,23 @@ class CellRun:
 
     def _own_folder(self) -> BuildFolder:
         """Return a folder that the cell shares with no other one of the contest."""
-        return BuildFolder(self._setup.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
+        return BuildFolder(self._run.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
         """Stop its process, unless cells are measured one after the other."""
-        if self._live is not None and self._setup.interleaved:
+        if self._live is not None and self._run.interleaved:
             self._live.worker.pause()
 
     def resume(self) -> None:
-        """Let its process go on, after it was stopped."""
-        if self._live is not None and self._setup.interleaved:
+        if self._live is not None and self._run.interleaved:
             self._live.worker.resume()
 
     def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:
         """Take one burst. `around` holds the conditions of its round, which the worker does not read itself."""
-        live = self._alive()
+        live = self.process
         if live.phase != "measure":
             live.phase = "measure"
-            self._setup.progress.phase(self.cell, live.phase)
+            self._run.progress.phase(self.cell, live.phase)
         live.worker.send(TakeBurst(core=around.core))
         reply = self._await(live, BurstTaken)
         conditions = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
@@ -455,30 +406,29 @@ class CellRun:
         )
         live.bursts.append(burst)
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
-        self._setup.progress.measured(self.cell, self.median_ms)
+        self._run.progress.measured(self.cell, self.median_ms)
 
     def under_load(self, plan: LoadPlan) -> CellUnderLoad:
-        """Return what takes windows of load in the cell's process, which has taken bursts."""
-        threads = self._alive().warm.settings.get("threads")
+        threads = self.process.warm.settings.get("threads")
         latency_ms = self.median_ms
         return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
 
     @property
     def is_right(self) -> bool:
         """Return True when its process has answered rightly so far, or so that its errors may be accepted."""
-        return self._alive().warm.accuracy.passed or self.may_be_accepted
+        return self.process.warm.accuracy.passed or self.may_be_accepted
 
     @property
     def may_be_accepted(self) -> bool:
         """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
-        accuracy = self._alive().warm.accuracy
-        return self._setup.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
+        accuracy = self.process.warm.accuracy
+        return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
     def _take_load(self, order: TakeLoad) -> TrafficWindow:
-        live = self._alive()
+        live = self.process
         if live.phase != UNDER_LOAD:
             live.phase = UNDER_LOAD
-            self._setup.progress.phase(self.cell, live.phase)
+            self._run.progress.phase(self.cell, live.phase)
         live.worker.send(order)
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
@@ -493,19 +443,19 @@ class CellRun:
         is so for every cell if the plan says it.
         """
         known = self._growing.known
-        wants_more = has_time and not self._setup.sampling.latency_only
-        throughput_counts = may_be_chosen or self._setup.sampling.throughput_of_all
+        wants_more = has_time and not self._run.sampling.latency_only
+        throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all
         wants_throughput = wants_more and (known is None or (throughput_counts and known.is_throughput_doubtful))
         blocks = THROUGHPUT_BLOCKS if throughput_counts else 1
         return MeasureFurther(
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,
             with_energy=with_energy and wants_more and may_be_chosen and (known is None or known.energy is None),
-            with_around=has_time and may_be_chosen and self._alive().warm.has_around,
+            with_around=has_time and may_be_chosen and self.process.warm.has_around,
         )
 
     def measure_further(self, wanted: MeasureFurther) -> None:
-        live = self._alive()
+        live = self.process
         live.has_all_bursts = True
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
@@ -522,8 +472,7 @@ class CellRun:
         )
 
     def begin_finish(self, last: Finish) -> None:
-        """Have the process take its last step, and do not wait for it."""
-        live = self._alive()
+        live = self.process
         live.has_all_bursts = True
         live.worker.send(last)
 
@@ -532,10 +481,11 @@ class CellRun:
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
         """
-        live = self._alive()
+        live = self.process
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
-        metrics = self._metrics(live, evaluate_ends_s, last.with_metrics) if evaluates else None
+        with self._ending_as_record(live):
+            metrics = self._evaluated(live, evaluate_ends_s, last.with_metrics) if evaluates else None
         kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
         if last.only_checks:
             live.worker.kill()
@@ -544,52 +494,51 @@ class CellRun:
             self._end_worker()
         self._growing.add(live, finished, self._builds.made.get(live.build), metrics, kernel_times)
         self._last_process_s = live.waited_s
-        self._live = None
         self._built.add(live.build)
+        self._forget_live()
 
     def await_end(self) -> None:
         """Wait until the processes are gone that `finish` and `drop_ahead` have let go."""
         while self._leaving:
             self._leaving.pop().end()
 
-    def _kernels(self, live: LiveProcess) -> KernelTimes | None:
+    def _kernels(self, live: CellProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
         try:
-            event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, self._ends_s))
+            event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
         except (WorkerEnded, DeadlinePassed):
             return None
         return event.times if isinstance(event, KernelsTraced) else None
 
     @property
     def is_evaluated(self) -> bool:
-        """Return True if the build is evaluated: there is something to compare its metrics with."""
-        return self._setup.metrics is not None and self._setup.metrics.reference.failure is None
+        return self._metrics is not None and self._metrics.reference.failure is None
 
-    def _metrics(self, live: LiveProcess, ends_s: float, is_asked: bool) -> Metrics:
+    def _evaluated(self, live: CellProcess, ends_s: float, is_asked: bool) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing.
 
         It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
         """
-        setup, begun_s = self._setup.metrics, self._now_s()
-        assert setup is not None, "the build is evaluated"
+        limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
+        assert self._metrics is not None, "the build is evaluated"
         left_s = ends_s - begun_s
         if not is_asked:
-            return Metrics(failure=evaluates_too_long(setup.limit_s, min(left_s, 0.0)))
+            return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:
-            deadline_s = begun_s + min(setup.limit_s, left_s)
+            deadline_s = begun_s + min(limit_s, left_s)
             while not isinstance(event := self._receive(live.worker, deadline_s), Evaluated):
-                self._is_awaited(live, event, Evaluated)
+                live.is_awaited(event, Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
                 log = {"log": f"{self._growing.log.parent.name}/{self._growing.log.name}"}
                 metrics = metrics.model_copy(update={"failure": metrics.failure.model_copy(update=log)})
-            return metrics.beside(setup.reference)
+            return metrics.beside(self._metrics.reference)
         except WorkerEnded as ended:
-            _, failure = cause_of_death(ended.status, "evaluate", self._setup.store.kernel_killed())
+            _, failure = cause_of_death(ended.status, "evaluate", self._run.store.kernel_killed())
             failure = failure.model_copy(update={"text": f"its process {failure.text}"})
         except DeadlinePassed:
             self._end_worker()
-            failure = evaluates_too_long(setup.limit_s, left_s)
+            failure = evaluates_too_long(limit_s, left_s)
         return Metrics(failure=failure, seconds=self._now_s() - begun_s)
 
     def leave(self) -> None:
@@ -608,12 +557,12 @@ class CellRun:
         return None if record is None else self._as_it_stands(record)
 
     def _as_it_stands(self, record: Record) -> Record:
-        plan = self._setup.load if record.status is Status.OK else None
+        plan = self._run.load if record.status is Status.OK else None
         load = self.load or (plan.load([]) if plan else None)  # of a cell that had no turn yet
         return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": load})
 
     def _ended(
-        self, live: LiveProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any
+        self, live: CellProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any
     ) -> CellEnded:
         """Return the end of a cell whose process failed.
 
@@ -631,10 +580,9 @@ class CellRun:
         return CellEnded(record, self._as_it_stands(by_rounds) if by_rounds else None)
 
     def unfinished(self) -> UnfinishedCell:
-        """Return all that is needed to go on with the cell after its last process that ended well."""
         return UnfinishedCell(
             record=self.record(),
-            time_left_s=self._budget_s,
+            time_left_s=self._time_left_s,
             last_process_s=self._last_process_s,
             peak_memory=self.peak_memory,
             builds=str(self._builds.path),
@@ -663,90 +611,66 @@ class CellRun:
     @property
     def _next_build(self) -> int:
         """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
-        return len(self._growing.processes) % self._setup.sampling.builds
+        return len(self._growing.processes) % self._run.sampling.builds
 
     def _folder_of(self, build: int) -> Path:
         return self._builds.of(build)
 
-    def _alive(self) -> LiveProcess:
-        assert self._live is not None, "the cell has been started"
-        return self._live
-
     def _forget_live(self) -> None:
-        self._live = None
+        self._left_s, self._live = self._time_left_s, None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
 
-    def _start_worker(
-        self,
-        kind: type[MeasureCell | PackageCell | MeasurePackagedCell],
-        workspace: Path | None,
-        launcher: Launcher | None = None,
-        is_further: bool = False,
-    ) -> Worker:
+    def _start_worker(self, process: CellProcess, kind: type[MeasureCell | PackageCell | MeasurePackagedCell]) -> None:
         job = kind(
             cell=self.cell,
-            reference=self._setup.store.reference(self.cell.reference_id).resolve(),
-            sampling=self._setup.sampling,
-            shared_folder=self._folder_of(self._next_build),
-            is_first=not (self.was_measured or is_further),
+            reference=self._run.store.reference(self.cell.reference_id).resolve(),
+            sampling=self._run.sampling,
+            shared_folder=self._folder_of(process.build),
+            is_first=not (self.was_measured or process.is_ahead),
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
-            inputs=self._setup.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
-            evaluation=self._setup.metrics.evaluation if self._setup.metrics else None,
-            is_machine_busy=self._setup.is_machine_busy,
+            inputs=self._run.store.inputs(self.cell.reference_id).resolve() if self.cell.dynamic else None,
+            evaluation=self._metrics.evaluation if self._metrics else None,
+            is_machine_busy=self._run.is_machine_busy,
         )
-        launcher = launcher or self._launcher
-        assert launcher is not None, "the cell has been launched"
         # what loads a package imports no compiler
         imports = () if kind is MeasurePackagedCell else self._backend.imports
-        return launcher.with_imports(imports).start(job, self._growing.log, workspace)
+        # what packages has caches of its own, because a deployment has the artefact only
+        workspace = None if kind is PackageCell else job.shared_folder
+        process.worker = process.launcher.start(job, self._growing.log, workspace, imports)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:
             self._live.worker.end()
             self._builds.give_up(self._live.build, self.cell.label)
 
-    def _await(self, live: LiveProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
-        """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""
+    def _await(self, live: CellProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
         begun_s = self._now_s()
-        deadline_s = min(begun_s + min(limit_s, self._budget_s), self._ends_s)
+        deadline_s = min(begun_s + min(limit_s, self._time_left_s), live.ends_s)
         try:
             with self._ending_as_record(live, limit_s):
                 while True:
                     event = live.worker.receive(deadline_s)
-                    if self._is_awaited(live, event, kind):
+                    if live.is_awaited(event, kind):
                         assert isinstance(event, kind)
                         return event
         finally:
-            self._account(live, self._now_s() - begun_s)
-
-    def _is_awaited(self, live: LiveProcess, event: Event, kind: type[Event]) -> bool:
-        """Return True for the event that is waited for, and note any other. Raises CellEnded for a failure."""
-        if isinstance(event, PhaseBegun):
-            live.phase = event.name
-            self._setup.progress.phase(self.cell, live.phase)
-        elif isinstance(event, PhaseEnded):
-            live.phases.append(Phase(name=event.name, seconds=event.seconds))
-        elif isinstance(event, Failed):
-            self._end_worker()
-            died_in = live.phase if event.status.is_failure else None  # and not for what cannot be had here
-            raise self._ended(live, event.status, event.failure, died_in=died_in)
-        return isinstance(event, kind)
-
-    def _account(self, live: LiveProcess, seconds: float) -> None:
-        """Take seconds of waiting off the cell's time limit."""
-        self._budget_s -= seconds
-        live.waited_s += seconds
+            live.waited_s += self._now_s() - begun_s
 
     @contextlib.contextmanager
-    def _ending_as_record(self, live: LiveProcess, limit_s: float) -> Iterator[None]:
-        """Raise CellEnded where the process ends inside of the block, or does not answer in time."""
+    def _ending_as_record(self, live: CellProcess, limit_s: float = math.inf) -> Iterator[None]:
+        """Raise CellEnded where the process ends or fails inside of the block, or does not answer in time."""
         try:
             yield
+        except ProcessFailed as failed:
+            self._end_worker()
+            status, failure = failed.said.status, failed.said.failure
+            died_in = live.phase if status.is_failure else None  # and not for what cannot be had here
+            raise self._ended(live, status, failure, died_in=died_in) from None
         except WorkerEnded as ended:
-            status, failure = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
-            if status is Status.CRASH and self._setup.machine.has_full_disk(live.worker.workspace):
+            status, failure = cause_of_death(ended.status, live.phase, self._run.store.kernel_killed())
+            if status is Status.CRASH and self._run.machine.has_full_disk(live.worker.workspace):
                 failure = failure.on_full_disk
             self._end_worker()
             number = -ended.status if ended.status < 0 else None
@@ -755,15 +679,15 @@ class CellRun:
             self._end_worker()
             raise self._out_of_time(live, limit_s) from None
 
-    def _out_of_time(self, live: LiveProcess, limit_s: float) -> CellEnded:
-        if self._now_s() >= self._ends_s:
+    def _out_of_time(self, live: CellProcess, limit_s: float) -> CellEnded:
+        if self._now_s() >= live.ends_s:
             kind = NO_BUDGET_LEFT
             text = f"not done when the time that --budget left it was over, in {live.phase}"
-        elif limit_s < self._budget_s:
+        elif limit_s < self._time_left_s:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         else:
             kind = "time limit"
-            text = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+            text = f"not done within {self._run.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         rounds_count = self.was_measured or kind != "request timed out"
         return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
@@ -775,4 +699,4 @@ class CellRun:
             except DeadlinePassed:
                 if self._now_s() >= deadline_s:
                     raise
-                self._setup.progress.tick()
+                self._run.progress.tick()

@@ -9,6 +9,7 @@ from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import baseline_of, beaten, contenders
+from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.rounds import (
@@ -23,7 +24,7 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
-from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, NO_TIME, RunContext, not_reached
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
@@ -123,7 +124,6 @@ class ContestRun:
         return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
 
     def _conclude_all(self) -> None:
-        """Save the records of cells that came to a good end, and keep their artefacts."""
         self._await_ends()
         for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
             self._save(cell_run, record)
@@ -240,7 +240,6 @@ class ContestRun:
         )
 
     def _run_epoch(self, epoch: Epoch) -> None:
-        """Build one process of each cell, measure them in rounds, and let them go."""
         self._epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
@@ -253,23 +252,23 @@ class ContestRun:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
         if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
             self._await_ends()  # what starts now needs their memory
-        number = next(self._run.group_numbers)
+        epoch.group = next(self._run.group_numbers)
         launched_s = self._machine.now_s()
         group = self._start_group(epoch)
         start_s = self._machine.now_s() - launched_s if epoch.number else 0.0  # the first one also builds
         epoch.holds_all &= not epoch.waiting
-        survivors = [*epoch.staying, *group]
+        epoch.alive = [*epoch.staying, *group]
         if group:
             if not self._is_interrupted:
                 self._await_quiet()
-            survivors = self._run_rounds(epoch, number, survivors, start_s)
+            self._run_rounds(epoch, start_s)
             if self._is_interrupted:
                 raise KeyboardInterrupt
             if self._run.load is not None:
-                survivors = self._run_load(epoch, number, survivors, self._run.load)
-        stays = epoch.waiting and len(survivors) > 1
-        epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
-        self._let_go(epoch, [cell_run for cell_run in survivors if cell_run not in epoch.staying])
+                self._run_load(epoch, self._run.load)
+        stays = epoch.waiting and len(epoch.alive) > 1
+        epoch.staying = (self._bridge(epoch),) if stays else ()
+        self._let_go(epoch)
         epoch.holds_all &= not epoch.has_more_groups
 
     def _await_quiet(self) -> None:
@@ -285,7 +284,6 @@ class ContestRun:
             self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
-        """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
         start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
         try:
             return start.start()
@@ -318,34 +316,38 @@ class ContestRun:
     def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
 
-    def _run_rounds(self, epoch: Epoch, group: int, cells: Sequence[CellRun], start_s: float) -> list[CellRun]:
-        """Take bursts of all cells in changing order while every other one is stopped. Return the surviving cells.
+    def _run_rounds(self, epoch: Epoch, start_s: float) -> None:
+        """Take bursts of all living cells in changing order while every other one is stopped.
 
         Rounds beyond the planned ones take as long as these at most, or as the `start_s` that the processes took to
         start: further processes tell more in the same time, because they show what processes differ by, too.
         """
-        alive = list(cells)
-        done = 0
+        alive, done = epoch.alive, 0
         begun_s = planned_done_s = self._machine.now_s()
         rules = round_rules(self._run.sampling)
         while alive and self._has_time_for_round(done, alive):
-            most_further_s = max(start_s, planned_done_s - begun_s)
-            seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s, most_further_s)
+            seen = RoundsSoFar(
+                done=done,
+                bursts=_bursts_of(epoch.group, alive),
+                further_s=self._machine.now_s() - planned_done_s,
+                most_further_s=max(start_s, planned_done_s - begun_s),
+                has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
+                # in groups all ratios go through the cell that every group holds
+                bridge=None if epoch.holds_all else alive.index(self._bridge(epoch)),
+            )
             takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
             if not takers:
                 break
-            around = self._conditions_of_round(group, done, alive)
-            for cell_run in order_of_round(group, done, takers):
+            around = self._conditions_of_round(epoch.group, done, alive)
+            for cell_run in order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
-                burst = partial(cell_run.take_burst, group, done, started_s, around)
-                self._visit(epoch, alive, cell_run, burst)
+                self._visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
             done += 1
             self._keep_so_far_if_due()
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:
             self._step_done(Step.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
-        return alive
 
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
@@ -353,57 +355,40 @@ class ContestRun:
         in_share = now_s < self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in alive])
         return done == 0 or in_share or (done < FEWEST_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
-    def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
-        """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
-        alive = list(cells)
+    def _run_load(self, epoch: Epoch, plan: LoadPlan) -> None:
+        """Put one cell after the other under load while every other one is stopped."""
 
         def visit(cell_run: CellRun, step: Callable[[], None]) -> None:
-            self._visit(epoch, alive, cell_run, step)
+            self._visit(epoch, cell_run, step)
             self._keep_so_far_if_due()
 
-        LoadRounds(self._run, plan, epoch.number, group, alive).take(visit)
-        return alive
+        LoadRounds(self._run, plan, epoch.number, epoch.group, epoch.alive).take(visit)
 
-    def _visit(self, epoch: Epoch, alive: list[CellRun], cell_run: CellRun, step: Callable[[], None]) -> None:
-        """Take a step of a cell that was stopped. It is taken out of those `alive` if it ends."""
+    def _visit(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], None]) -> None:
+        """Take a step of a cell that was stopped. If it ends, it is not among the living any more."""
         try:
             cell_run.resume()
             step()
             cell_run.pause()
         except CellEnded as ended:
-            alive.remove(cell_run)
-            if self._conclude_or_retry(cell_run, ended, alive):
-                epoch.displaced.append(cell_run)
+            self._take_away(epoch, cell_run, ended)
 
-    def _rounds_so_far(
-        self,
-        epoch: Epoch,
-        group: int,
-        alive: Sequence[CellRun],
-        done: int,
-        planned_done_s: float,
-        most_further_s: float,
-    ) -> RoundsSoFar:
-        return RoundsSoFar(
-            done=done,
-            bursts=_bursts_of(group, alive),
-            further_s=self._machine.now_s() - planned_done_s,
-            most_further_s=most_further_s,
-            has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
-            # in groups all ratios go through the cell that every group holds
-            bridge=None if epoch.holds_all else alive.index(self._bridge(epoch, alive, group)),
-        )
+    def _take_away(self, epoch: Epoch, cell_run: CellRun, ended: CellEnded) -> None:
+        epoch.alive.remove(cell_run)
+        if self._conclude_or_retry(cell_run, ended, epoch.alive):
+            epoch.displaced.append(cell_run)
 
-    def _bridge(self, epoch: Epoch, alive: Sequence[CellRun], group: int) -> CellRun:
+    def _bridge(self, epoch: Epoch) -> CellRun:
         """Return the cell that stays for all groups of an epoch, or would stay by the rounds so far.
 
         It is the baseline if it is steady. Otherwise it is the steadiest cell that leaves as much room for others.
         """
+        alive = epoch.alive
         if epoch.staying and epoch.staying[0] in alive:
             return epoch.staying[0]
         baseline = next((cell_run for cell_run in alive if cell_run.cell.label == self._baseline), alive[0])
         small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
-        return small[steadiest(_bursts_of(group, small), preferred=small.index(baseline))]
+        return small[steadiest(_bursts_of(epoch.group, small), preferred=small.index(baseline))]
 
     def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
         on_gpu = self._machine.gpu_processes(self._device)
@@ -414,14 +399,14 @@ class ContestRun:
             foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive) - ahead),
         )
 
-    def _let_go(self, epoch: Epoch, cells: Sequence[CellRun]) -> None:
-        """Measure these processes further, one alone after the other, and then end them.
+    def _let_go(self, epoch: Epoch) -> None:
+        """Measure the processes that do not stay further, one alone after the other, and then end them.
 
         So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together,
         and processes of the next epochs load beside them.
         """
-        has_energy, seconds = self._measure_further(epoch, cells)
-        cells = [cell_run for cell_run in cells if cell_run in seconds]
+        has_energy, seconds = self._measure_further(epoch)
+        cells = [cell_run for cell_run in epoch.alive if cell_run in seconds]
         ends_s = self._time_plan.contest_ends_s
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
@@ -444,10 +429,8 @@ class ContestRun:
             for cell_run, last in going:
                 cell_run.resume()
                 cell_run.begin_finish(last)
-            others = [cell_run for cell_run, _ in going]
             for cell_run, last in going:
-                others.remove(cell_run)
-                self._finish(epoch, cell_run, last, [*epoch.staying, *others, *leaving], seconds[cell_run])
+                self._finish(epoch, cell_run, last, seconds[cell_run])
 
     def _go_on_ahead(self) -> None:
         for cell_run in self._cells:
@@ -459,13 +442,12 @@ class ContestRun:
         for cell_run in self._cells:
             cell_run.await_end()
 
-    def _measure_further(
-        self, epoch: Epoch, cells: Sequence[CellRun]
-    ) -> tuple[Collection[CellRun], Mapping[CellRun, float]]:
+    def _measure_further(self, epoch: Epoch) -> tuple[Collection[CellRun], Mapping[CellRun, float]]:
         """Measure what bursts do not tell. Return the cells whose energy was measured, and each survivor's seconds.
 
         Only cells that somebody may choose are measured in ways that take long. That is decided once for all.
         """
+        cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         records = [record for cell_run in self._cells if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:
             chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
@@ -476,15 +458,14 @@ class ContestRun:
 
         has_energy: list[CellRun] = []
         seconds: dict[CellRun, float] = {}
-        alive = [*epoch.staying, *cells]
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
             has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
-                self._visit(epoch, alive, cell_run, partial(cell_run.measure_further, wanted))
-            if cell_run in alive:
+                self._visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
+            if cell_run in epoch.alive:
                 seconds[cell_run] = self._machine.now_s() - begun_s
                 has_energy += [cell_run] if wanted.with_energy else []
         return has_energy, seconds
@@ -495,10 +476,8 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
         return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
 
-    def _finish(
-        self, epoch: Epoch, cell_run: CellRun, last: Finish, others: Sequence[CellRun], further_s: float
-    ) -> None:
-        """Wait for the cell's last step, and let its process go while `others` are alive.
+    def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish, further_s: float) -> None:
+        """Wait for the cell's last step, and let its process go.
 
         What was measured of it after the bursts has taken `further_s`.
         """
@@ -506,9 +485,9 @@ class ContestRun:
         try:
             cell_run.finish(last, self._time_plan.contest_ends_s)
         except CellEnded as ended:
-            if self._conclude_or_retry(cell_run, ended, others):
-                epoch.displaced.append(cell_run)
+            self._take_away(epoch, cell_run, ended)
             return
+        epoch.alive.remove(cell_run)
         record = cell_run.record()
         if epoch.number == 0:
             evaluate_s = record.metrics.seconds if record.metrics else 0.0
@@ -589,7 +568,6 @@ def _is_as_small(cell_run: CellRun, baseline: CellRun) -> bool:
 
 
 def _built_only(cell_run: CellRun) -> Record | None:
-    """Return the record of a cell that is built and has no numbers, or None for one that is not built."""
     if not cell_run.built_so_far_s:
         return None
     takes_time = cell_run.built_so_far_s >= 0.05  # eager has nothing to build

@@ -10,11 +10,18 @@ from bakeoff.judging.intervals import special_functions
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, products_of, with_roofline
+from bakeoff.measuring.controller.cell_record import (
+    NO_TIME,
+    MetricsSetup,
+    common_fields,
+    facts_of_process,
+    not_reached,
+    products_of,
+    with_roofline,
+)
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
-from bakeoff.measuring.controller.contest_setup import ContestSetup, MetricsSetup
-from bakeoff.measuring.controller.run_context import NO_TIME, RunContext, not_reached
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
@@ -47,9 +54,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     known: Path | None = None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
         limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
-        needed = (run.launchers.first, run.store, run.progress, limit_s)
         try:
-            path, size, eager_call = groundwork.reference(own, *needed, run.build_cache, known, run.is_machine_busy)
+            path, size, eager_call = groundwork.reference(own, run, limit_s, known)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]
@@ -68,23 +74,12 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
-    setup = ContestSetup(
-        store=run.store,
-        progress=run.progress,
-        sampling=run.sampling,
-        time_limit_s=run.time_limit_s,
-        folders=folders,
-        machine=run.machine,
-        metrics=_metrics(run, contest.id, sensible),
-        load=run.load,
-        acceptance=run.acceptance,
-        interleaved=run.interleaved,
-        budget_ends_s=run.time_plan.budget_ends_s,
-        is_machine_busy=run.is_machine_busy,
-    )
+    metrics = _metrics(run, contest.id, sensible)
     kept = run.store.unfinished(contest.id)
     cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
-    cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
+    cell_runs = [
+        CellRun(planned, run, folders[planned.cell.id], metrics, cells.get(planned.cell.id)) for planned in sensible
+    ]
     for cell_run in cell_runs:
         if cell_run.cached_at:
             run.time_plan.expect_built(contest.id, cell_run.cell.label)
@@ -134,8 +129,7 @@ def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, 
     ends_s = run.machine.now_s() + left_s
     for cell in {(cell.device, products_of(cell)): cell for cell in cells}.values():
         limit_s = ends_s - run.machine.now_s()
-        needed = (run.launchers.first, run.store, run.progress, limit_s, run.build_cache, run.await_serving)
-        groundwork.measure_ceilings(cell, *needed, may_measure and limit_s > 0)
+        groundwork.measure_ceilings(cell, run, limit_s, may_measure and limit_s > 0)
 
 
 def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
@@ -166,17 +160,16 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
         return None
     sample = run.store.sample(cells[0].cell.reference_id).resolve()
     evaluation = Evaluation(function=models.resolve_evaluate(function), sample=sample)
-    limit_s, now_s = run.evaluate_timeout_s, run.machine.now_s()
+    now_s = run.machine.now_s()
     left_s = run.time_plan.reference_evaluation_ends_s(now_s) - now_s
-    needed = (run.launchers.first, run.store, run.progress)
-    reference = groundwork.reference_metrics(contest, *needed, evaluation, limit_s, left_s)
+    reference = groundwork.reference_metrics(contest, run, evaluation, left_s)
     run.step_done(contest_id, Step.EVALUATE, "", reference.seconds)
     if reference.failure:
         run.time_plan.evaluates_nothing(contest_id)
     elif missing := [name for name in run.requirements.metrics if name not in reference.values]:
         returned = ", ".join(reference.values)
         run.progress.note(f"evaluate returned {returned}, and --require names {', '.join(missing)}: nothing can win")
-    return MetricsSetup(evaluation, reference, limit_s)
+    return MetricsSetup(evaluation, reference)
 
 
 def _leave_out(

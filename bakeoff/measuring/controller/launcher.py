@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.measuring import isolation, messages
-from bakeoff.measuring.controller.ahead import MOST_AHEAD
 from bakeoff.measuring.controller.server_process import CannotPreload, ForkServer
 from bakeoff.measuring.controller.server_start import (
     CAN_FORK,
@@ -46,6 +45,9 @@ that needs a fourth process mostly needs a fifth."""
 MOST_FURTHER_SERVERS = 6
 """So many further servers stay for later contests. Each process keeps torch in memory."""
 
+MOST_AHEAD = 2
+"""So many processes of a cell are loaded for later epochs at most, since each holds memory."""
+
 MOST_BRANCHES = 5
 """Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
 
@@ -57,16 +59,16 @@ class Launcher(ABC):
     is_per_epoch: bool
     """Each epoch needs a launcher of its own."""
 
-    def __init__(self, temporary: Path | None = None, keeps_temporary: bool = False) -> None:
+    def __init__(self, temporary: Path | None = None) -> None:
         """`temporary` is a folder for temporary files, by default a new one."""
         self.temporary = temporary or new_folder()
-        self._keeps_temporary = keeps_temporary
         self._workers: list[Worker] = []
 
-    def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
+    def start(self, job: Job, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()) -> Worker:
         """Start a worker that does `job`, and send its output to the file `log`.
 
         A `workspace` that is given stays when the worker has ended. Otherwise it gets one that is removed with it.
+        It has imported the modules `imports`, where there is a branch that has.
         """
         mark = uuid.uuid4().hex
         keeps = workspace is not None
@@ -81,7 +83,7 @@ class Launcher(ABC):
         )
         ours, theirs = Pipe()
         try:
-            pid, exit_status = self._start(assignment, ours, theirs)
+            pid, exit_status = self._start(assignment, imports, ours, theirs)
         finally:
             theirs.close()
         worker = Worker(pid, ours, assignment, keeps, exit_status)
@@ -97,8 +99,7 @@ class Launcher(ABC):
 
     def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
-            if not self._keeps_temporary:
-                stack.callback(remove_folder, self.temporary)
+            stack.callback(remove_folder, self.temporary)
             stack.callback(self._close)
             for worker in self._workers:
                 if not worker.is_over:
@@ -121,11 +122,7 @@ class Launcher(ABC):
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
 
     def branch(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
-        """Import `modules` for the workers that `with_imports` starts, and for no others. This does not wait."""
-
-    def with_imports(self, modules: Sequence[str]) -> Launcher:
-        """Return what starts workers that have imported `modules`, where there is such a branch, or this launcher."""
-        return self
+        """Import `modules` for the workers that ask for them, and for no others. This does not wait."""
 
     @property
     def is_serving(self) -> bool:
@@ -139,7 +136,7 @@ class Launcher(ABC):
         """Wait until workers can be started in the branch, or until it has failed."""
 
     @abstractmethod
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+    def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
         """Start the process, and hand it `assignment` and its end of the pipe, `theirs`."""
 
     def _close(self) -> None:  # noqa: B027 - only some have a server to end
@@ -340,7 +337,8 @@ class ForkLauncher(Launcher):
         super().__init__(self._started.temporary)
         self._max_close_s = max_close_s
         self._server = ForkServer(self._started.control, Serving, max_preload_s, self._how_it_ended)
-        self._branch: BranchLauncher | None = None
+        self._branch: ForkServer | None = None
+        self._branch_has_failed = False
 
     @property
     def pid(self) -> int:
@@ -358,7 +356,10 @@ class ForkLauncher(Launcher):
 
     @property
     def branch_note(self) -> str:
-        return self._branch.note if self._branch is not None and self._branch.comes_to_serve() else ""
+        if self._branch is None or not self._branch_serves():
+            return ""
+        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._branch.imported))
+        return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
 
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server import `modules` before it forks another worker. One that does not import is left out."""
@@ -368,17 +369,31 @@ class ForkLauncher(Launcher):
     def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server branch. An earlier branch of it ends."""
         if self._branch is not None:
-            self._branch.__exit__()
-        self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self._server, self.temporary)
+            self._branch.close()
+        self._branch, self._branch_has_failed = self._server.branch(modules, for_cuda), False
 
-    def with_imports(self, modules: Sequence[str]) -> Launcher:
-        branch = self._branch
-        return branch if branch and modules and branch.comes_to_serve() and branch.has_imported(modules) else self
+    def server_for(self, imports: Sequence[str]) -> ForkServer:
+        """Return the branch, if it has imported these modules, or else the server."""
+        if imports and self._branch and self._branch_serves() and set(imports) <= set(self._branch.imported):
+            return self._branch
+        return self._server
+
+    def _branch_serves(self) -> bool:
+        """Wait until the branch can fork workers. Return False where that does not come, and from then on at once."""
+        assert self._branch is not None
+        if not self._branch_has_failed:
+            try:
+                self._branch.await_serving()
+                self._branch_has_failed = self._branch.is_gone
+            except (CannotPreload, BakeoffError):
+                self._branch_has_failed = True
+        return not self._branch_has_failed
 
     @property
     def is_serving(self) -> bool:
         """Return True when a worker can be forked without waiting."""
-        return self._server.is_serving and (self._branch is None or self._branch.is_serving)
+        branch = None if self._branch_has_failed else self._branch
+        return self._server.is_serving and (branch is None or branch.is_gone or branch.is_serving)
 
     def await_serving(self) -> None:
         """Wait until everything is imported and workers can be forked. See `ForkServer.await_serving`."""
@@ -386,9 +401,14 @@ class ForkLauncher(Launcher):
 
     def await_branch(self) -> None:
         if self._branch is not None:
-            self._branch.comes_to_serve()
+            self._branch_serves()
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+    def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
+        if (server := self.server_for(imports)) is not self._server:
+            try:
+                return server.fork(assignment, theirs)
+            except BakeoffError:  # the branch has ended meanwhile
+                self._branch_has_failed = True
         return self._server.fork(assignment, theirs)
 
     def _how_it_ended(self) -> str:
@@ -396,64 +416,15 @@ class ForkLauncher(Launcher):
         return f"the fork server ended (status {status}): its last words are above; try --start-method spawn"
 
     def begin_close(self) -> None:
-        workers = [*self._workers, *(self._branch._workers if self._branch else ())]
-        if all(worker.is_over for worker in workers):
+        if all(worker.is_over for worker in self._workers):
             with contextlib.suppress(OSError):  # it is gone
                 self._started.control.shutdown(socket.SHUT_RDWR)
 
     def _close(self) -> None:
         if self._branch is not None:
-            self._branch.__exit__()
+            self._branch.close()
         # one that still imports would not hear, and has no worker
         self._started.end(self._max_close_s if self._server.is_serving else 0.0)
-
-
-class BranchLauncher(Launcher):
-    """Starts workers as forks of a branch of another launcher's server, which has imported more.
-
-    If the branch ends while it is to fork a worker, the server forks that one.
-    """
-
-    start_method = "forkserver"
-    is_per_epoch = True
-
-    def __init__(self, branch: ForkServer, server: ForkServer, temporary: Path) -> None:
-        super().__init__(temporary, keeps_temporary=True)
-        self._branch = branch
-        self._server = server
-        self._has_failed = False
-
-    @property
-    def note(self) -> str:
-        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._branch.imported))
-        return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
-
-    def has_imported(self, modules: Sequence[str]) -> bool:
-        return set(modules) <= set(self._branch.imported)
-
-    @property
-    def is_serving(self) -> bool:
-        return self._has_failed or self._branch.is_gone or self._branch.is_serving
-
-    def comes_to_serve(self) -> bool:
-        """Wait until workers can be forked. Return False where that does not come, and from then on at once."""
-        if not self._has_failed:
-            try:
-                self._branch.await_serving()
-                self._has_failed = self._branch.is_gone
-            except (CannotPreload, BakeoffError):
-                self._has_failed = True
-        return not self._has_failed
-
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
-        try:
-            return self._branch.fork(assignment, theirs)
-        except BakeoffError:
-            self._has_failed = True
-            return self._server.fork(assignment, theirs)
-
-    def _close(self) -> None:
-        self._branch.close()
 
 
 class SpawnLauncher(Launcher):
@@ -473,7 +444,7 @@ class SpawnLauncher(Launcher):
             "a run is killed, what its processes started stays behind"
         )
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+    def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
         start = partial(
             subprocess.Popen[bytes],
             [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],

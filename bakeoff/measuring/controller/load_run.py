@@ -391,7 +391,6 @@ class CellUnderLoad:
         )
 
     def _rate_of(self, value: float) -> float:
-        """Return the requests per second of a turn's value."""
         return self._plan.spec.rate_from(value, self._plan.streams)
 
     def _value_of(self, window: LoadWindow) -> float:

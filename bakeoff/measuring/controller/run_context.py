@@ -9,24 +9,19 @@ from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.judging.ranking import Ranking, undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
-from bakeoff.measuring.controller.groundwork import Headers
+from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.others import QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import Step, TimePlan
 from bakeoff.records.artifacts import Artifacts
-from bakeoff.records.schema import Ratio, Record, Status
+from bakeoff.records.schema import Ratio, Record
 from bakeoff.records.store import Store
-
-NO_TIME = "--budget left no time to start it"
-INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 NOTEWORTHY_DELAY_S = 5.0
 
@@ -135,8 +130,3 @@ class RunContext:
             return record
         is_own = record.cell.device.is_cuda
         return record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
-
-
-def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
-    """Return the record of a cell that the run did not reach, by default for lack of time."""
-    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=reason, **common_fields(planned))

@@ -58,7 +58,6 @@ class ForkServer:
 
     @property
     def is_serving(self) -> bool:
-        """Return True when a worker can be forked without waiting."""
         while self._awaited and self._readable():
             self._note(self._answer())
         return not self._awaited
@@ -106,6 +105,8 @@ class ForkServer:
     def _exit_status(self, pid: int, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
         while pid not in self._exited:
+            if self._control.fileno() < 0:
+                return -signal.SIGKILL  # it was closed, and its workers die with it
             if not self._readable(max(0.0, deadline - time.monotonic())) and not self.is_gone:
                 return None
             try:
@@ -125,7 +126,6 @@ class ForkServer:
             self.imported += notice.modules
 
     def _readable(self, seconds: float = 0.0) -> bool:
-        """Return True when an answer comes within `seconds`."""
         if b"\n" in self._buffer:
             return True
         readable, _, _ = select.select([self._control], [], [], seconds)

@@ -66,7 +66,6 @@ def new_folder(prefix: str = OURS) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder for temporary files with all that is in it."""
     shutil.rmtree(folder, ignore_errors=True)
     if lock := _locks.pop(folder, None):
         lock.close()
@@ -74,7 +73,6 @@ def remove_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(kind: str) -> Iterator[Path]:
-    """Make a folder for temporary files of this kind, which goes after the block."""
     folder = new_folder(f"{OURS}{kind}-")
     try:
         yield folder

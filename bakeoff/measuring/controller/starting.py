@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
-from bakeoff.measuring.controller.ahead import QUICK_START_S, AheadProcess, epochs_ahead
+from bakeoff.measuring.controller.cell_process import CellProcess, Stage
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
+from bakeoff.measuring.controller.launcher import MOST_AHEAD
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
+from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Memory
@@ -34,6 +35,9 @@ counts as what it would have taken in the type of the cells."""
 
 BUSY_SHARE = 0.5
 """Processes of several epochs load beside those of the present one while no larger share of the cores is busy."""
+
+QUICK_START_S = 6.0
+"""Beside first builds, processes are loaded ahead only of cells that take no longer to start. Others may be beaten."""
 
 BYTES_OF_REFERENCE = 8
 """A number of the reference in float64 takes so many bytes."""
@@ -49,6 +53,8 @@ class Epoch:
 
     number: int
     waiting: deque[CellRun]  # not started yet
+    group: int = 0  # number of the group that is alive, in the run
+    alive: list[CellRun] = field(default_factory=list)  # the cells of this group that are measured
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
@@ -61,26 +67,15 @@ class Epoch:
         return bool(self.waiting or self.displaced)
 
 
-class Stage(Enum):
-    LOADING = "loading"
-    LOADED = "loaded"  # waits until it may build
-    BUILDING = "building"
-    BUILT = "built"  # stopped, and waits until it may warm up
-    WARMING_UP = "warming up"
-
-
 BEFORE_WARM_UP = (Stage.LOADING, Stage.LOADED, Stage.BUILDING)
+GOING_ON = (Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP)
 
 
-@dataclass
-class Starting:
-    """A cell on its way from its launch until it is warm."""
-
-    cell_run: CellRun
-    launched_s: float
-    stage: Stage = Stage.LOADING
-    loading_s: float = 0.0
-    warm_up_begun_s: float = 0.0
+def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
+    """Return the epochs whose processes may load beside this one, if `expected` epochs are to come in all."""
+    if plan.builds > 1:
+        return range(0)
+    return range(epoch + 1, min(epoch + 1 + MOST_AHEAD, expected, plan.most_processes))
 
 
 class GroupStart:
@@ -103,7 +98,7 @@ class GroupStart:
         self._machine = run.machine
         self._known_size = known_size
         self._end_if_late, self._conclude_or_retry = end_if_late, conclude_or_retry
-        self._starting: list[Starting] = []
+        self._starting: list[CellRun] = []
         self._group: list[CellRun] = []
         self._side_by_side: set[str] = set()
         # what serves requests may need all memory, and a budget may leave the next epoch no time
@@ -123,10 +118,10 @@ class GroupStart:
             self._begin_builds()
             self._begin_warm_up()
             launched = self._launch_ahead()
-            if self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP) or self._loading_ahead:
+            if self._at(*GOING_ON) or self._loading_ahead:
                 self._await_event(0.0 if launched else TICK_S)
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
-                self._run.headers.await_for(waiting[0].cell_run.cell)
+                self._run.headers.await_for(waiting[0].cell)
         self._hold_ahead()
         built = [cell_run.cell.label for cell_run in self._group if cell_run.cell.label in self._side_by_side]
         if len(built) > 1:
@@ -137,39 +132,36 @@ class GroupStart:
 
     @property
     def built(self) -> list[CellRun]:
-        """The cells that are built, or warm."""
-        return [*self._group, *(start.cell_run for start in self._at(Stage.BUILT, Stage.WARMING_UP))]
+        return [*self._group, *self._at(Stage.BUILT, Stage.WARMING_UP)]
 
     def start_built(self, ends_s: float) -> list[CellRun]:
         """Give up what is not built yet, and return the cells that are warm at `ends_s`."""
-        for starting in self._at(*BEFORE_WARM_UP):
-            starting.cell_run.give_up()
-            self._starting.remove(starting)
+        for cell_run in self._at(*BEFORE_WARM_UP):
+            cell_run.give_up()
+            self._starting.remove(cell_run)
         self._epoch.waiting.clear()
         while self._starting and self._machine.now_s() < ends_s:
             self._begin_warm_up()
             self._await_event(max(0.0, ends_s - self._machine.now_s()))
-        for starting in self._starting:
-            starting.cell_run.give_up()
+        for cell_run in self._starting:
+            cell_run.give_up()
         return self._group
 
     @property
     def _are_warm(self) -> bool:
         """Return True where nothing is left to be built that no earlier process has built."""
-        return all(
-            cell_run.starts_warm for cell_run in (*self._epoch.waiting, *(start.cell_run for start in self._starting))
-        )
+        return all(cell_run.starts_warm for cell_run in (*self._epoch.waiting, *self._starting))
 
     @property
     def _loads_beside(self) -> bool:
         """Return True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
         return self._are_warm and self._shares_cores
 
-    def _at(self, *stages: Stage) -> list[Starting]:
-        return [start for start in self._starting if start.stage in stages]
+    def _at(self, *stages: Stage) -> list[CellRun]:
+        return [cell_run for cell_run in self._starting if cell_run.process.stage in stages]
 
     def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
-        alive = [*self._epoch.staying, *self._group, *(start.cell_run for start in self._starting)]
+        alive = [*self._epoch.staying, *self._group, *self._starting]
         return [cell_run for cell_run in alive if cell_run is not besides]
 
     # --- loading
@@ -193,20 +185,15 @@ class GroupStart:
             if self._end_if_late(following, alive):
                 continue
             number = self._epoch.number
-            launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(number)
-            if ahead := following.take_ahead(launcher, number):
-                stage = Stage.BUILT if ahead.is_built else Stage.LOADED
-                self._starting.append(Starting(following, self._machine.now_s(), stage))
-                continue
-            labels = [other.cell.label for other in alive]
-            ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
-            starting = Starting(following, self._machine.now_s())
-            self._starting.append(starting)
-            self._try(starting, lambda: following.launch(launcher, number, ends_s))  # noqa: B023 - at once
+            if not following.take_ahead(number):
+                launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(number)
+                labels = [other.cell.label for other in alive]
+                following.launch(launcher, number, self._run.time_plan.build_ends_s(following.cell.label, labels))
+            self._starting.append(following)
 
     def _may_launch(self, cell_run: CellRun) -> bool:
         ahead = cell_run.ahead.get(self._epoch.number)
-        return cell_run.may_launch and not (ahead and ahead.is_loading)
+        return cell_run.may_launch and not (ahead and ahead.stage.goes_on)
 
     def _launch_ahead(self) -> bool:
         """Launch a process of the next epochs, the next one's first, if a core and memory are there for it.
@@ -217,7 +204,7 @@ class GroupStart:
             return False
         if any(map(self._may_launch, self._epoch.waiting)):
             return False  # what this epoch waits for comes first
-        loading = [start for start in self._at(*BEFORE_WARM_UP) if not start.cell_run.builds_alone]
+        loading = [cell_run for cell_run in self._at(*BEFORE_WARM_UP) if not cell_run.builds_alone]
         if (loading or self._epoch.waiting) and not self._mostly_loads:
             return False  # nothing is known yet of who is slow to start
         cores, going_on = len(self._machine.usable_cores()), self._busy + len(self._loading_ahead)
@@ -226,9 +213,9 @@ class GroupStart:
         ahead = self._ahead[:1] if is_early else self._ahead
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
-        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.has_started_warm]
+        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.process.is_warm]
         ready += self._epoch.waiting
-        ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.waited_s <= QUICK_START_S]
+        ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.process.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
             if epoch in cell_run.ahead:
                 continue
@@ -257,7 +244,7 @@ class GroupStart:
                     process.go_on(self._machine.now_s())
 
     @property
-    def _loading_ahead(self) -> list[AheadProcess]:
+    def _loading_ahead(self) -> list[CellProcess]:
         processes = [
             process for cell_run in (*self._alive(), *self._epoch.waiting) for process in cell_run.ahead.values()
         ]
@@ -269,7 +256,6 @@ class GroupStart:
 
     @property
     def _busy(self) -> int:
-        """The number of processes that load, build or warm up."""
         return len(self._at(*BEFORE_WARM_UP, Stage.WARMING_UP))
 
     def _has_core(self) -> bool:
@@ -290,7 +276,7 @@ class GroupStart:
         bytes_of_number = 2 if following.cell.precision.is_16_bit else 4
 
         def needed_bytes(kind: Callable[[Memory], int | None]) -> float:
-            coming = [following.peak_memory, *(start.cell_run.peak_memory for start in self._starting)]
+            coming = [following.peak_memory, *(cell_run.peak_memory for cell_run in self._starting)]
             coming += [following.peak_memory] * len(self._loading_ahead)  # one by one they were as large at most
             unknown_bytes: float = max((kind(peak) or 0 for peak in peaks), default=0)
             reference_bytes: float = (kind(self._known_size) or 0) if self._known_size else 0
@@ -317,10 +303,10 @@ class GroupStart:
 
     @property
     def _builds_alone_now(self) -> bool:
-        building = [start.cell_run for start in self._at(Stage.BUILDING)]
-        return any(
-            cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds) for cell_run in building
-        )
+        return any(map(self._builds_alone, self._at(Stage.BUILDING)))
+
+    def _builds_alone(self, cell_run: CellRun) -> bool:
+        return cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds)
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
@@ -338,7 +324,7 @@ class GroupStart:
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
         if self._shares_cores and cell_run.tunes_beside_builds:
-            tuning = any(start.cell_run.builds_alone for start in building)
+            tuning = any(other.builds_alone for other in building)
             return not (tuning or self._at(Stage.WARMING_UP))
         if self._is_short_of_time and len(self._group) + self._busy <= 2:
             return True  # nothing is ranked before two are built
@@ -346,50 +332,53 @@ class GroupStart:
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
 
     def _begin_builds(self) -> None:
-        for starting in self._at(Stage.LOADED):
-            cell_run = starting.cell_run
+        for cell_run in self._at(Stage.LOADED):
             if cell_run.waits_for_another or not self._may_build(cell_run):
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
                 continue  # other builds need not wait for the headers
             if self._end_if_late(cell_run, self._alive(besides=cell_run)):
-                self._starting.remove(starting)  # what was built before it has taken the time
+                self._starting.remove(cell_run)  # what was built before it has taken the time
                 continue
             cell_run.resume()  # one that was launched ahead is stopped
-            if cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds):
+            if self._builds_alone(cell_run):
                 self._hold_ahead()
-            if self._try(starting, cell_run.begin_build):
-                starting.stage = Stage.BUILDING
-                if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
-                    self._side_by_side |= {start.cell_run.cell.label for start in building}
+            cell_run.take_turn()
+            if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
+                self._side_by_side |= {other.cell.label for other in building}
 
     def _await_event(self, seconds: float) -> None:
         """Wait until a process that loads or builds says something, or so many seconds have passed."""
-        going_on, ahead = self._at(Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP), self._loading_ahead
+        going_on, ahead = self._at(*GOING_ON), self._loading_ahead
         now_s = self._machine.now_s()
-        left_s = min((start.cell_run.start_ends_s - now_s for start in going_on), default=seconds)
-        workers = [*(start.cell_run.worker for start in going_on), *(process.live.worker for process in ahead)]
+        left_s = min((cell_run.process.deadline_s - now_s for cell_run in going_on), default=seconds)
+        workers = [*(cell_run.process.worker for cell_run in going_on), *(process.worker for process in ahead)]
         spoke = self._machine.wait(workers, max(0.0, min(seconds, left_s)))
         for process in ahead:
-            if not spoke or process.live.worker in spoke:
-                process.poll(self._machine.now_s())
-        for starting in going_on:
+            if not spoke or process.worker in spoke:
+                process.poll_ahead(self._machine.now_s())
+        for cell_run in going_on:
             # where nobody spoke, a process may have ended without a word, or has run out of time
-            if not spoke or starting.cell_run.worker in spoke:
-                self._try(starting, lambda: self._poll(starting))  # noqa: B023 - at once
+            if not spoke or cell_run.process.worker in spoke:
+                self._poll(cell_run)
         self._run.progress.tick()
 
-    def _poll(self, starting: Starting) -> None:
-        if not starting.cell_run.poll():
+    def _poll(self, cell_run: CellRun) -> None:
+        """Take what the process has said. If the cell ends by that, it has its record, or waits for memory."""
+        try:
+            cell_run.poll()
+        except CellEnded as ended:
+            self._starting.remove(cell_run)
+            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
+                self._epoch.waiting.appendleft(cell_run)
+                self._epoch.is_full = True
             return
-        if starting.stage is Stage.LOADING:
-            starting.stage = Stage.LOADED
-            starting.loading_s = self._machine.now_s() - starting.launched_s
-        elif starting.stage is Stage.BUILDING:
-            starting.stage = Stage.BUILT
-            starting.cell_run.pause()
-        else:
-            self._end_warm_up(starting)
+        if cell_run.process.stage in (Stage.BUILT, Stage.WARM):
+            cell_run.pause()
+        if cell_run.process.stage is Stage.WARM:
+            self._starting.remove(cell_run)
+            self._group.append(cell_run)
+            self._note_start(cell_run)
 
     # --- warming up
 
@@ -398,43 +387,18 @@ class GroupStart:
         built = self._at(Stage.BUILT)
         if not built or self._at(Stage.WARMING_UP):
             return
-        tuning = any(start.cell_run.builds_alone for start in self._at(Stage.BUILDING))
+        tuning = any(cell_run.builds_alone for cell_run in self._at(Stage.BUILDING))
         if tuning if self._loads_beside else self._at(Stage.BUILDING) and not self._is_short_of_time:
             return
         if self._at(Stage.LOADING) and not self._are_warm:
             return
-        starting = built[0]
-        starting.warm_up_begun_s = self._machine.now_s()
-        starting.cell_run.resume()
-        if self._try(starting, starting.cell_run.begin_warm_up):
-            starting.stage = Stage.WARMING_UP
+        built[0].resume()
+        built[0].take_turn()
 
-    def _end_warm_up(self, starting: Starting) -> None:
-        cell_run = starting.cell_run
-        cell_run.pause()
-        self._starting.remove(starting)
-        self._group.append(cell_run)
-        warm_up_s = self._machine.now_s() - starting.warm_up_begun_s
-        self._note_start(cell_run, starting.loading_s + cell_run.built_s + warm_up_s)
-
-    def _note_start(self, cell_run: CellRun, seconds: float) -> None:
-        step = Step.START if cell_run.has_started_warm else Step.BUILD
-        self._run.time_plan.called(cell_run.cell.label, cell_run.call_s)
+    def _note_start(self, cell_run: CellRun) -> None:
+        seconds = cell_run.process.seconds_of_start
+        step = Step.START if cell_run.process.is_warm else Step.BUILD
+        self._run.time_plan.called(cell_run.cell.label, cell_run.process.call_s)
         self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
-        if self._epoch.number == 0 or not cell_run.has_started_warm:
+        if self._epoch.number == 0 or not cell_run.process.is_warm:
             self._run.progress.built(cell_run.cell, seconds, bool(cell_run.cached_at))
-
-    # --- ends
-
-    def _try(self, starting: Starting, step: Callable[[], object]) -> bool:
-        """Take a step of starting a cell. Return False when the cell has ended, or waits for memory instead."""
-        try:
-            step()
-        except CellEnded as ended:
-            cell_run = starting.cell_run
-            self._starting.remove(starting)
-            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
-                self._epoch.waiting.appendleft(cell_run)
-                self._epoch.is_full = True
-            return False
-        return True
