@@ -20,6 +20,7 @@ from bakeoff.backends.profiling import (
     Kernel,
     Kind,
     Modules,
+    Owner,
     ProfiledKernel,
     Profiler,
     TracedSpan,
@@ -263,8 +264,7 @@ def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
     first_ns = last_ns = events[0][2]
     for path, enters, now_ns in events:
         if stack and now_ns > last_ns:
-            begun_us, lasted_us = (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3
-            spans.append(TracedSpan(name=stack[-1], modules=(stack[-1],), begun_us=begun_us, lasted_us=lasted_us))
+            spans.append(Owner((stack[-1],)).span(stack[-1], (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3))
         if enters:
             stack.append(path)
         else:
@@ -531,11 +531,8 @@ def runs_in(call: Event) -> list[GraphRun]:
 
 def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
     """Return the event as a span of its call."""
-    begun_us = (event.begun_ns - call.begun_ns) / 1e3
     name = re.sub(r"^(aten::|graph_\d+_(?=cpp_))", "", event.name)
-    return TracedSpan(
-        name=name, modules=modules, kind=kind_of(event.name), begun_us=begun_us, lasted_us=event.lasted_us
-    )
+    return Owner(modules, kind_of(event.name)).span(name, (event.begun_ns - call.begun_ns) / 1e3, event.lasted_us)
 
 
 def owner_between(before: TracedSpan, after: TracedSpan) -> Modules:
