@@ -134,7 +134,6 @@ def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
 
 
 def graph_of(exported: Sequence[Node]) -> dict[str, Step]:
-    """Return the exported nodes as the steps that an engine was given."""
     modules = modules_by_node(exported)
     made_by = {output: node.name for node in exported for output in node.outputs}
     return {
@@ -193,17 +192,14 @@ def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -
 
 
 def is_node(event: Mapping[str, Any]) -> bool:
-    """Return True for the event of a node's kernel."""
     return event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time")
 
 
 def name_of(event: Mapping[str, Any]) -> str:
-    """Return the name of the node that an event is of."""
     return str(event["name"]).removesuffix("_kernel_time")
 
 
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
-    """Return a node's event as a span of a call."""
     operator = str(event["args"]["op_name"])
     owner = owners.get(name_of(event), MOVE if operator in LAYOUT else NOBODY)
     return owner.span(operator, event["ts"] - begun, event["dur"])

@@ -97,7 +97,6 @@ class RuntimeNode:
 
 
 def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
-    """Return the nodes of the model that runs, in the order in which they are executed."""
     nodes = []
     for node in compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()

@@ -334,5 +334,4 @@ def within_flat(path: str) -> str:
 
 
 def in_order(paths: Iterable[str]) -> Modules:
-    """Return each path once, in the order in which they come."""
     return tuple(dict.fromkeys(paths))

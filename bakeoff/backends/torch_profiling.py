@@ -94,12 +94,10 @@ class Trace:
     on_device: list[tuple[Event, int]]  # and the correlation of its launching operator
 
     def named(self, prefix: str) -> list[Event]:
-        """Return the outermost host events with names that begin so, in order."""
         return [event for event in walk(self.roots) if event.name.startswith(prefix)]
 
 
 def walk(events: Sequence[Event]) -> Iterator[Event]:
-    """Return all events of a tree in the order in which they began."""
     for event in events:
         yield event
         yield from walk(event.inside)
@@ -118,7 +116,6 @@ def traced(on_cuda: bool) -> Iterator[list[Trace]]:
 
 
 def trace_of(events: Sequence[Any]) -> Trace:
-    """Return Kineto's events as a tree: those of the thread that made the calls, and those of the GPU."""
     host: defaultdict[int, list[Event]] = defaultdict(list)
     on_device = []
     for each in events:
@@ -134,7 +131,6 @@ def trace_of(events: Sequence[Any]) -> Trace:
 
 
 def nested(events: Sequence[Event]) -> list[Event]:
-    """Return the events of one thread as a tree."""
     roots: list[Event] = []
     stack: list[Event] = []
     for event in sorted(events, key=lambda event: (event.begun_ns, -event.ended_ns)):
@@ -146,7 +142,6 @@ def nested(events: Sequence[Event]) -> list[Event]:
 
 
 def kind_of(name: str) -> Kind:
-    """Return what an operator of torch is for, by its name."""
     return Kind.COPY if name.rpartition("::")[2] in COPIES or name.startswith("Memcpy") else Kind.COMPUTE
 
 
@@ -479,7 +474,6 @@ def scopes_around(module: torch.nn.Module) -> Iterator[None]:
 
 
 def is_container(event: Event) -> bool:
-    """Return True for an event that only holds others."""
     return event.name.startswith(CONTAINERS)
 
 
@@ -530,7 +524,6 @@ def runs_in(call: Event) -> list[GraphRun]:
 
 
 def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
-    """Return the event as a span of its call."""
     name = re.sub(r"^(aten::|graph_\d+_(?=cpp_))", "", event.name)
     return Owner(modules, kind_of(event.name)).span(name, (event.begun_ns - call.begun_ns) / 1e3, event.lasted_us)
 
