@@ -19,6 +19,7 @@ from bakeoff.backends.base import (
     Availability,
     BuildContext,
     Compiled,
+    FlatCalls,
     Mode,
     ServingKnobs,
     Settings,
@@ -47,7 +48,7 @@ from bakeoff.records.schema import Cell, Extent, Placement
 if TYPE_CHECKING:
     import torch
 
-Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
+Function = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 PACKAGE = "model.pt2"
 ACCOUNT = "placement.json"
@@ -107,7 +108,6 @@ class AOTInductor(AheadOfTime):
         return cell.mode == AUTOTUNED
 
     def precompile(self, device: Device) -> None:
-        """Package an addition. Builds for a CPU use no precompiled headers."""
         if not device.is_cuda:
             return
         import torch
@@ -164,13 +164,12 @@ class AOTInductor(AheadOfTime):
         import torch
         import torch._inductor.config
 
-        from bakeoff.backends.calling import as_called
+        from bakeoff.backends.calling import as_called, plain_tensors
 
         # on CUDA, transformers calls an operator of torch, and elsewhere a Python function that no package holds
         experts: Settings = {} if context.cell.device.is_cuda else use_exportable_experts(module)
         prepared = quantising.prepare(module, inputs, context, lower=False)
-        # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
-        with torch.inference_mode(False), torch.no_grad():
+        with plain_tensors():
             with context.phase("export"):
                 if prepared.layers:  # its arguments are flat already
                     program = torch.export.export(prepared.module, as_called(inputs))
@@ -189,6 +188,7 @@ class AOTInductor(AheadOfTime):
                 )
         account = {
             "engines": generated_and_called(),
+            "attention": log.attention,
             "fallbacks": log.kept_by_pytorch,
             "layers": prepared.layers,
             "experts": experts,
@@ -229,7 +229,6 @@ def spelled_strides(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def strides_in(spelled: str) -> list[tuple[int, list[int]]]:
-    """Return the numbers of these inputs with their strides."""
     pairs = (each.split(": ") for each in spelled.split(", ") if each)
     return [(int(number), [int(stride) for stride in strides.split()]) for number, strides in pairs]
 
@@ -239,31 +238,22 @@ def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in mode.items() if name not in LOADING}
 
 
-class LoadedPackage(Compiled):
+class LoadedPackage(FlatCalls):
     """Calls a package's model as a C++ deployment does, with flat tensors in and out.
 
     `AOTICompiledModel.__call__` is not used, because it parses the calling convention from JSON in every call.
     """
 
     def __init__(self, function: Function, account: Mapping[str, Any], options: Mapping[str, object]) -> None:
-        self._function: Function | None = function
+        super().__init__(function)
         self._account = account
         self._options = options
-        self._tensors: list[torch.Tensor] = []
-        self._outputs: list[torch.Tensor] = []
 
     def bind(self, inputs: Inputs) -> None:
-        self._tensors = list(inputs.tensors())
-
-    def run(self) -> None:
-        self._outputs = self._function(self._tensors)  # type: ignore[misc]  # it is None only after `close`
-
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.clone() for tensor in self._outputs)
+        self._tensors = list(inputs.tensors())  # the only sequence that the binding takes
 
     def instance(self) -> Compiled:
         """Return a caller of the same package, which gives each call a runner of its own."""
-        assert self._function is not None
         return LoadedPackage(self._function, self._account, self._options)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
@@ -279,7 +269,11 @@ class LoadedPackage(Compiled):
             extent=Extent.PARTIAL if fallbacks else Extent.FULL,
             engines=dict(self._account["engines"]),
             fallbacks=fallbacks,
-            evidence=["torch.export, which takes the whole graph or none", "Inductor's counters and log of the build"],
+            evidence=[
+                "torch.export, which takes the whole graph or none",
+                "Inductor's counters and log of the build",
+                *self._account["attention"],
+            ],
         )
 
     def precision(self) -> Settings:
@@ -290,10 +284,6 @@ class LoadedPackage(Compiled):
         called = {"loaded_and_called_through": "AOTIModelPackageLoader", **self._options}
         named = {LINKED: linked, STRIDES: self._account["strides"]}
         return {**called, **self._account["experts"], **{name: value for name, value in named.items() if value}}
-
-    def close(self) -> None:
-        self._tensors, self._outputs = [], []
-        self._function = None
 
 
 LINKED = "aot_inductor.custom_op_libs"
@@ -313,7 +303,6 @@ def linker_options() -> dict[str, Any]:
 
 
 def _finds_shared_libstdcxx() -> bool:
-    """Return True if the C++ compiler would link the shared libstdc++, or cannot be asked."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     asked = subprocess.run(

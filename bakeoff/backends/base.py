@@ -7,20 +7,21 @@ costs nothing, and a missing library becomes an `Availability` with a reason.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.backends.traps import Link, Trap
 from bakeoff.records.device import Device
-from bakeoff.records.errors import Unsupported, unknown
+from bakeoff.records.errors import Unavailable, Unsupported, unknown
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
@@ -55,6 +56,15 @@ def installed(name: str, remedy: str, *modules: str, beside: str = "") -> Availa
     except ImportError as error:
         return Availability(f"{name} is not installed ({error}): {remedy}")
     return AVAILABLE
+
+
+def require(purpose: str, packages: str, *modules: str) -> None:
+    """Import these modules. Raise Unavailable if one is missing, or does not fit those that are installed."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(f"{purpose} ({error}): pip install {packages}") from error
 
 
 DEFAULT = "default"
@@ -108,6 +118,8 @@ class Mode:
     """The mode that this one is with images and weights in channels_last memory, or empty for any other mode."""
     any_size: bool = False
     """True if nothing is built for a size, so that a build for a range of sizes would be the same again."""
+    switches: Mapping[str, bool] = field(default_factory=dict)
+    """Switches of the cell's process, by their paths below `torch`: attributes, or functions that take the value."""
     one_size: str = ""
     """Why the mode serves one size only although its backend takes ranges, or empty."""
     fast_path: bool = False
@@ -159,7 +171,6 @@ class Mode:
 
 
 def int8_products(options: Mapping[str, object] | None = None) -> Mode:
-    """Return the mode that rounds the inputs of products, too."""
     caveat = "inputs of products are rounded to 8 bits, too"
     return Mode(INT8_PRODUCTS, options or {}, rounded_weights=True, caveat=caveat)
 
@@ -311,59 +322,65 @@ class Compiled(ABC):
         self.close()
 
 
+class FlatCalls(Compiled):
+    """Calls a function of flat tensors that returns new tensors from each call."""
+
+    def __init__(self, function: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> None:
+        self._function = function
+        self._tensors: Sequence[torch.Tensor] = ()
+        self._outputs: Sequence[torch.Tensor] = ()
+
+    def bind(self, inputs: Inputs) -> None:
+        self._tensors = inputs.tensors()
+
+    def run(self) -> None:
+        self._outputs = self._function(self._tensors)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+    def close(self) -> None:
+        self._tensors = self._outputs = ()
+        vars(self).pop("_function", None)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _passed_on(method: Method) -> Method:
+    name = method.__name__
+
+    def call(self: Wrapped, *arguments: Any) -> Any:
+        return getattr(self._inner, name)(*arguments)
+
+    call.__name__ = name
+    return call  # type: ignore[return-value]
+
+
 class Wrapped(Compiled):
     """Stands in for another compiled model, and passes on every call that a subclass does not replace."""
 
     def __init__(self, inner: Compiled) -> None:
         self._inner = inner
 
-    def bind(self, inputs: Inputs) -> None:
-        self._inner.bind(inputs)
-
-    def refresh(self) -> None:
-        self._inner.refresh()
-
-    def run(self) -> None:
+    def run(self) -> None:  # is timed, and so calls directly
         self._inner.run()
 
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return self._inner.outputs()
-
-    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
-        return self._inner.stages()
-
-    def restore(self) -> None:
-        self._inner.restore()
-
-    def seed(self, number: int) -> None:
-        self._inner.seed(number)
-
-    def placement(self) -> Placement | None:
-        return self._inner.placement()
-
-    def compilations(self) -> int:
-        return self._inner.compilations()
-
-    def recompiled(self) -> tuple[str, ...]:
-        return self._inner.recompiled()
-
-    def profiler(self, module: torch.nn.Module) -> Profiler | None:
-        return self._inner.profiler(module)
-
-    def is_final(self) -> bool:
-        return self._inner.is_final()
-
-    def finalise(self) -> None:
-        self._inner.finalise()
-
-    def precision(self) -> Settings:
-        return self._inner.precision()
-
-    def settings(self) -> Settings:
-        return self._inner.settings()
-
-    def close(self) -> None:
-        self._inner.close()
+    bind = _passed_on(Compiled.bind)
+    refresh = _passed_on(Compiled.refresh)
+    outputs = _passed_on(Compiled.outputs)
+    stages = _passed_on(Compiled.stages)
+    restore = _passed_on(Compiled.restore)
+    seed = _passed_on(Compiled.seed)
+    placement = _passed_on(Compiled.placement)
+    compilations = _passed_on(Compiled.compilations)
+    recompiled = _passed_on(Compiled.recompiled)
+    profiler = _passed_on(Compiled.profiler)
+    is_final = _passed_on(Compiled.is_final)
+    finalise = _passed_on(Compiled.finalise)
+    precision = _passed_on(Compiled.precision)
+    settings = _passed_on(Compiled.settings)
+    close = _passed_on(Compiled.close)
 
 
 class Backend(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
@@ -48,7 +49,6 @@ class Returned(tuple[torch.Tensor, ...]):
         return returned
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Returned:
-        """Return the same with `function` applied to every tensor."""
         returned = Returned.of(map(function, self), self.places, self.numbers, self.constants)
         returned.choices, returned.form = self.choices, self.form
         return returned
@@ -265,6 +265,16 @@ def as_called(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     Each copy has memory of its own. Of two inputs that are one tensor, a trace would leave out one.
     """
     return tuple(copied([tensor])[0] for tensor in inputs.tensors())
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Make ordinary tensors and no gradients in the block, as in a user's script.
+
+    Exporters, compilers and calibration take no tensors that were made in inference mode.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class FlatModule(torch.nn.Module):

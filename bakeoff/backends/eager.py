@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from bakeoff.backends import cuda_graph, fast_path, memory_format, quantising
+from bakeoff.backends import cuda_graph, fast_path, memory_format, quantising, torch_kernels
 from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 PLAIN = Mode(worth_trying=ANYWHERE, any_size=True, fast_path=True)
 GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, fast_path=True)
+BENCHMARK = replace(torch_kernels.BENCHMARK, any_size=True, fast_path=True)
 
 
 class Eager(Backend):
@@ -56,7 +58,10 @@ class Eager(Backend):
         GRAPH,
         PLAIN.in_channels_last(),
         GRAPH.in_channels_last(),
+        BENCHMARK,
+        BENCHMARK.in_channels_last(),
         Mode(NO_FAST_PATH, any_size=True),
+        *torch_kernels.ATTENTION.values(),
         *(Mode(name, fast_path=True, no_script=change.no_script) for name, change in CHANGES.items()),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
@@ -66,10 +71,15 @@ class Eager(Backend):
         return torch_available(device)
 
     def times_kernels(self, cell: Cell) -> bool:
-        return False
+        return torch_kernels.tries_out(self.mode(cell.mode))
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
-        return ScriptPart("call = partial(model, *inputs)", captures=self.mode(cell.mode).captures)
+        mode = self.mode(cell.mode)
+        lines = [*torch_kernels.statements(mode), "call = partial(model, *inputs)"]
+        return ScriptPart("\n".join(lines), captures=mode.captures)
+
+    def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
+        return {"switches": self.mode(cell.mode).switches}
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
@@ -83,7 +93,8 @@ class Eager(Backend):
         )
 
     def reason_against(self, cell: Cell) -> str:
-        if cell.mode in CHANGES and (cell.task != INFERENCE or cell.precision.is_quantised):
+        is_plain = cell.task == INFERENCE and not cell.precision.is_quantised
+        if cell.mode in (*CHANGES, *torch_kernels.ATTENTION) and not is_plain:
             return f"{cell.mode} is for inference in a precision that casting gives: use eager"
         return ""
 
@@ -96,6 +107,7 @@ class Eager(Backend):
             with context.phase("compile"):
                 if not change.make(module, inputs):
                     raise Unsupported(f"{change.lacking}: use eager")
+        torch_kernels.require(self.mode(context.cell.mode), module, lambda: module(*inputs.args, **inputs.kwargs))
         captures = self.mode(context.cell.mode).captures
         if context.training is not None:
             compiled: Compiled = Steps(context.training)
@@ -142,7 +154,7 @@ class Callables(Compiled):
         return Callables(self._function, self._quantised)
 
     def placement(self) -> Placement:
-        return Placement(extent=Extent.FULL)
+        return torch_kernels.placement(self._call)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
         import torch

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import delegation
-from bakeoff.backends.base import AVAILABLE, AheadOfTime, Availability, BuildContext, Compiled, Settings, installed
+from bakeoff.backends.base import (
+    AVAILABLE,
+    AheadOfTime,
+    Availability,
+    BuildContext,
+    Compiled,
+    FlatCalls,
+    Settings,
+    installed,
+)
 from bakeoff.backends.ranges import exported
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
@@ -54,15 +63,15 @@ class ExecuTorch(AheadOfTime):
         return ""
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
-        import torch
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.devtools.backend_debug import get_delegation_info
         from executorch.exir import to_edge_transform_and_lower
 
+        from bakeoff.backends.calling import plain_tensors
+
         with context.phase("export"):
             graph = exported(module, inputs)
-        # it traces the graph again, which takes no inference tensors
-        with context.phase("compile"), torch.inference_mode(False), torch.no_grad():
+        with context.phase("compile"), plain_tensors():
             lowered = to_edge_transform_and_lower(graph, partitioner=[XnnpackPartitioner()]).to_executorch()
             (context.workspace / PROGRAM).write_bytes(lowered.buffer)
             info = get_delegation_info(lowered.exported_program().graph_module)
@@ -86,24 +95,16 @@ class ExecuTorch(AheadOfTime):
         return method
 
 
-class Method(Compiled):
+class Method(FlatCalls):
     """A method of a loaded program. Each call returns tensors of its own."""
 
     def __init__(self, program: Any, account: Mapping[str, tuple[int, int]]) -> None:
         self._program = program  # a method does not keep its program alive
-        self._method = program.load_method("forward")
+        super().__init__(program.load_method("forward").execute)
         self._account = account
-        self._tensors: list[torch.Tensor] = []
-        self._outputs: list[torch.Tensor] = []
 
     def bind(self, inputs: Inputs) -> None:
         self._tensors = [tensor.contiguous() for tensor in inputs.tensors()]
-
-    def run(self) -> None:
-        self._outputs = self._method.execute(self._tensors)
-
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.clone() for tensor in self._outputs)
 
     def placement(self) -> Placement:
         return placement_of(self._account)
@@ -112,8 +113,8 @@ class Method(Compiled):
         return {"delegate": XNNPACK}
 
     def close(self) -> None:
-        self._tensors, self._outputs = [], []
-        self._method, self._program = None, None
+        super().close()
+        self._program = None
 
 
 def placement_of(account: Mapping[str, tuple[int, int]]) -> Placement:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends import older_opset
 from bakeoff.backends.base import Settings
-from bakeoff.backends.exportable import naming_the_form
+from bakeoff.backends.ranges import naming_the_form
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def export_onnx(
     """
     import torch
 
-    from bakeoff.backends.calling import FlatModule, as_called, tensor_names
+    from bakeoff.backends.calling import FlatModule, as_called, plain_tensors, tensor_names
     from bakeoff.backends.ranges import exported
     from bakeoff.models.onnx_module import OnnxModule
 
@@ -69,8 +69,7 @@ def export_onnx(
         if opset is not None and opset < OLDEST_EXPORTED_OPSET:
             older_opset.lower_file(path, opset)
         return model_at(path)
-    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
-    with torch.inference_mode(False), torch.no_grad(), naming_the_form(module):
+    with plain_tensors(), naming_the_form(module):
         flat = FlatModule(module, inputs)
         program = torch.onnx.export(
             exported(module, inputs, axes) if axes else flat,
@@ -138,7 +137,6 @@ def _allows_bfloat16(node: ir.Node, opset: int) -> bool:
 
 
 def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes that have an input in bfloat16, those of subgraphs too."""
     from onnxscript import ir
 
     return [
@@ -149,7 +147,6 @@ def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
 
 
 def convolves(path: Path) -> bool:
-    """Return True if the model in a file has a convolution."""
     import onnx
 
     def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -191,7 +188,6 @@ def exported_before(folder: Path) -> OnnxModel | None:
 
 
 def model_at(path: Path) -> OnnxModel:
-    """Return the model in a file, with its names."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph

@@ -23,10 +23,14 @@ SWITCH = "mha_fastpath"
 
 
 def apply(backend: Backend, cell: Cell) -> None:
-    """Switch the fast path on or off in this process, as the cell's mode says."""
+    """Switch the fast path on or off in this process, as the cell's mode says, and set the mode's other switches."""
     import torch
 
-    torch.backends.mha.set_fastpath_enabled(backend.mode(cell.mode).fast_path)
+    from bakeoff.backends.runtime.folder import switch
+
+    mode = backend.mode(cell.mode)
+    torch.backends.mha.set_fastpath_enabled(mode.fast_path)
+    switch(mode.switches)
 
 
 @contextmanager
@@ -43,7 +47,6 @@ def switched_off() -> Iterator[None]:
 
 
 def can_take(module: torch.nn.Module) -> bool:
-    """Return True if the module has a layer with a fast path."""
     from torch import nn
 
     return any(isinstance(part, nn.TransformerEncoderLayer | nn.MultiheadAttention) for part in module.modules())

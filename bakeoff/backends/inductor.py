@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bakeoff.backends import cuda_graph, memory_format, quantising, surgical
+from bakeoff.backends import cuda_graph, memory_format, quantising, surgical, torch_kernels
 from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
@@ -30,7 +30,6 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
-from bakeoff.backends.exportable import refuse_a_script
 from bakeoff.backends.inductor_profiling import (
     NamedKernels,
     compiler_work,
@@ -38,7 +37,7 @@ from bakeoff.backends.inductor_profiling import (
     first_sentence,
     naming_kernels,
 )
-from bakeoff.backends.ranges import mark, refusing_guards
+from bakeoff.backends.ranges import mark, refuse_a_script, refusing_guards
 from bakeoff.backends.runtime.contract import WITH_CUDA_GRAPHS
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, spelled
 from bakeoff.models.base import of_each_shape
@@ -90,12 +89,19 @@ ATTENTION = "aten._scaled_dot_product"
 
 COMPILES_AT_START = "It is compiled at its first start, and the compiled code is found in `cache/` after that."
 
+REGIONAL = "regional"
+"""The mode that compiles one of the layers that repeat, and calls its code for all of them."""
+
+EMULATED = "emulate-precision-casts"
+"""The mode in which fused operators round to 16 bits between them, as eager does."""
+
 OF_PARTS = "which parts or paddings are compiled takes more than a page"
 
 PLAIN = Mode(worth_trying=ANYWHERE)
 REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"), replays=DEFAULT)
 GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
 
+SIZES_OF_PARTS = "parts that are compiled alone have no inputs of the model, which a range is of"
 CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no constants"
 
 
@@ -129,11 +135,12 @@ class Inductor(Backend):
             captures=True,
         ),
         Mode(OPTIMIZER_INSIDE),
-        Mode(
-            SURGICAL,
-            one_size="parts that are compiled alone have no inputs of the model, which a range is of",
-            no_script=OF_PARTS,
-        ),
+        Mode(SURGICAL, one_size=SIZES_OF_PARTS, no_script=OF_PARTS),
+        Mode(REGIONAL, one_size=SIZES_OF_PARTS, no_script=OF_PARTS),
+        Mode(EMULATED, {"options": {"emulate_precision_casts": True}}),
+        torch_kernels.BENCHMARK,
+        torch_kernels.BENCHMARK.in_channels_last(),
+        *torch_kernels.ATTENTION.values(),
         Mode("static", {"dynamic": False}, one_size="this mode builds for one size", redundant=True),
         Mode("dynamic", {"dynamic": True}, redundant=True),
         Mode(
@@ -165,7 +172,6 @@ class Inductor(Backend):
         return compiler_available()
 
     def precompile(self, device: Device) -> None:
-        """Compile an addition."""
         import torch
 
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
@@ -174,7 +180,8 @@ class Inductor(Backend):
         return True
 
     def times_kernels(self, cell: Cell) -> bool:
-        return cell.mode in DESCENTS or "max-autotune" in str(self.mode(cell.mode).options.get("mode"))
+        mode = self.mode(cell.mode)
+        return cell.mode in DESCENTS or "max-autotune" in str(mode.options.get("mode")) or torch_kernels.tries_out(mode)
 
     def reason_against(self, cell: Cell) -> str:
         mode = self.mode(cell.mode).plain_name
@@ -190,14 +197,18 @@ class Inductor(Backend):
             return f"task {cell.task} has no optimiser to compile: use inductor"
         if mode in FROZEN and cell.is_trained:
             return f"{mode} makes constants of the weights, and training changes them: use {FROZEN[mode]}"
-        if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
-            return f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
+        if cell.mode == EMULATED and not cell.precision.is_16_bit:
+            return f"only precisions of 16 bits are rounded between operators, and not {cell.precision}: use inductor"
+        in_parts = (SURGICAL, REGIONAL, *torch_kernels.ATTENTION)
+        if cell.mode in in_parts and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return f"mode {cell.mode} is for inference, in a precision that casting gives: use inductor"
         return ""
 
     def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
         mode = self.mode(cell.mode)
+        compiling = f'call = partial(torch.compile(model, backend="inductor"{spelled(mode.options)}), *inputs)'
         return ScriptPart(
-            f'call = partial(torch.compile(model, backend="inductor"{spelled(mode.options)}), *inputs)',
+            "\n".join([*torch_kernels.statements(mode), compiling]),
             captures=mode.captures,
             variables=self._variables(cell),
         )
@@ -205,6 +216,7 @@ class Inductor(Backend):
     def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
         return {
             "options": self.mode(cell.mode).options,
+            "switches": self.mode(cell.mode).switches,
             "variables": self._variables(cell),
             "caches": {"TORCHINDUCTOR_CACHE_DIR": "cache"},  # a second start finds the compiled code there
         }
@@ -233,10 +245,11 @@ class Inductor(Backend):
         refuse_a_script(module)
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
+        torch_kernels.require(self.mode(context.cell.mode), module, lambda: module(*inputs.args, **inputs.kwargs))
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
-        if context.cell.mode == SURGICAL:
-            return self._build_surgical(module, inputs, context)
+        if context.cell.mode in (SURGICAL, REGIONAL):
+            return self._build_parts(module, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=False)
         for inputs_of_step in context.calibration if context.cell.task == DECODE else ():
             for cache in inputs_of_step.args[2:]:
@@ -278,18 +291,33 @@ class Inductor(Backend):
         applies = is_one_sequence and cell.mode in DESCENTS
         return attention_as_products(cell.mode == OVERLAPPED) if applies else contextlib.nullcontext()
 
-    def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        """Compile only the targets, each alone. The module's own `forward` calls them."""
+    def _build_parts(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Compile only the targets, each alone, or one for those that are alike. The module's own `forward` calls
+        them."""
         import torch
+        import torch._dynamo.config
 
-        targets = surgical.find_targets(module, context.targets)
+        alike: dict[str, Any] = {}
+        if context.cell.mode == REGIONAL:
+            targets = surgical.find_repeated(module)
+            # a number in which layers differ, such as their place, becomes an input
+            alike = {"allow_unspec_int_on_nn_module": True}
+        else:
+            targets = surgical.find_targets(module, context.targets)
         outside = surgical.stays_outside(module, targets, inputs)
-        with context.phase("compile"), naming_kernels(context.for_profile) as named, InductorLog() as log:
+        with (
+            context.phase("compile"),
+            torch._dynamo.config.patch(alike),
+            naming_kernels(context.for_profile) as named,
+            InductorLog() as log,
+        ):
             for target in targets.values():
                 target.forward = torch.compile(target.forward, backend="inductor")
             for _ in range(TRIGGERING_CALLS):
                 module(*inputs.args, **inputs.kwargs)
-            return surgical.SurgicalModule(Optimised(module, context.cell.device, log, named), targets, outside)
+            optimised = Optimised(module, context.cell.device, log, named)
+            optimised.note_built()
+        return surgical.SurgicalModule(optimised, targets, outside)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its
@@ -361,6 +389,7 @@ class FromCounters(Compiled):
             evidence=[
                 "Dynamo's and Inductor's counters (kernels count with those that autotuning tried)",
                 "Inductor's logs of kept operators and skipped CUDA graphs",
+                *self._log.attention,
             ],
         )
 
@@ -460,6 +489,12 @@ class InductorLog(logging.Handler):
         self._level = logging.NOTSET
 
     @property
+    def attention(self) -> list[str]:
+        """The kernels of torch's attention that the code calls, in a sentence. How often it does so is not logged."""
+        kernels = dict.fromkeys(filter(None, map(torch_kernels.kernel_of, self._kept)))
+        return [f"Inductor's log of attention that stays torch's: {', '.join(kernels)}"] if kernels else []
+
+    @property
     def kept_by_pytorch(self) -> list[str]:
         """Return the operators, except fused attention, that no kernel was generated for, and how often."""
         return [
@@ -499,7 +534,6 @@ def _triton_available() -> Availability:
 
 
 def compiler_available() -> Availability:
-    """Return whether Inductor finds a C++ compiler."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -51,7 +51,6 @@ class NamedKernels:
 
     @property
     def facts(self) -> list[str]:
-        """Return in sentences what was fused."""
         kernels = [kernel for graph in self.graphs for kernel in graph]
         if not kernels:
             return []
@@ -99,7 +98,6 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
 
 
 def modules_of(nodes: Any, is_extern: bool) -> Modules:
-    """Return the modules of a kernel's nodes, by what Inductor tells of the kernel."""
     if is_extern:
         origin = getattr(nodes, "origin_node", None)
         return modules_of_origins([origin] if origin is not None else nodes.origins)
@@ -121,7 +119,6 @@ def module_of_node(node: Any) -> str:
 
 
 def computes_nothing(node: Any) -> bool:
-    """Return True for a node of a graph that only views a tensor."""
     return str(getattr(node.target, "__name__", node.target)).partition(".")[0] in VIEWS
 
 
@@ -155,7 +152,6 @@ def place_in(stack: Sequence[Any] | None) -> str:
 
 
 def compiler_work(named: NamedKernels) -> CompilerWork:
-    """Return what Dynamo and Inductor did in this process so far."""
     return CompilerWork(breaks=graph_breaks(), recompilations=distinct_guards(failed_guards()), facts=named.facts)
 
 

@@ -111,7 +111,6 @@ def _driver(device: Device) -> str:
 
 
 def _options(device: Device) -> Settings:
-    """Return the compiler's options for a device."""
     if not device.is_cuda:
         return {"iree-llvmcpu-target-cpu": "host", "iree-llvmcpu-stack-allocation-limit": STACK_BYTES}
     import torch
@@ -125,7 +124,6 @@ def cuda_target(capability: tuple[int, int]) -> str:
 
 
 def _gpu_available(device: Device) -> Availability:
-    """Return whether torch and IREE both have the GPU."""
     import iree.runtime
     import torch
 

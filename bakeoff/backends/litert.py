@@ -69,13 +69,11 @@ class LiteRT(AheadOfTime):
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import litert_torch
-        import torch
 
-        from bakeoff.backends.calling import FlatModule, as_called
+        from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
 
         cell, path = context.cell, context.workspace / MODEL
-        # it exports the module itself, which takes no inference tensors
-        with context.phase("export"), torch.inference_mode(False), torch.no_grad():
+        with context.phase("export"), plain_tensors():
             flat = FlatModule(module, inputs).eval()
             example = as_called(inputs)
             litert_torch.convert(flat, example).export(str(path))

@@ -39,8 +39,9 @@ def converted_module(module: torch.nn.Module) -> torch.nn.Module:
     """Return a copy with weights of four dimensions in channels_last memory. It shares all other tensors."""
     import torch
 
-    # what is made in inference mode could not be compiled for ordinary calls
-    with torch.inference_mode(False), torch.no_grad():
+    from bakeoff.backends.calling import plain_tensors
+
+    with plain_tensors():
         tensors = itertools.chain(module.parameters(), module.buffers())
         try:
             duplicate = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors if tensor.dim() != 4})
@@ -56,7 +57,9 @@ def converted_inputs(inputs: Inputs) -> Inputs:
     """Return the inputs with tensors of four dimensions in channels_last memory."""
     import torch
 
-    with torch.inference_mode(False), torch.no_grad():
+    from bakeoff.backends.calling import plain_tensors
+
+    with plain_tensors():
         return inputs.map(
             lambda tensor: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
         )

@@ -242,7 +242,8 @@ class Onnx(Backend):
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH
-            layers = _layers(exported, cell.precision)
+            is_rounded = cell.precision.is_quantised
+            layers = onnx_quantising.onnx_layers(exported, cell.precision) if is_rounded else {}
             caches = caches_in_place(module, inputs)
             changed = {**experts, **({"caches": "in place"} if caches else {})}
             bound = BoundSession(sessions, layers, changed, caches, static=inputs if graph else None)
@@ -270,15 +271,7 @@ def _provider(cell: Cell) -> str:
     return str(Onnx.mode(cell.mode).options.get("provider", cell.device.kind))
 
 
-def _layers(exported: OnnxModel, precision: Precision) -> Settings:
-    """Return how many layers of the model are quantised."""
-    if precision.is_weight_only:
-        return weight_only.onnx_layers(exported, precision)
-    return onnx_quantising.onnx_layers(exported) if precision.is_quantised else {}
-
-
 def _provider_available(provider: str) -> Availability:
-    """Return whether this build of ONNX Runtime has the provider."""
     import onnxruntime
 
     name = PROVIDERS[provider]
@@ -350,7 +343,6 @@ class Sessions:
 
     @property
     def are_shared(self) -> bool:
-        """Return True if instances that serve requests share one session."""
         serving = self.context.serving
         return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
 
@@ -421,7 +413,6 @@ class Sessions:
 
 
 def _device_and_stream(device: Device) -> tuple[torch.device, int]:
-    """Return the device, and the stream that is current now."""
     import torch
 
     return torch.device(device), torch.cuda.current_stream().cuda_stream
@@ -503,7 +494,6 @@ class BoundSession(Compiled):
         onnxruntime.set_seed(number)
 
     def _without_size(self, tensors: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
-        """Return the names of the outputs that have no buffers for inputs of these shapes."""
         pairs = zip(self._exported.output_names, self._buffers_for(tensors), strict=False)  # caches come last
         return tuple(name for name, buffer in pairs if buffer is None)
 
@@ -701,7 +691,6 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
 
 
 def _torch_type(name: str) -> torch.dtype:
-    """Return the torch type of a type such as `tensor(float)`."""
     import torch
 
     types = {"float": torch.float32, "double": torch.float64}

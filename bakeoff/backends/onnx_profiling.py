@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.backends.profiling import (
     MOVE,
     NOBODY,
-    CompilerWork,
     EngineNode,
     Kernel,
-    Kind,
     Modules,
+    NodeProfiler,
     Owner,
     Profiler,
     Step,
@@ -34,7 +33,6 @@ from bakeoff.backends.profiling import (
     with_gaps,
     within_flat,
 )
-from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
     from bakeoff.backends.torch_profiling import Trace
@@ -136,7 +134,6 @@ def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
 
 
 def graph_of(exported: Sequence[Node]) -> dict[str, Step]:
-    """Return the exported nodes as the steps that an engine was given."""
     modules = modules_by_node(exported)
     made_by = {output: node.name for node in exported for output in node.outputs}
     return {
@@ -195,42 +192,40 @@ def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -
 
 
 def is_node(event: Mapping[str, Any]) -> bool:
-    """Return True for the event of a node's kernel."""
     return event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time")
 
 
 def name_of(event: Mapping[str, Any]) -> str:
-    """Return the name of the node that an event is of."""
     return str(event["name"]).removesuffix("_kernel_time")
 
 
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
-    """Return a node's event as a span of a call."""
     operator = str(event["args"]["op_name"])
-    owner = owners.get(name_of(event), Owner((), Kind.COPY) if operator in LAYOUT else NOBODY)
-    return TracedSpan(
-        name=operator, modules=owner.modules, kind=owner.kind, begun_us=event["ts"] - begun, lasted_us=event["dur"]
-    )
+    owner = owners.get(name_of(event), MOVE if operator in LAYOUT else NOBODY)
+    return owner.span(operator, event["ts"] - begun, event["dur"])
 
 
-class SessionProfiler(Profiler):
+class SessionProfiler(NodeProfiler):
     """A second session of the same model with ONNX Runtime's own profiler."""
 
+    engine = "ONNX Runtime"
     source = "ONNX Runtime's profile, and the scopes that the exporter writes into nodes"
 
     def __init__(self, open_session: Callable[[str, str], Any], bind: Callable[[Any], Any], exported: Path) -> None:
         """`open_session` takes the prefix of the profile and the path of the optimised graph."""
         self._folder = tempfile.TemporaryDirectory()
-        self._exported = exported
-        self._session = open_session(f"{self._folder.name}/profile", f"{self._folder.name}/{OPTIMISED}")
+        optimised = Path(self._folder.name, OPTIMISED)
+        self._session = open_session(f"{self._folder.name}/profile", str(optimised))
         self._binding = bind(self._session)
-        self._owners = self._read_owners()
+        nodes = nodes_at(exported)
+        self.given_nodes = len(nodes)
+        self.owners = owners_of(nodes, nodes_at(optimised)) if optimised.exists() else {}
 
     def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
 
     def calls(self) -> list[list[TracedSpan]]:
-        return calls_in(json.loads(Path(self._session.end_profiling()).read_text()), self._owners)
+        return calls_in(self._events(), self.owners)
 
     def kernels(self) -> list[Kernel]:
         """Make the session's first calls on a GPU, and return the kernels of one in the order of their launches.
@@ -247,25 +242,14 @@ class SessionProfiler(Profiler):
                 with record_function(CALL):
                     self.run()
                     torch.cuda.synchronize()
-        return kernels_in(traces[0], json.loads(Path(self._session.end_profiling()).read_text()), self._owners)
-
-    def work(self) -> CompilerWork:
-        across = sum(len(owner.modules) > 1 for owner in self._owners.values())
-        inserted = sum(owner.kind is Kind.COPY for owner in self._owners.values())
-        exported = len(nodes_at(self._exported))
-        fact = (
-            f"ONNX Runtime runs {counted(len(self._owners), 'node')} in place of the exported graph's {exported}. For "
-            f"the work of several modules: {across}. Those that quantise, cast or change a layout and have no module: "
-            f"{inserted}."
-        )
-        return CompilerWork(facts=[fact] if self._owners else [])
+        return kernels_in(traces[0], self._events(), self.owners)
 
     def close(self) -> None:
         self._folder.cleanup()
 
-    def _read_owners(self) -> dict[str, Owner]:
-        path = Path(self._folder.name, OPTIMISED)
-        return owners_of(nodes_at(self._exported), nodes_at(path)) if path.exists() else {}
+    def _events(self) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = json.loads(Path(self._session.end_profiling()).read_text())
+        return events
 
 
 def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> Profiler:

@@ -10,7 +10,7 @@ from bakeoff.backends.exporting import QUANTISED, OnnxModel
 from bakeoff.backends.onnx_profiling import keep_modules, nodes_at, owners_of
 from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.models.base import Inputs
-from bakeoff.records.errors import Unavailable, Unsupported
+from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 
 MAX_PROTOBUF_BYTES = 1_500_000_000
@@ -97,22 +97,24 @@ def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates
     ]
 
 
-def require_onnx_quantiser() -> None:
-    """Import what `static_onnx` and the exporter to ONNX need. Raise Unavailable if something is missing."""
-    try:
-        import onnxruntime.quantization.shape_inference  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        reason = f"int8 starts from a model that ONNX Runtime quantised ({error}): pip install onnxscript onnxruntime"
-        raise Unavailable(reason) from error
-
-
-def onnx_layers(model: OnnxModel) -> Settings:
-    """Count the quantised and the other layers of a model that `static_onnx` wrote, for `Compiled.precision`."""
+def onnx_layers(model: OnnxModel, precision: Precision) -> Settings:
+    """Count the layers of a model that `static_onnx` or `weight_only.onnx_weights` wrote, for `Compiled.precision`."""
     import onnx
 
     graph = onnx.load(model.path, load_external_data=False).graph
-    return counted_layers(layers_of(graph), Precision.INT8, library="ONNX Runtime", may_be_few=True)
+    may_be_few = precision is Precision.INT8  # some are left in float32 when that is asked for
+    layers = counted_layers(layers_of(graph), precision, library="ONNX Runtime", may_be_few=may_be_few)
+    if precision.is_weight_only:
+        few_bits = [node for node in graph.node if node.op_type == "MatMulNBits"]
+        levels = {attributes_of(node).get("accuracy_level", 0) for node in few_bits}
+        layers["accuracy_level"] = ", ".join(map(str, sorted(levels)))
+    return layers
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    import onnx
+
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def layers_of(graph: Any) -> Iterator[Layer]:
@@ -131,7 +133,6 @@ def layers_of(graph: Any) -> Iterator[Layer]:
 
 
 def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:
-    """Return the input sets in the form that quantize_static reads."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

@@ -68,7 +68,6 @@ def find(device: Device) -> Any:
 
 
 def is_served(capability: tuple[int, int]) -> bool:
-    """Return whether TensorRT for RTX has code for GPUs of this compute capability."""
     return capability in ((8, 6), (8, 9)) or capability >= (12, 0)
 
 

@@ -21,6 +21,7 @@ from bakeoff.backends.base import (
     Suits,
     installed,
     int8_products,
+    require,
 )
 from bakeoff.backends.exporting import QUANTISED, use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, converted_from_onnx, noting_modules
@@ -134,9 +135,10 @@ class OpenVINO(Backend):
                 f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision.products}"
             )
         if precision is Precision.INT8:
-            onnx_quantising.require_onnx_quantiser()
+            purpose = "int8 starts from a model that ONNX Runtime quantised"
+            require(purpose, "onnxscript onnxruntime", "onnxruntime.quantization.shape_inference", "onnxscript")
         if precision.is_weight_only:
-            weight_only.require_nncf()
+            require("OpenVINO's weights are rounded by NNCF", "nncf", "nncf")
         hint = PRECISION_HINTS[precision.products]
         if precision.is_16_bit and context.kept_in_float32:
             hint = "dynamic"  # each operator in the type that the graph has there: any other hint is for all of them
@@ -195,7 +197,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     import openvino
     import torch
 
-    from bakeoff.backends.calling import FlatModule, as_called
+    from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
     from bakeoff.backends.exporting import export_onnx, exported_before
     from bakeoff.models.onnx_module import OnnxModule
 
@@ -206,7 +208,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
             quantised = onnx_quantising.static_onnx(
                 in_float, context.calibration, context.workspace, kept=context.kept_in_float32
             )
-        return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
+        return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised, Precision.INT8)
     path, precision = context.workspace / "model.xml", context.cell.precision
     if path.exists():
         model = core.read_model(path)
@@ -217,7 +219,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
         if axes:
             model.reshape(_shapes(inputs, axes))
         return _with_rounded_weights(model, precision)
-    with torch.inference_mode(False), torch.no_grad():
+    with plain_tensors():
         if is_scripted(module):
             flat, tensors = FlatModule(module, inputs), as_called(inputs)
             traced: Any = torch.jit.trace(flat, tensors, check_trace=False)  # type: ignore[no-untyped-call]
@@ -314,13 +316,11 @@ class Request(Compiled):
         return RequestProfiler(self.counted, self._bind_as_here, self.converted)
 
     def _bind_as_here(self, request: Any) -> None:
-        """Have another request read and write the same memory as this one."""
         runtime.bind(request, self._bound)
         for index, buffer in self._buffers.items():
             request.set_output_tensor(index, runtime.shared(_array(buffer)))
 
     def placement(self) -> Placement:
-        """Count the nodes of the model that runs, by the precision they compute in."""
         return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in self._nodes().items()})
 
     def precision(self) -> Settings:
@@ -353,7 +353,6 @@ class Request(Compiled):
         return {name.lower(): _plain(self._compiled.get_property(name)) for name in names} | self._changed
 
     def _nodes(self) -> Counter[str]:
-        """Count the nodes that compute something, by precision."""
         kinds = [_kind(node) for node in self._runtime_nodes()]
         return Counter(name for kind, name in kinds if kind not in ("Const", "Input", "Output"))
 
@@ -367,7 +366,6 @@ class Request(Compiled):
 
 
 def _kind(node: Any) -> tuple[str, str]:
-    """Return the layer type and precision of a node of the model that runs."""
     info = node.get_rt_info()
     return info["layerType"].astype(str), info["runtimePrecision"].astype(str)
 
@@ -377,7 +375,6 @@ def _is_byte_matrix(node: Any) -> bool:
 
 
 def _plain(value: Any) -> str | int:
-    """Return a property's value in a form that a record can hold."""
     if isinstance(value, list):
         return ", ".join(str(element) for element in value)
     if isinstance(value, int):

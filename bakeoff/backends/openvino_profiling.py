@@ -7,7 +7,7 @@ OpenVINO names a node after the node of torch's graph that it was converted from
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from bakeoff.backends.profiling import (
     NOBODY,
     ROUNDED_OFF,
     WARMING_CALLS,
-    CompilerWork,
     EngineNode,
     Kind,
+    NodeProfiler,
     Owner,
-    Profiler,
     Step,
     TracedSpan,
     in_order,
@@ -32,10 +31,12 @@ from bakeoff.backends.profiling import (
     steps_of,
     within_flat,
 )
-from bakeoff.records.text import counted
 
 EMPTY_CALLS = 200
 """Calls of an empty model, which tell what a request takes beside its nodes."""
+
+COMPUTES_NOTHING = ("Const", "Input", "Output")
+"""Types of nodes that are no layers."""
 
 MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 """Types of layers that cast, or change how values lie in memory."""
@@ -96,7 +97,6 @@ class RuntimeNode:
 
 
 def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
-    """Return the nodes of the model that runs, in the order in which they are executed."""
     nodes = []
     for node in compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()
@@ -107,8 +107,8 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
     return nodes
 
 
-def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, Owner]:
-    """Return the modules of each node by its name.
+def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[RuntimeNode, Owner]:
+    """Return what each node computes for.
 
     OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
     alone. It also says that a product with rounded weights was fused from a node before it that runs apart.
@@ -122,7 +122,7 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[str, O
         known = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
         engine[node.name] = EngineNode(known, node.inputs, node.kind in MOVES)
     works_for = steps_of(engine, graph)
-    return {name: MOVE if engine[name].moves else owner_of(steps, graph) for name, steps in works_for.items()}
+    return {node: MOVE if node.kind in MOVES else owner_of(works_for[node.name], graph) for node in nodes}
 
 
 Means = Mapping[str, tuple[str, float]]
@@ -151,15 +151,13 @@ def spans_between(
     )
 
 
-def lost_in_rounding(
-    missing_us: float, reached_us: float, nodes: Sequence[RuntimeNode], owners: Mapping[str, Owner]
-) -> list[TracedSpan]:
+def lost_in_rounding(missing_us: float, reached_us: float, owners: Collection[Owner]) -> list[TracedSpan]:
     """Return what is missing of a call as spans of its nodes, the same for each and up to a microsecond.
 
     OpenVINO cuts each time to whole microseconds, and their mean again: a node loses a microsecond on average.
     """
-    each_us = min(1.0, missing_us / len(nodes)) if nodes else 0.0
-    return in_sequence(((ROUNDED_OFF, owners[node.name], each_us) for node in nodes), begun_us=reached_us)
+    lost_us = min(1.0, missing_us / len(owners)) if owners else 0.0
+    return in_sequence(((ROUNDED_OFF, owner, lost_us) for owner in owners), begun_us=reached_us)
 
 
 def time_of_empty_call_us() -> float:
@@ -180,18 +178,19 @@ def time_of_empty_call_us() -> float:
     return statistics.fmean(sorted(latencies_ns)[: EMPTY_CALLS // 4]) / 1e3
 
 
-class RequestProfiler(Profiler):
+class RequestProfiler(NodeProfiler):
     """The same model compiled once more, with OpenVINO's performance counters."""
 
     source = "OpenVINO's get_profiling_info, in whole microseconds for each node"
     tells_calls_apart = False
+    engine = "OpenVINO"
 
     def __init__(self, compiled: Any, bind: Callable[[Any], None], converted: Converted) -> None:
         self._request = compiled.create_infer_request()
         bind(self._request)
-        nodes = runtime_nodes(compiled)
-        self._nodes = [node for node in nodes if node.kind not in ("Const", "Input", "Output")]
-        self._owners = owners_of(nodes, converted)
+        owners = owners_of(runtime_nodes(compiled), converted)
+        self.owners = {node.name: owner for node, owner in owners.items() if node.kind not in COMPUTES_NOTHING}
+        self.given_nodes = len(converted.graph)
         self._calls = 0
         self._warm: Means = {}
         self._walls_us: list[float] = []
@@ -206,25 +205,12 @@ class RequestProfiler(Profiler):
 
     def calls(self) -> list[list[TracedSpan]]:
         means = means_of(self._request.get_profiling_info())
-        spans = spans_between(self._warm, min(WARMING_CALLS, self._calls - 1), means, self._calls, self._owners)
+        spans = spans_between(self._warm, min(WARMING_CALLS, self._calls - 1), means, self._calls, self.owners)
         ended_us = sum(span.lasted_us for span in spans)
-        request = TracedSpan(
-            name="OpenVINO's request, as of an empty model",
-            kind=Kind.FRAMEWORK,
-            begun_us=ended_us,
-            lasted_us=time_of_empty_call_us(),
-        )
+        name = "OpenVINO's request, as of an empty model"
+        request = Owner((), Kind.FRAMEWORK).span(name, ended_us, time_of_empty_call_us())
         spans.append(request)
         walls_us = sorted(self._walls_us[WARMING_CALLS:] or self._walls_us)
         wall_us = statistics.fmean(walls_us[: max(1, len(walls_us) // 4)])  # others may have held up the rest
         missing_us = wall_us - ended_us - request.lasted_us
-        return [[*spans, *lost_in_rounding(missing_us, request.lasted_us + ended_us, self._nodes, self._owners)]]
-
-    def work(self) -> CompilerWork:
-        joined = sum(len(node.fused_from) > 1 for node in self._nodes)
-        moves = sum(node.kind in MOVES for node in self._nodes)
-        fact = (
-            f"OpenVINO runs {counted(len(self._nodes), 'node')}. Fused from several operators: {joined}. To cast or "
-            f"change a layout: {moves}."
-        )
-        return CompilerWork(facts=[fact])
+        return [[*spans, *lost_in_rounding(missing_us, request.lasted_us + ended_us, self.owners.values())]]

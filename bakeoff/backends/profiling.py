@@ -17,6 +17,7 @@ from pydantic import Field
 
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import MillisecondsOrZero
+from bakeoff.records.text import counted
 
 ROUNDED_OFF = "lost in rounding (estimated)"
 """The name of the parts that hold what a profiler has cut off the times of others."""
@@ -87,6 +88,9 @@ class Owner:
 
     modules: Modules
     kind: Kind = Kind.COMPUTE
+
+    def span(self, name: str, begun_us: float, lasted_us: float) -> TracedSpan:
+        return TracedSpan(name=name, modules=self.modules, kind=self.kind, begun_us=begun_us, lasted_us=lasted_us)
 
 
 NOBODY = Owner(())
@@ -198,6 +202,24 @@ class Profiler(ABC):
         self.close()
 
 
+class NodeProfiler(Profiler):
+    """A profiler by the nodes that an engine has made of the graph that it was given."""
+
+    engine: str
+    owners: Mapping[str, Owner]
+    """What each of its nodes computes for, by the node's name."""
+    given_nodes: int
+
+    def work(self) -> CompilerWork:
+        across = sum(len(owner.modules) > 1 for owner in self.owners.values())
+        moves = sum(owner.kind is Kind.COPY for owner in self.owners.values())
+        fact = (
+            f"{self.engine} made {counted(len(self.owners), 'node')} of the graph's {self.given_nodes}. For the work "
+            f"of several modules: {across}. To quantise, cast or change a layout: {moves}."
+        )
+        return CompilerWork(facts=[fact] if self.owners else [])
+
+
 def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
     """Return the mean of calls: a part for each name, kind and set of modules, in the order in which they ran."""
     times_us: defaultdict[tuple[str, Modules, Kind], float] = defaultdict(float)
@@ -224,9 +246,7 @@ def in_sequence(times: Iterable[tuple[str, Owner, float]], begun_us: float = 0.0
     spans = []
     for name, owner, lasted_us in times:
         if lasted_us > 0:
-            spans.append(
-                TracedSpan(name=name, modules=owner.modules, kind=owner.kind, begun_us=begun_us, lasted_us=lasted_us)
-            )
+            spans.append(owner.span(name, begun_us, lasted_us))
             begun_us += lasted_us
     return spans
 
@@ -248,8 +268,7 @@ def with_gaps(
         ends_us = call_us if span is None else span.begun_us
         if ends_us > reached_us:
             modules = owners(whole[-1], span) if whole and span else ()
-            lasted_us = ends_us - reached_us
-            whole.append(TracedSpan(name=name, modules=modules, kind=kind, begun_us=reached_us, lasted_us=lasted_us))
+            whole.append(Owner(modules, kind).span(name, reached_us, ends_us - reached_us))
         if span is not None:
             whole.append(span)
             reached_us = max(reached_us, span.begun_us + span.lasted_us)
@@ -315,5 +334,4 @@ def within_flat(path: str) -> str:
 
 
 def in_order(paths: Iterable[str]) -> Modules:
-    """Return each path once, in the order in which they come."""
     return tuple(dict.fromkeys(paths))

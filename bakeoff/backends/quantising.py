@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped, require
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
@@ -34,6 +34,10 @@ from bakeoff.records.schema import Cell
 
 if TYPE_CHECKING:
     import torch
+
+TORCHAO = [
+    f"torchao.quantization.pt2e.{name}" for name in ("lowering", "quantize_pt2e", "quantizer.x86_inductor_quantizer")
+]
 
 MIN_QUANTISED_SHARE = 0.5
 """Minimum share of the layers' weights. Below it, the latency would not be that of the precision."""
@@ -147,7 +151,8 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
     precision = context.cell.precision
     if not precision.is_quantised:
         return Prepared(module, inputs)
-    require_torchao()  # before the phase, which does not time imports
+    purpose = "quantised precisions in torch need torchao"
+    require(purpose, "torchao", *TORCHAO)  # before the phase, which does not time imports
     with context.phase("export"):
         if precision is Precision.FP8:
             return torch_fp8(module, inputs)
@@ -174,7 +179,7 @@ def torch_int8_cpu(
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer
     from torchao.utils import should_reduce_range
 
-    from bakeoff.backends.calling import FlatModule
+    from bakeoff.backends.calling import FlatModule, plain_tensors
 
     if "onednn" not in torch.backends.quantized.supported_engines:
         raise Unavailable("this build of torch has no oneDNN int8 kernels for the CPU")
@@ -187,8 +192,7 @@ def torch_int8_cpu(
     quantizer.set_function_type_qconfig(torch.nn.functional.conv1d, config)
     for path in kept:
         quantizer.set_module_name_qconfig(f"module.{path}", None)  # in `FlatModule`
-    # export and calibration take neither inference tensors nor gradients
-    with torch.inference_mode(False), torch.no_grad():
+    with plain_tensors():
         example = _own_tensors(inputs)
         program = torch.export.export(FlatModule(copy.deepcopy(module), inputs), example)
         exported = program.module()
@@ -224,7 +228,9 @@ def torch_int8_cuda(
     import torch
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
 
-    with torch.inference_mode(False), torch.no_grad():
+    from bakeoff.backends.calling import plain_tensors
+
+    with plain_tensors():
         flat = _flat_copy(module, inputs)
         copied = getattr(flat, "module", flat) if type(flat) is not type(module) else flat
         left = {id(part) for path in kept for part in copied.get_submodule(path).modules()}
@@ -268,8 +274,10 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
         raise Unavailable(f"float8 products need compute capability {need}, and this GPU has {have}")
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
 
+    from bakeoff.backends.calling import plain_tensors
+
     config = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    with torch.inference_mode(False), torch.no_grad():
+    with plain_tensors():
         flat = _flat_copy(module, inputs)
         quantize_(
             flat,
@@ -285,8 +293,9 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
 
 def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prepared:
     """Round a copy of `module` with torchao. Raise Unsupported where it has no product with such weights."""
-    import torch
     from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+
+    from bakeoff.backends.calling import plain_tensors
 
     precision = cell.precision
     config: Any = Int8WeightOnlyConfig(set_inductor_config=False)
@@ -296,7 +305,7 @@ def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prep
         if precision is not Precision.W4A16:
             raise Unsupported("torch's product with 4-bit weights takes bfloat16 alone: use w4a16")
         config = Int4WeightOnlyConfig(group_size=GROUP_WEIGHTS, int4_packing_format=TILED, set_inductor_config=False)
-    with torch.inference_mode(False), torch.no_grad():
+    with plain_tensors():
         flat = _flat_copy(module, inputs)
         quantize_(flat, config, filter_fn=lambda part, _: _is_linear(part))
         layers = counted_layers(_layers_of_module(flat), precision)
@@ -354,7 +363,6 @@ def _layers_of_graph(graph_module: Any) -> Iterator[Layer]:
 
 
 def _constant(graph_module: Any, node: Any) -> torch.Tensor | None:
-    """Return the parameter or buffer behind `node`, even if it is dequantised; None if the node is computed."""
     while node.op == "call_function" and _is_dequantised(node):
         node = node.args[0]
     if node.op != "get_attr":
@@ -473,19 +481,7 @@ def _observe(module: torch.nn.Module, parts: list[Any], sets: Iterable[Inputs]) 
 def _own_tensors(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """Copy the tensors outside of inference mode. Exporters take no inference tensors, and torch.compile guards on
     them."""
-    import torch
+    from bakeoff.backends.calling import as_called, plain_tensors
 
-    from bakeoff.backends.calling import as_called
-
-    with torch.inference_mode(False), torch.no_grad():
+    with plain_tensors():
         return as_called(inputs)
-
-
-def require_torchao() -> None:
-    """Import what we use of torchao. Raise Unavailable if it is missing or does not fit this torch."""
-    try:
-        import torchao.quantization.pt2e.lowering
-        import torchao.quantization.pt2e.quantize_pt2e
-        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
-    except ImportError as error:
-        raise Unavailable(f"quantised precisions in torch need torchao ({error}): pip install torchao") from error

@@ -1,4 +1,4 @@
-"""One build for a range of sizes: the axes of the inputs that it leaves open, and how torch is told of them."""
+"""The export by torch.export: what it does not take, and the axes that one build leaves open for a range of sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.exportable import naming_the_form
+from bakeoff.backends.reasons import failure_of
+from bakeoff.models.unwrapping import is_quantised, is_scripted
 from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import Frozen
 
@@ -36,12 +37,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
 
 
 def of_tensor(axes: OpenAxes, tensor: int) -> dict[int, OpenAxis]:
-    """Return the open axes of one tensor by their number."""
     return {each.axis: each for each in axes if each.tensor == tensor}
 
 
 def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tensor's shape with every open axis at its lowest, and at its highest size."""
     lowest, highest = list(shape), list(shape)
     for axis, each in of_tensor(axes, tensor).items():
         lowest[axis], highest[axis] = each.low, each.high
@@ -57,10 +56,9 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept:
     import torch
     from torch.export import Dim
 
-    from bakeoff.backends.calling import FlatModule, as_called
+    from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
 
-    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
-    with torch.inference_mode(False), torch.no_grad(), naming_the_form(module), refusing_guards(axes):
+    with plain_tensors(), naming_the_form(module), refusing_guards(axes):
         example = as_called(inputs)
         if not axes:
             return torch.export.export(FlatModule(module, inputs, kept), example)
@@ -124,3 +122,34 @@ def _require_whole_range(program: ExportedProgram, axes: OpenAxes) -> None:
 
 def _name(axis: OpenAxis) -> str:
     return f"{' and '.join(axis.dimensions)} (axis {axis.axis} of input {axis.tensor})"
+
+
+PACKED = "PackedParams"
+"""Part of the names of the objects in which torch's own quantisation keeps weights."""
+
+
+def refuse_a_script(module: torch.nn.Module) -> None:
+    """Raise Unsupported for a ScriptModule: torch.compile does not take one, or leaves it to eager as a whole."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unsupported("torch.compile takes no ScriptModule: use torchscript or openvino, which do")
+
+
+@contextmanager
+def naming_the_form(module: torch.nn.Module) -> Iterator[None]:
+    """Raise Unsupported, with what the module is, where exporting it inside the block fails for that."""
+    if is_scripted(module):
+        raise Unsupported("torch.export takes no ScriptModule: use torchscript or openvino, which do")
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Unsupported) or not is_quantised(module):
+            raise
+        if PACKED in str(error):
+            raise Unsupported(
+                "the model is quantised already, and torch.export does not take its packed weights: use torchscript, "
+                "or eager"
+            ) from error
+        reason = failure_of(type(error).__name__, str(error)).text
+        raise Unsupported(f"the model is quantised already, and torch.export does not take it: {reason}") from error

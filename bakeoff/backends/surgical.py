@@ -1,7 +1,8 @@
-"""Inductor's mode `surgical`: only the named modules of a model are compiled, and the rest stays eager.
+"""Inductor's modes `surgical` and `regional`: parts of a model are compiled, and the rest stays eager.
 
-It is for models with layers that a compiler cannot read, such as float8 layers of another library. It is also for
-models that take longer to compile as a whole than compiling will ever save.
+`surgical` compiles the modules that are named, for models with layers that a compiler cannot read, such as float8
+layers of another library. `regional` compiles the layers that repeat, one for all, because that takes a fraction of the
+time.
 """
 
 from __future__ import annotations
@@ -48,6 +49,32 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
             raise unknown("module in --surgical", pattern, named)
         targets |= {name: named[name] for name in matching}
     return {name: part for name, part in targets.items() if not any(name.startswith(f"{outer}.") for outer in targets)}
+
+
+def find_repeated(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of which each list of the model has several alike: of one class, with equal parameters and
+    buffers but for their values. Those inside another one are left out.
+
+    Raise Unsupported if there are none.
+    """
+    from torch import nn
+
+    repeated: dict[str, nn.Module] = {}
+    for path, holder in module.named_modules():
+        is_inside = any(path == outer or path.startswith(f"{outer}.") for outer in repeated)
+        if is_inside or not isinstance(holder, nn.ModuleList | nn.Sequential):
+            continue
+        kinds: dict[object, dict[str, nn.Module]] = {}
+        for name, layer in holder.named_children():
+            named = (*layer.named_parameters(), *layer.named_buffers())
+            tensors = tuple((key, tensor.shape, tensor.dtype) for key, tensor in named)
+            if tensors:
+                kinds.setdefault((type(layer), tensors), {})[f"{path}.{name}".lstrip(".")] = layer
+        for alike in kinds.values():
+            repeated |= alike if len(alike) > 1 else {}
+    if not repeated:
+        raise Unsupported("the model repeats no layer, of which one could be compiled for all: use inductor")
+    return repeated
 
 
 @dataclass

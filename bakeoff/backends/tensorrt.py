@@ -168,12 +168,10 @@ class TensorRT(AheadOfTime):
 
 
 def is_weakly_typed(tensorrt: Any) -> bool:
-    """Return True if this TensorRT has no strongly typed networks, which came with version 9."""
     return not hasattr(tensorrt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
 
 
 def library_available() -> Availability:
-    """Return whether a TensorRT is installed that this backend was written for."""
     try:
         import tensorrt as trt
     except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
@@ -289,7 +287,6 @@ class BoundEngine(Compiled):
         return tuple(output.clone() for output in self._execution.results())
 
     def instance(self) -> Compiled:
-        """Return a further execution context of the same engine."""
         return BoundEngine(self._engine, self._folder, owns_engine=False)
 
     def placement(self) -> Placement:
@@ -387,7 +384,6 @@ def _layer_type(layer: Any) -> str:
 
 
 def output_types(path: Path) -> tuple[str, ...]:
-    """Return the types of an ONNX file's outputs, by torch's names."""
     import onnx
 
     names = {number: name for name, number in ELEMENTS.items()}
@@ -402,5 +398,4 @@ def _reason_of(error: trt.ParserError) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])

@@ -62,7 +62,6 @@ def long_inputs(path: Path) -> tuple[str, ...]:
 
 
 def _types_of_values(path: Path) -> dict[str, int]:
-    """Return the type of each value in an ONNX file."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)

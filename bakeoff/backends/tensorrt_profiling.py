@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.backends.onnx_profiling import modules_by_node, nodes_at
 from bakeoff.backends.profiling import (
     NOBODY,
-    CompilerWork,
     Kind,
     Modules,
+    NodeProfiler,
     Owner,
-    Profiler,
     TracedSpan,
     in_order,
     in_sequence,
@@ -75,17 +74,19 @@ def collector_of(calls: list[Times]) -> trt.IProfiler:
     return Collector()
 
 
-class LayerProfiler(Profiler):
-    """An engine's execution context with TensorRT's profiler in it."""
+class LayerProfiler(NodeProfiler):
+    """An engine's execution context with TensorRT's profiler in it. TensorRT does not tell when a layer began."""
 
+    engine = "TensorRT"
     source = "TensorRT's IProfiler, and the nodes that its inspector names for each layer"
 
     def __init__(self, context: trt.IExecutionContext, run: Callable[[], None], information: str, graph: Path) -> None:
         self._context, self._run = context, run
         self._calls: list[Times] = []
-        self._nodes = nodes_at(graph)
-        self._owners = owners_of(information, modules_by_node(self._nodes))
-        self._collector = collector_of(self._calls)
+        nodes = nodes_at(graph)
+        self.given_nodes = len(nodes)
+        self.owners = owners_of(information, modules_by_node(nodes))
+        self._collector = collector_of(self._calls)  # TensorRT does not keep it alive
         context.enqueue_emits_profile = True  # each call then ends with the times of its layers
         context.profiler = self._collector
 
@@ -94,18 +95,6 @@ class LayerProfiler(Profiler):
         self._run()
 
     def calls(self) -> list[list[TracedSpan]]:
-        return [self._spans(times) for times in self._calls]
-
-    def work(self) -> CompilerWork:
-        owners = self._owners.values()
-        across = sum(len(owner.modules) > 1 for owner in owners)
-        moves = sum(owner.kind is Kind.COPY for owner in owners)
-        fact = (
-            f"TensorRT made {len(self._owners)} layers of the exported graph's {len(self._nodes)} nodes. Of these, "
-            f"{across} work for several modules, and {moves} cast or change a layout."
-        )
-        return CompilerWork(facts=[fact] if self._owners else [])
-
-    def _spans(self, times: Times) -> list[TracedSpan]:
-        """Return the layers of a call as spans, one behind the other: TensorRT does not tell when they began."""
-        return in_sequence((name, self._owners.get(name, NOBODY), ms * 1e3) for name, ms in times)
+        return [
+            in_sequence((name, self.owners.get(name, NOBODY), ms * 1e3) for name, ms in times) for times in self._calls
+        ]

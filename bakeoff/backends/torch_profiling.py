@@ -20,6 +20,7 @@ from bakeoff.backends.profiling import (
     Kernel,
     Kind,
     Modules,
+    Owner,
     ProfiledKernel,
     Profiler,
     TracedSpan,
@@ -93,12 +94,10 @@ class Trace:
     on_device: list[tuple[Event, int]]  # and the correlation of its launching operator
 
     def named(self, prefix: str) -> list[Event]:
-        """Return the outermost host events with names that begin so, in order."""
         return [event for event in walk(self.roots) if event.name.startswith(prefix)]
 
 
 def walk(events: Sequence[Event]) -> Iterator[Event]:
-    """Return all events of a tree in the order in which they began."""
     for event in events:
         yield event
         yield from walk(event.inside)
@@ -117,7 +116,6 @@ def traced(on_cuda: bool) -> Iterator[list[Trace]]:
 
 
 def trace_of(events: Sequence[Any]) -> Trace:
-    """Return Kineto's events as a tree: those of the thread that made the calls, and those of the GPU."""
     host: defaultdict[int, list[Event]] = defaultdict(list)
     on_device = []
     for each in events:
@@ -133,7 +131,6 @@ def trace_of(events: Sequence[Any]) -> Trace:
 
 
 def nested(events: Sequence[Event]) -> list[Event]:
-    """Return the events of one thread as a tree."""
     roots: list[Event] = []
     stack: list[Event] = []
     for event in sorted(events, key=lambda event: (event.begun_ns, -event.ended_ns)):
@@ -145,7 +142,6 @@ def nested(events: Sequence[Event]) -> list[Event]:
 
 
 def kind_of(name: str) -> Kind:
-    """Return what an operator of torch is for, by its name."""
     return Kind.COPY if name.rpartition("::")[2] in COPIES or name.startswith("Memcpy") else Kind.COMPUTE
 
 
@@ -263,8 +259,7 @@ def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
     first_ns = last_ns = events[0][2]
     for path, enters, now_ns in events:
         if stack and now_ns > last_ns:
-            begun_us, lasted_us = (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3
-            spans.append(TracedSpan(name=stack[-1], modules=(stack[-1],), begun_us=begun_us, lasted_us=lasted_us))
+            spans.append(Owner((stack[-1],)).span(stack[-1], (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3))
         if enters:
             stack.append(path)
         else:
@@ -479,7 +474,6 @@ def scopes_around(module: torch.nn.Module) -> Iterator[None]:
 
 
 def is_container(event: Event) -> bool:
-    """Return True for an event that only holds others."""
     return event.name.startswith(CONTAINERS)
 
 
@@ -530,12 +524,8 @@ def runs_in(call: Event) -> list[GraphRun]:
 
 
 def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
-    """Return the event as a span of its call."""
-    begun_us = (event.begun_ns - call.begun_ns) / 1e3
     name = re.sub(r"^(aten::|graph_\d+_(?=cpp_))", "", event.name)
-    return TracedSpan(
-        name=name, modules=modules, kind=kind_of(event.name), begun_us=begun_us, lasted_us=event.lasted_us
-    )
+    return Owner(modules, kind_of(event.name)).span(name, (event.begun_ns - call.begun_ns) / 1e3, event.lasted_us)
 
 
 def owner_between(before: TracedSpan, after: TracedSpan) -> Modules:

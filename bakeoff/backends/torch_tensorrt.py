@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -144,13 +144,15 @@ def _ahead_of_time(
     import torch
     import torch_tensorrt
 
-    with _plain_tensors():
+    from bakeoff.backends.calling import plain_tensors
+
+    with plain_tensors():
         examples = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs.tensors())
         with context.phase("export"):
             # the engines get their ranges from the program's
             program = exported(module, inputs.map(lambda tensor: tensor.contiguous()), context.open_axes)
     with context.phase("compile"):
-        with _plain_tensors():
+        with plain_tensors():
             graph = torch_tensorrt.dynamo.compile(program, arg_inputs=examples, **settings)
         graphs = context.cell.mode == CUDA_GRAPH
         switch = torch_tensorrt.runtime.enable_cudagraphs(graph) if graphs else None
@@ -185,15 +187,6 @@ def _triggered(compiled: Partitioned, inputs: Inputs) -> Partitioned:
     for _ in range(TRIGGERING_CALLS):
         compiled.run()
     return compiled
-
-
-@contextmanager
-def _plain_tensors() -> Iterator[None]:
-    """Switch to no_grad, as in a user's script, because exporting and lowering take no inference tensors."""
-    import torch
-
-    with torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 class Partitioned(Compiled):
@@ -320,7 +313,6 @@ def version_matches_torch() -> Availability:
 
 
 def library_imports() -> Availability:
-    """Try to import the library, whose version must match torch's."""
     try:
         import torch_tensorrt  # noqa: F401
     except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends import cuda_graph, memory_format
+from bakeoff.backends import cuda_graph, memory_format, torch_kernels
 from bakeoff.backends.base import (
     CUDA_GRAPH,
     DEFAULT,
@@ -13,6 +13,7 @@ from bakeoff.backends.base import (
     Backend,
     BuildContext,
     Compiled,
+    FlatCalls,
     Mode,
     ServingKnobs,
     Suits,
@@ -21,7 +22,7 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import Cell, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -107,23 +108,16 @@ class TorchScript(Backend):
         return cuda_graph.capture(compiled, inputs, context) if context.cell.mode == CUDA_GRAPH else compiled
 
 
-class Traced(Compiled):
+class Traced(FlatCalls):
     """Calls a frozen TorchScript module."""
 
     def __init__(self, frozen: Any, kernels: Sequence[Kernel] = ()) -> None:
+        super().__init__(frozen)
         self._frozen = frozen
         self._kernels = kernels  # with the modules that they were traced in, which a file does not keep
-        self._tensors: tuple[torch.Tensor, ...] = ()
-        self._outputs: tuple[torch.Tensor, ...] = ()
-
-    def bind(self, inputs: Inputs) -> None:
-        self._tensors = inputs.tensors()
 
     def run(self) -> None:
         self._outputs = self._frozen(*self._tensors)
-
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.clone() for tensor in self._outputs)
 
     def instance(self) -> Compiled:
         return Traced(self._frozen)
@@ -135,10 +129,7 @@ class Traced(Compiled):
 
     def placement(self) -> Placement:
         nodes = sum(1 for _ in self._frozen.graph.nodes())
-        return Placement(extent=Extent.FULL, engines={"torchscript": nodes})
-
-    def close(self) -> None:
-        self._outputs = ()
+        return torch_kernels.placement(lambda: self._frozen(*self._tensors), torchscript=nodes)
 
 
 def _kernels_of(nodes: Iterable[Any]) -> Iterator[Kernel]:

@@ -77,7 +77,6 @@ class Training:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def optimise(self) -> None:
-        """Do one step of AdamW, or nothing if the task has no optimiser."""
         if self.optimiser is not None:
             self.optimiser.step()
 
@@ -87,7 +86,6 @@ class Training:
             tensor.grad = None
 
     def step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Do one whole call and return the loss."""
         self.forget_gradients()
         loss = self.forward(*args, **kwargs)
         self.backward(loss)
@@ -99,7 +97,6 @@ class Training:
         self._put_back(self.optimiser)
 
     def describe_outputs(self, inputs: Inputs) -> tuple[TrainingOutput, ...]:
-        """Say what each of `results` is."""
         gradients = [TrainingOutput("gradient", name) for name in self._parameters]
         changes = [TrainingOutput("change", name) for name in self._parameters] if self.optimiser is not None else []
         asking = [TrainingOutput("gradient", f"input {index}") for index, _ in enumerate(_asking(inputs))]
@@ -134,7 +131,6 @@ class Training:
             state["step"] = state["step"].to(parameter.device)
 
     def settings(self) -> dict[str, str | float]:
-        """Return the hyperparameters for the record."""
         if self.optimiser is None:
             return {}
         return {
@@ -146,7 +142,6 @@ class Training:
         }
 
     def _new_optimiser(self) -> torch.optim.AdamW:
-        """Return AdamW, as torch implements it by default, with its state in place."""
         if not self._parameters:
             raise Unsupported(f"the model has no parameter to train: use --task {FORWARD_BACKWARD}")
         optimiser = torch.optim.AdamW(

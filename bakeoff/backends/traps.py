@@ -61,7 +61,6 @@ class Facts(Frozen):
     variables: dict[str, str] = Field(default_factory=dict)  # variables that overrule precision
 
     def version(self, name: str) -> str | None:
-        """Return the version of the package `name`, or None where it is not installed."""
         library = self.libraries.get(name)
         return library.version if library else None
 

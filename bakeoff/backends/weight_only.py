@@ -17,9 +17,8 @@ from typing import Any
 from bakeoff.backends.base import Settings
 from bakeoff.backends.exporting import OnnxModel
 from bakeoff.backends.onnx_profiling import keep_modules, nodes_at
-from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES, layers_of
+from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES, attributes_of, layers_of
 from bakeoff.backends.quantising import Layer, counted_layers
-from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 
 IN_FLOAT32 = 1
@@ -60,16 +59,6 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     keep_modules(exported.path, exported_nodes)
 
 
-def onnx_layers(exported: OnnxModel, precision: Precision) -> Settings:
-    """Count the layers of a model that `onnx_weights` wrote, for `Compiled.precision`."""
-    import onnx
-
-    graph = onnx.load(exported.path, load_external_data=False).graph
-    levels = {_attributes(node).get("accuracy_level", 0) for node in graph.node if node.op_type == "MatMulNBits"}
-    level = {"accuracy_level": ", ".join(map(str, sorted(levels)))}
-    return {**counted_layers(layers_of(graph), precision, library="ONNX Runtime"), **level}
-
-
 def openvino_weights(model: Any, precision: Precision) -> Any:
     """Return the OpenVINO model with weights that NNCF rounded."""
     import nncf
@@ -88,14 +77,6 @@ def openvino_weights(model: Any, precision: Precision) -> Any:
 def openvino_layers(model: Any, precision: Precision) -> Settings:
     """Count the layers of a model of `openvino_weights`. Raise Unsupported if too few of its weights are rounded."""
     return counted_layers(_layers_of_openvino(model), precision, library="NNCF")
-
-
-def require_nncf() -> None:
-    """Import NNCF. Raise Unavailable if it is missing."""
-    try:
-        import nncf  # noqa: F401
-    except ImportError as error:
-        raise Unavailable(f"OpenVINO's weights are rounded by NNCF ({error}): pip install nncf") from error
 
 
 def litert_weights(path: Path, precision: Precision, rounds_inputs: bool) -> Settings:
@@ -123,7 +104,7 @@ def _split_gemms(graph: Any) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         if node.op_type != "Gemm" or node.input[1] not in constants or attributes.get("transA", 0):
             nodes.append(node)
             continue
@@ -181,9 +162,3 @@ def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
             if (kind := kinds.get(codes[operator.opcodeIndex])) is not None:
                 weight = graph.tensors[rounded.get(operator.inputs[1], operator.inputs[1])]
                 yield Layer(kind, math.prod(map(int, weight.shape)), weight.type == schema.TensorType.INT8)
-
-
-def _attributes(node: Any) -> dict[str, Any]:
-    import onnx
-
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -17,6 +17,8 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.base import Backend, BuildContext, Compiled
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.ranges import OpenAxis
+from bakeoff.backends.runtime.folder import switch
+from bakeoff.backends.torch_kernels import ATTENTION, CUDNN_BENCHMARK
 from bakeoff.measuring.worker import precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
@@ -153,6 +155,7 @@ def _own_process(cell: Cell) -> Iterator[None]:
         finally:
             torch.backends.cudnn.allow_tf32 = allow_tf32
             torch.backends.mha.set_fastpath_enabled(True)
+            switch({CUDNN_BENCHMARK: False, **{path: True for mode in ATTENTION.values() for path in mode.switches}})
             torch.set_float32_matmul_precision(matmul_precision)
             torch._dynamo.reset()
             counters.clear()

@@ -17,6 +17,7 @@ import torch
 
 from bakeoff import backends
 from bakeoff.backends.base import Availability
+from bakeoff.backends.torch_kernels import ATTENTION, BENCHMARK
 from bakeoff.measuring.worker.loading import load, move_to_device, training_of
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
@@ -59,8 +60,8 @@ SLEEP_CYCLES = 400_000_000
 """About 0.2 s of an NVIDIA GPU's clock, which is hundreds of times what launching these models takes."""
 
 
-TESTED_ELSEWHERE = ("surgical", "buckets")
-"""Modes that need a model with named targets, or with an axis to pad, which `MODELS` do not have."""
+TESTED_ELSEWHERE = ("surgical", "regional", "buckets", *ATTENTION)
+"""Modes that need named targets, layers that repeat, an axis to pad or attention, which `MODELS` do not have."""
 
 
 def configurations() -> Iterator[tuple[str, str, Device]]:
@@ -86,7 +87,7 @@ LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
     """Return the models to build. On the CPU, where building takes longest, modes share how their backend is called."""
-    if backends.create(name).mode(mode).channels_last_of:
+    if backends.create(name).mode(mode).channels_last_of or mode == BENCHMARK.name:
         return [IMAGES]
     others = [model for model in MODELS if model != IMAGES]
     if device.is_cuda:
@@ -267,7 +268,7 @@ def trained() -> Iterator[Any]:
             cell = cell_of(backend, mode, device, task=task)
             if task == INFERENCE or not backends.create(backend).supports(cell):
                 continue
-            if cell.label in ("eager/no-fast-path",):  # the trained model has no such layers
+            if mode in ("no-fast-path", BENCHMARK.name):  # the trained model has no such layers
                 continue
             is_slow = not device.is_cuda and cell.label not in QUICK_TRAINING
             marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]

@@ -160,8 +160,8 @@ def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
         quantised = static_onnx(source, sets, folder, symmetric)
         assert source.path.read_bytes() == before
         assert [file.name for file in folder.iterdir()] == ["int8.onnx"]
-        assert onnx_layers(quantised) == LAYERS[model]
-        assert onnx_layers(source).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
+        assert onnx_layers(quantised, Precision.INT8) == LAYERS[model]
+        assert onnx_layers(source, Precision.INT8).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
         found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], reference, Precision.INT8)
         assert found.passed, found.rule
         assert 1e-3 < found.relative_rmse < 4e-2
@@ -329,10 +329,13 @@ def test_fp8_without_a_gpu_is_unsupported_with_the_reason() -> None:
         quantising.torch_fp8(module, sets[0])
 
 
-def test_without_torchao_the_reason_says_what_to_install(install: Callable[[str, object], None]) -> None:
+def test_without_torchao_the_reason_says_what_to_install(
+    install: Callable[[str, object], None], tmp_path: Path
+) -> None:
     install("torchao.quantization.pt2e.lowering", None)
-    with pytest.raises(Unavailable, match="pip install torchao"):
-        quantising.require_torchao()
+    context = BuildContext(cell_of("mlp"), RecordingPhases(), tmp_path, 1)
+    with pytest.raises(Unavailable, match=r"^quantised precisions in torch need torchao .*pip install torchao$"):
+        quantising.prepare(nn.Linear(2, 2), Inputs((torch.ones(1, 2),)), context, lower=True)
 
 
 @pytest.mark.parametrize("backend", ["eager", "openvino"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bakeoff.backends import surgical
 from bakeoff.backends.base import SURGICAL
-from bakeoff.backends.surgical import Outside, find_targets, stays_outside
+from bakeoff.backends.surgical import Outside, find_repeated, find_targets, stays_outside
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported, UsageError
 from bakeoff.records.schema import Cell, Extent
@@ -188,3 +188,40 @@ def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_pat
     assert first.startswith("modules that stayed eager: some.Layer8 (8), some.Layer7 (7), ")
     assert first.endswith("some.Layer3 (3) and 2 more classes")
     assert others == [f"aten.op{number} stayed eager ({number})" for number in range(30, 0, -1)]
+
+
+class Numbered(Block):
+    """A block that knows its place, and reads it as a number."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.place
+
+
+def repeating() -> nn.Module:
+    layers = nn.ModuleDict({"stem": nn.Linear(8, 8), "layers": nn.Sequential(*map(Numbered, range(4)))})
+    return nn.Sequential(layers["stem"], layers["layers"], nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))).eval()
+
+
+def test_layers_that_repeat_are_found_by_their_class_and_shapes() -> None:
+    assert list(find_repeated(repeating())) == [f"1.{place}" for place in range(4)]
+    inner = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2)))
+    assert list(find_repeated(inner)) == ["0", "1"], "what is inside of them repeats, too"
+    with pytest.raises(Unsupported, match=r"^the model repeats no layer, .*: use inductor$"):
+        find_repeated(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.ReLU(), nn.ReLU()))
+
+
+@pytest.mark.slow
+def test_one_of_the_layers_that_repeat_is_compiled_for_all(tmp_path: Path) -> None:
+    model = LoadedModel(repeating(), tuple(Inputs((torch.randn(4, 8),)) for _ in range(INPUT_SETS)))
+    with built(Cell(model="own", backend="inductor", mode="regional"), tmp_path, model) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        placement = one.compiled.placement()
+        assert one.compiled.recompiled() == ()
+    assert placement is not None and placement.engines["modules compiled"] == 4
+    # one for the first layer, and one where its place is an input
+    assert placement.engines["inductor graphs"] <= 2
+    assert placement.fallbacks[0] == "modules that stayed eager: Linear (3)"

@@ -444,7 +444,7 @@ def test_a_profile_has_the_time_of_each_layer(trt: TensorRT, tmp_path: Path) -> 
         ((span,),) = profiler.calls()
         (fact,) = profiler.work().facts
     assert (span.name, span.lasted_us) == ("product", pytest.approx(10))
-    assert fact.startswith("TensorRT made 1 layers of the exported graph's 5 nodes")
+    assert fact.startswith("TensorRT made 1 node of the graph's 5.")
 
 
 def test_layers_have_the_modules_of_the_nodes_that_the_inspector_names() -> None:

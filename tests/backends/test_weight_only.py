@@ -14,6 +14,7 @@ from bakeoff.backends import weight_only
 from bakeoff.backends.base import INT8_PRODUCTS
 from bakeoff.backends.exporting import OnnxModel
 from bakeoff.backends.onnx import Onnx
+from bakeoff.backends.onnx_quantising import onnx_layers
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.generation import Generating, writes_in_place
 from bakeoff.models.transformer_lm import TransformerLM
@@ -77,7 +78,7 @@ def test_onnx_runtime_multiplies_weights_of_few_bits(
     middle = (x @ first.T + bias) @ second
     before = exported.path.stat().st_size
     weight_only.onnx_weights(exported, precision, Onnx.mode(mode).options)
-    told = weight_only.onnx_layers(exported, precision)
+    told = onnx_layers(exported, precision)
     assert told == {f"{precision} linear layers": 2, "accuracy_level": level}
     assert exported.path.stat().st_size < before / 2
     session = onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])

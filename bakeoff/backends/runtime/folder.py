@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import math
+import operator
 import os
 import statistics
 import sys
@@ -91,10 +92,24 @@ def set_process_up(folder: Path, description: Description) -> None:
     torch.set_num_threads(settings["threads"])
     torch.set_float32_matmul_precision("high" if settings["tf32"] else "highest")
     torch.backends.mha.set_fastpath_enabled(settings["fast_path"])
+    switch(settings.get("switches", {}))
     if device.startswith("cuda"):
         torch.backends.cudnn.allow_tf32 = settings["tf32"]
         torch.cuda.set_device(torch.device(device).index or 0)
         torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
+def switch(switches: Mapping[str, bool]) -> None:
+    """Set torch's switches, by their paths below `torch`: attributes, or functions that take the value."""
+    import torch
+
+    for path, value in switches.items():
+        owner, _, name = path.rpartition(".")
+        holder = operator.attrgetter(owner)(torch)
+        if callable(getattr(holder, name)):
+            getattr(holder, name)(value)
+        else:
+            setattr(holder, name, value)
 
 
 def load(artifact: Artifact, loader: str) -> Loaded:
@@ -131,7 +146,6 @@ class Measured:
         getattr(torch, description["settings"]["calling"])().__enter__()  # for the rest of this process
 
     def call(self, number: int) -> Call:
-        """Return a call that is ready to be timed."""
         self.execution.bind(self._sets[number % SETS_IN_ROTATION])
         return self.execution.run
 
@@ -227,7 +241,6 @@ def median_ms(call: Callable[[int], Call], synchronise: Callable[[], object]) ->
 
 
 def _burst(call: Callable[[int], Call], synchronise: Callable[[], object], seconds: float) -> float:
-    """Return the median latency in milliseconds of at least three calls over `seconds`."""
     latencies: list[float] = []
     end_ns = perf_counter_ns() + int(seconds * 1e9)
     while len(latencies) < 3 or perf_counter_ns() < end_ns:

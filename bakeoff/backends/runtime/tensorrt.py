@@ -204,7 +204,6 @@ class Execution(contract.Execution):
             copy.copy_(tensor, non_blocking=True)
 
     def enqueue(self, stream_handle: int) -> None:
-        """Enqueue one call on a stream."""
         if not self.context.execute_async_v3(stream_handle):
             raise self._owner.complaints.failure("TensorRT enqueued nothing")
 
@@ -310,7 +309,6 @@ class OnCuda(Loaded):
 
 
 def current_stream_handle(device: torch.device) -> int:
-    """Return the current CUDA stream in the form that TensorRT takes."""
     import torch
 
     return int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,141 @@
+"""Modes that choose among torch's own kernels, and which of them ran."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bakeoff import backends
+from bakeoff.backends import fast_path, torch_kernels
+from bakeoff.backends.runtime.folder import switch
+from bakeoff.backends.torch_kernels import ATTENTION, CUDNN_BENCHMARK, attention_in
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell
+from tests.backends.building import built
+from tests.backends.test_fast_path import cell_of, encoder
+
+SHAPE = (2, 3, 8, 16)
+
+
+class Attends(nn.Module):
+    """Attends twice, or with dropout, which only torch's products and softmax have on a CPU."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = functional.scaled_dot_product_attention(x, x, x, dropout_p=self.dropout)
+        return x
+
+
+def attends(dropout: float = 0.0) -> LoadedModel:
+    return LoadedModel(Attends(dropout).eval(), tuple(Inputs((torch.randn(SHAPE),)) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kernel"), [("default", "flash"), ("attention-flash", "flash"), ("attention-math", "math")]
+)
+def test_eager_runs_the_kernel_that_the_mode_says_and_names_it(mode: str, kernel: str, tmp_path: Path) -> None:
+    with built(cell_of("eager", mode), tmp_path, attends()) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        placement = one.compiled.placement()
+    assert placement is not None and placement.engines == {f"{kernel} attention": 2}
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_outside_of_inference_mode_a_fused_kernel_is_named_too() -> None:
+    with torch.no_grad():
+        assert attention_in(lambda: Attends()(torch.randn(SHAPE))) == {"flash attention": 2}
+
+
+def test_a_trace_names_its_kernel_and_transformer_layers_their_fast_path(tmp_path: Path) -> None:
+    with built(cell_of("torchscript"), tmp_path, attends()) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and placement.engines["flash attention"] == 2
+    with built(cell_of("eager"), tmp_path, encoder()) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and placement.engines == {"fast path attention": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["inductor", "aotinductor"])
+def test_inductor_names_the_kernel_that_it_leaves_to_torch(backend: str, tmp_path: Path) -> None:
+    with built(cell_of(backend), tmp_path, attends()) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and "Inductor's log of attention that stays torch's: flash" in placement.evidence
+
+
+@pytest.mark.slow
+def test_inductor_compiles_what_the_mode_says(tmp_path: Path) -> None:
+    with built(cell_of("inductor", "attention-math"), tmp_path, attends()) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        placement = one.compiled.placement()
+    assert placement is not None and not any("attention" in text for text in placement.evidence)
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "reason"),
+    [
+        (encoder(), "attention-flash", None),
+        (
+            attends(dropout=0.5),
+            "attention-flash",
+            "^attention-flash does not take this model's attention: Both fused kernels do not support non-zero dropout",
+        ),
+        (
+            LoadedModel(nn.Linear(3, 2).eval(), (Inputs((torch.randn(1, 3),)),)),
+            "attention-math",
+            "^the model does not call torch's scaled_dot_product_attention$",
+        ),
+    ],
+    ids=["layers", "dropout", "no attention"],
+)
+def test_a_kernel_that_a_model_cannot_have_is_unsupported(
+    model: LoadedModel, mode: str, reason: str | None, tmp_path: Path
+) -> None:
+    if reason is None:
+        with built(cell_of("eager", mode), tmp_path, model) as one:
+            assert not fast_path.in_force(one.module)[fast_path.SWITCH]
+        return
+    with pytest.raises(Unsupported, match=reason), built(cell_of("eager", mode), tmp_path, model):
+        pass
+
+
+def test_cudnn_tries_out_algorithms_where_the_mode_says_and_the_model_convolves() -> None:
+    cell = Cell(model="conv", backend="eager", mode="cudnn-benchmark-channels-last", device=Device("cuda"))
+    eager = backends.create("eager")
+    assert eager.supports(cell) and eager.times_kernels(cell) and not eager.times_kernels(cell_of("eager"))
+    fast_path.apply(eager, cell)
+    try:
+        assert torch.backends.cudnn.benchmark and torch.backends.mha.get_fastpath_enabled()
+    finally:
+        switch({CUDNN_BENCHMARK: False})
+    benchmark = eager.mode(cell.mode)
+    with pytest.raises(Unsupported, match=r"^the model has no convolution"):
+        torch_kernels.require(benchmark, nn.Linear(2, 2), tuple)
+    torch_kernels.require(benchmark, nn.Sequential(nn.Conv1d(2, 2, 1)), tuple)
+
+
+@pytest.mark.parametrize("name", ["eager", "inductor"])
+def test_a_script_and_a_folder_switch_what_the_mode_switches(name: str) -> None:
+    backend = backends.create(name)
+    for mode in ("attention-efficient", "cudnn-benchmark"):
+        cell = Cell(model="conv", backend=name, mode=mode, device=Device("cuda"))
+        script = backend.script(cell, {})
+        assert script is not None
+        paths = re.findall(r"^torch\.([\w.]+)(?: = |\()(True|False)", script.lines, re.MULTILINE)
+        assert dict(paths) == {path: str(value) for path, value in backend.mode(mode).switches.items()}
+        assert backend.loading(cell, {})["switches"] == backend.mode(mode).switches
+
+
+def test_the_modes_of_attention_allow_one_kernel_each() -> None:
+    assert [sum(mode.switches.values()) for mode in ATTENTION.values()] == [1] * 4
+    switches = {path for mode in ATTENTION.values() for path in mode.switches}
+    assert all(callable(getattr(torch.backends.cuda, path.rpartition(".")[2])) for path in switches)
