@@ -83,6 +83,16 @@ class Machines:
     questions: tuple[Question, ...]
     asked_once: tuple[str, ...]  # titles of what only one machine was asked, or could answer
 
+    @property
+    def hosts(self) -> list[list[str]]:
+        """Return the names of the reports of each machine: several runs of one host are of one machine."""
+        names: dict[tuple[str, ...], list[str]] = {}
+        for name, report in self.reports.items():
+            environment = report.environment
+            host = (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
+            names.setdefault(host, []).append(name)
+        return list(names.values())
+
 
 def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:
     """Put reports side by side. `prices` are of an hour of a machine, by its name.
