@@ -228,6 +228,19 @@ class ContestJudgement:
         """Return the cells that left the contest early, as surely beaten, by label."""
         return {cell.label: cell.record.left for cell in self.cells if cell.record.left}
 
+    def least_times_slower(self, cell: CellJudgement) -> float | None:
+        """Return how many times slower a cell that left early is at least, or None if its interval includes 1.
+
+        All of its rounds may say more. The interval, which tables show, contains what other processes may differ by.
+        """
+        left = cell.record.left
+        if left is None:
+            return None
+        is_fitted = {left.than, cell.label} <= self.fit.latency_ms.keys()
+        ends = self.fit.ratio(left.than, cell.label).ci95 if is_fitted else None
+        least = min(left.ratio, ends.low) if ends else left.ratio
+        return least if least > 1 else None
+
     @property
     def unranked(self) -> list[CellJudgement]:
         return [cell for cell in self.cells if cell.rank is None]

@@ -100,13 +100,19 @@ class Leg:
     """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
 
     `rivals` are the lines with totals that cannot be told from its own: on the first leg at a single call, on the last
-    one anywhere in `HORIZON`, and on others at both ends. There, the legs before and after it are no rivals.
+    one anywhere in `HORIZON`, and on others at both ends. The legs before and after it are no rivals: nothing tells
+    them apart near a crossing, and `crossing` says whether that is established.
     """
 
     line: Line
     first_call: int
     crossing: BreakEven | None  # against the leg before it; None for the first leg
     rivals: Sequence[Line]
+
+    @property
+    def is_established(self) -> bool:
+        """Return True if its crossing with the leg before it is established."""
+        return self.crossing is not None and self.crossing.is_established
 
 
 @dataclass(frozen=True)
@@ -226,14 +232,14 @@ class Costs:
             others.sort(key=lambda other: other.total_s(calls))
             return [other for other in others if not score.is_beaten(line.label, other.label)]
 
+        beside = [stretches[other][0] for other in (place - 1, place + 1) if 0 <= other < len(stretches)]
         if place + 1 == len(stretches):
-            rivals_by_calls = [rivals_at(calls) for calls in HORIZON if calls >= first]
-            return list(dict.fromkeys(rival for rivals in rivals_by_calls for rival in rivals))
+            rivals = [rival for calls in HORIZON if calls >= first for rival in rivals_at(calls)]
+            return [rival for rival in dict.fromkeys(rivals) if rival not in beside]
         if place == 0:
             return rivals_at(first)
-        (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
-        as_cheap_first, as_cheap_last = rivals_at(first), rivals_at(end - 1)
-        return [rival for rival in as_cheap_first if rival in as_cheap_last and rival not in (before, after)]
+        as_cheap_last = rivals_at(stretches[place + 1][1] - 1)
+        return [rival for rival in rivals_at(first) if rival in as_cheap_last and rival not in beside]
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:

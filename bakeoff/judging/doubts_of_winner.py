@@ -1,5 +1,6 @@
 """The doubts about who wins: what was not measured, not decided, or only narrowly."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
@@ -65,17 +66,24 @@ class NoBaseline(Doubt):
     """The cell that speed-ups are taken to was not measured."""
 
     baseline: str
+    configurations: tuple[str, ...] = ()  # that were asked for; empty: the baseline itself was, too
+    is_live: bool = False
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         ranking = evidence.ranking
-        if ranking.ranked and not any(
-            record.latency and record.cell.label == ranking.baseline_label for record in ranking.records
-        ):
-            yield cls(ranking.baseline_label)
+        baselines = [record for record in ranking.records if record.cell.label == ranking.baseline_label]
+        if ranking.ranked and not any(record.latency for record in baselines):
+            asked = dict.fromkeys(record.cell.configuration for record in ranking.records if not baselines)
+            yield cls(ranking.baseline_label, tuple(asked), evidence.is_live)
 
     def say(self) -> str:
-        return f"{self.baseline} has no numbers here, so no speed-up can be given. Measure it too"
+        text = f"{self.baseline} has no numbers here, so no speed-up can be given"
+        if not self.configurations:
+            return text  # how it ended is said of it
+        backends = ",".join([self.baseline.partition(" ")[0], *self.configurations])
+        option = f'backends="{backends}"' if self.is_live else f"--backends {shlex.quote(backends)}"
+        return f"{text}. Measure it too: {option}"
 
 
 class ModelChanges(OfCell):

@@ -67,6 +67,7 @@ class Turn:
     ms: float  # without waiting, where that is known
     disturbed: bool
     reach: float = 0.0  # the logarithm of how many times shorter it may be without waiting
+    quickest_ms: float = 0.0  # its shortest call; 0: not known
 
 
 Turns = Mapping[tuple[int, int], Turn]
@@ -91,7 +92,7 @@ def turn_of(burst: Burst, usual: Usual) -> Turn:
     latency, conditions = given(burst, usual), burst.conditions
     is_slowed = conditions is not None and was_slowed(conditions, usual)
     ms = burst_ms(burst) if latency.ms is None else latency.ms
-    return Turn(ms, latency.is_waiting or is_slowed, latency.reach)
+    return Turn(ms, latency.is_waiting or is_slowed, latency.reach, min(ms, min(burst.samples_ns) / 1e6))
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:

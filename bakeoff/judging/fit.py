@@ -69,17 +69,22 @@ class Fit:
     def latency_ci95_ms(self, label: str) -> Interval | None:
         """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
 
-        That of a single process holds the median of its own rounds. It contains what calls may take without waiting.
+        That of a single process holds the median of its own rounds. It contains what calls may take without waiting,
+        which is no less than the quickest call took.
         """
-        ends = self._latency_ends(label)
-        return ends and Interval(low=ends.low * math.exp(-self.reach(label)), high=ends.high)
+        ends = self.ends_as_measured(label)
+        if ends is None or not (reach := self.reach(label)):
+            return ends
+        quickest_ms = min(turn.quickest_ms for turn in _turns(self.series[label]))
+        return Interval(low=min(ends.low, max(quickest_ms, ends.low * math.exp(-reach))), high=ends.high)
 
     def reach(self, label: str) -> float:
         """Return the logarithm of how many times shorter the cell's latency may be without waiting for cores."""
         medians = [np.median([turn.reach for turn in turns.values()]) for turns in self.series[label].values()]
         return float(np.mean(medians))
 
-    def _latency_ends(self, label: str) -> Interval | None:
+    def ends_as_measured(self, label: str) -> Interval | None:
+        """Return the interval of a cell's latency without what waiting for cores may have done."""
         levels = self.process_logs[label]
         if len(levels) > 1:
             rounds = [_logs(turns) for turns in self.series[label].values()]

@@ -158,7 +158,9 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
-    assert doubt(contest, NoBaseline).baseline == "eager"
+    assert doubt(contest, NoBaseline) == NoBaseline("eager", ("onnx", "inductor"))
+    asked = judge_contest([once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")])
+    assert doubt(asked, NoBaseline) == NoBaseline("eager"), "what was asked for need not be asked for again"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
