@@ -98,7 +98,6 @@ class GeneratingCell(Row):
 
     @property
     def generated(self) -> Generated | None:
-        """Return how the tokens of the decode steps agree with eager's."""
         return self.decode.record.generated
 
     @property
@@ -159,12 +158,10 @@ class ContestJudgement:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Return every doubt, those first that could change who wins, then those that could change its numbers."""
         return tuple(doubt for effect in Effect for doubt in self.doubts_by_effect[effect])
 
     @property
     def answer(self) -> Answer:
-        """Return the answer to what the contest was asked."""
         if self.load or self.generation or self.over_calls is None:
             return self.answer_of_builds
         return self.over_calls
@@ -220,12 +217,10 @@ class ContestJudgement:
         return cells if len(cells) < len(self.cells) else []
 
     def cell_of(self, label: str | None) -> CellJudgement | None:
-        """Return the cell with this label, if there is one."""
         return next((cell for cell in self.cells if cell.label == label), None)
 
     @property
     def left(self) -> dict[str, LeftEarly]:
-        """Return the cells that left the contest early, as surely beaten, by label."""
         return {cell.label: cell.record.left for cell in self.cells if cell.record.left}
 
     def least_times_slower(self, cell: CellJudgement) -> float | None:
@@ -261,17 +256,14 @@ class ContestJudgement:
 
     @property
     def best(self) -> CellJudgement | None:
-        """Return the winner, or the first of those that tie."""
         return self.cells[0] if self.cells[0].rank is not None else None
 
     @cached_property
     def distributions(self) -> Distributions:
-        """Return how the single calls of each cell are distributed."""
         return distributions_of([cell.record for cell in self.cells])
 
     @property
     def contenders(self) -> list[str]:
-        """Return the labels of the cells that may win."""
         return [cell.label for cell in self.ranked]
 
 
@@ -332,7 +324,6 @@ def judge_contest(
 
 
 def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effect, Sequence[Doubt]]) -> Answer | None:
-    """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
     answer = costs.answer(calls, "cold", [row.label for row in fastest.ranked])
     return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
 

@@ -56,7 +56,6 @@ class Line:
     start_factor: float = 1 + TIMED_ONCE_MARGIN  # what comes before steady calls may be so many times longer or shorter
 
     def total_s(self, calls: float) -> float:
-        """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
         return self.setup_s + (calls - 1) * self.steady_s
 
     def exact_total_s(self, calls: float) -> Fraction:
@@ -128,7 +127,6 @@ class CallsScore(Score):
         return 1e3 * self.value(label)
 
     def value(self, label: str) -> float:
-        """Return the seconds of all calls."""
         return self.lines[label].total_s(self.calls)
 
     def interval(self, label: str) -> None:
@@ -176,7 +174,6 @@ class Costs:
         self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
 
     def lines(self, start: Start) -> list[Line]:
-        """Return the lines of all cells that have one."""
         return list(self._lines[start].values())
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:

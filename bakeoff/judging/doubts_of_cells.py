@@ -390,7 +390,6 @@ class TwoSpeeds(OfValues):
 
 
 def _throughput_ratios(records: Sequence[Record], are_doubtful: bool) -> dict[str, float]:
-    """Return the throughput over the rate of the latency, of cells whose throughput is doubtful, or is not."""
     return {
         record.cell.label: record.throughput.calls_per_s * record.latency.median_ms / 1e3
         for record in records

@@ -164,7 +164,6 @@ class MachineBusy(OpenLeads):
 
 
 def _open_leads(ranking: Ranking, is_covered: bool) -> dict[str, Ratio]:
-    """Return the open leads that waiting for cores alone may have made, or the others, by label."""
     return {other.cell.label: lead for other, lead in ranking.open_pairs() if is_covered_by_waiting(lead) is is_covered}
 
 

@@ -47,7 +47,6 @@ def burst_ms(burst: Burst) -> float:
 
 
 def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
-    """Return the median latency of each burst in milliseconds."""
     return [burst_ms(burst) for burst in bursts]
 
 
@@ -137,7 +136,6 @@ def _medians(values: Array) -> Array:
 
 
 def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
-    """Return how many of a cell's bursts were undisturbed."""
     return sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
 
 
@@ -210,7 +208,6 @@ def compares_disturbed_rounds(series: Series, other: Series) -> bool:
 def common_rounds(
     one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the rounds that both have, and those of them that were undisturbed for both."""
     shared = sorted(one.keys() & other.keys())
     return shared, [key for key in shared if not one[key].disturbed and not other[key].disturbed]
 

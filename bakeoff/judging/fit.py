@@ -170,18 +170,15 @@ class Fit:
 
     @cached_property
     def process_logs(self) -> Mapping[str, Sequence[float]]:
-        """The logarithm of the median of each process, by label."""
         return {
             label: [float(np.median(_logs(turns))) for turns in series.values()]
             for label, series in self.series.items()
         }
 
     def epoch_logs(self, slow: str, fast: str) -> list[float]:
-        """Return the logarithm of slow / fast for every epoch that connects the two cells."""
         return [epoch.log(slow, fast) for epoch in self._epochs if epoch.connects(slow, fast)]
 
     def round_logs(self, slow: str, fast: str) -> list[float]:
-        """Return the logarithm of slow / fast for every round that the two cells shared."""
         return [log for logs in self._rounds_of_processes(fast, slow) for log in logs]
 
     def _rounds_of_processes(self, fast: str, slow: str) -> list[list[float]]:
@@ -189,7 +186,6 @@ class Fit:
         return [shared_logs(ours[process], theirs[process]) for process in sorted(ours.keys() & theirs.keys())]
 
     def _disturbed_share(self, *labels: str) -> float:
-        """Return the share of these cells' rounds that something disturbed."""
         disturbed = [
             turn.disturbed for label in labels for turns in self.series[label].values() for turn in turns.values()
         ]
@@ -274,7 +270,6 @@ class _Effects:
         return one in self.components and self.components[one] == self.components.get(other)
 
     def log(self, slow: str, fast: str) -> float:
-        """Return the logarithm of slow / fast, of two connected cells."""
         return self.by_label[slow] - self.by_label[fast]
 
 
@@ -316,7 +311,6 @@ def fitted(records: Sequence[Record], fit_of_records: Fit | None = None) -> list
 
 
 def fitted_report(report: Report) -> Report:
-    """Return the report with the fitted latencies of each of its contests."""
     by_id = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
     return report.model_copy(update={"records": [by_id[record.cell.id] for record in report.records]})
 

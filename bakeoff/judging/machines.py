@@ -35,7 +35,6 @@ class Offer:
 
     @property
     def candidates(self) -> list[str]:
-        """Return the labels that may be the fastest on this machine."""
         return self.contest.fastest.candidates
 
 

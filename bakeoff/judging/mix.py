@@ -60,12 +60,10 @@ class Mix:
 
     @property
     def covered(self) -> float:
-        """Return the share of the recorded calls whose sizes were measured."""
         return sum(size.calls for size in self.sizes) / self.of_calls
 
 
 def mixes_of(contests: Sequence[ContestJudgement]) -> list[Mix]:
-    """Return every file of recorded calls that makes at least two contests."""
     groups: dict[tuple[object, ...], list[ContestJudgement]] = {}
     for contest in contests:
         cell = contest.cell
@@ -77,7 +75,6 @@ def mixes_of(contests: Sequence[ContestJudgement]) -> list[Mix]:
 
 
 def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
-    """Judge these contests as one, each weighted by how often its size was recorded."""
     counted = [(contest, contest.cell.recorded.calls) for contest in contests if contest.cell.recorded]
     counted.sort(key=lambda pair: -pair[1])
     calls = sum(count for _, count in counted)

@@ -102,7 +102,6 @@ def contenders(records: Sequence[Record], requirements: Requirements | None = No
 
 
 def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
-    """Return the cells that the best one is called faster than, by an interval over processes."""
     return {
         other.cell.label: LeftEarly(
             after_process=len(other.processes),
@@ -174,7 +173,6 @@ class Ranking:
 
     @cached_property
     def answer(self) -> Answer:
-        """Which build answers a call fastest, without the doubts."""
         labels = [record.cell.label for record in self.ranked]
         return rank(
             Question.LATENCY,
@@ -187,11 +185,9 @@ class Ranking:
         )
 
     def ratio(self, fast: Record, slow: Record) -> Ratio:
-        """Return how many times faster `fast` is than `slow`."""
         return self.score.ratio(fast.cell.label, slow.cell.label)
 
     def leads(self) -> list[tuple[Record, Ratio]]:
-        """Return every other ranked cell with the ratio of the best cell to it."""
         return [(other, self.ratio(self.ranked[0], other)) for other in self.ranked[1:]]
 
     def sharing_first_place(self) -> list[Record]:

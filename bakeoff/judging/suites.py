@@ -45,7 +45,6 @@ class Profile:
     contests: int  # with those that it failed
 
     def share(self, tau: float) -> float:
-        """Return the share at tau, from 0 to 1."""
         return sum(ratio <= tau for ratio in self.ratios) / self.contests if self.contests else 0.0
 
 
@@ -103,7 +102,6 @@ class Suite:
 
     @property
     def wins(self) -> int:
-        """Return the number of contests that any backend wins."""
         return sum(row.wins for row in self.rows)
 
     @property
@@ -113,7 +111,6 @@ class Suite:
 
 
 def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
-    """Return every suite of these contests."""
     groups: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
     for contest in contests:
         cell = contest.cell
@@ -122,7 +119,6 @@ def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
 
 
 def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
-    """Sum up these contests."""
     tallies = _tallies(contests)
     ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
@@ -176,7 +172,6 @@ class _Tally:
 
 
 def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
-    """Return the tally of each label that was tried at least once."""
     tallies: dict[str, _Tally] = {}
     tried: set[str] = set()
     for cell in (cell for contest in contests for cell in contest.cells):

@@ -32,12 +32,10 @@ def latency(row: CellJudgement) -> Value | None:
 
 
 def speedup(row: CellJudgement) -> Value | None:
-    """Return the speed-up over the baseline of its contest."""
     return _value_of(row.speedup)
 
 
 def over_own_build(row: CellJudgement) -> Value | None:
-    """Return how many times as long a call of a dynamic build takes as one of the build for its size alone."""
     return _value_of(row.over_own_build)
 
 
@@ -76,7 +74,6 @@ class Sweep:
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        """Return the points of each label, from the smallest size to the largest."""
         lines: dict[str, list[Point]] = {}
         for contest in self.contests:
             for row in contest.cells:
@@ -93,7 +90,6 @@ class Sweep:
 
     @property
     def has_ratio(self) -> bool:
-        """Return True if a cell other than the baseline has a speed-up."""
         return any(
             speedup(row) and row.label != contest.baseline for contest in self.contests for row in contest.ranked
         )
