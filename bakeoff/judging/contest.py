@@ -286,8 +286,7 @@ def judge_contest(
     costs, answer = Costs(ranking), ranking.answer
     rows = {row.label: row for row in answer.rows}
     ranked = [_judged_cell(record, rows, ranking, costs) for record in ranking.ranked]
-    labels = [record.cell.label for record in ranking.ranked]
-    unranked = [record for record in ranking.records if record.cell.label not in labels]
+    unranked = [record for record in ranking.records if record.cell.label not in ranking.labels]
     doubts, is_so_far = doubts_of(Evidence(ranking, stop, last)), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
@@ -350,7 +349,7 @@ def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
     """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
     labels = {other.cell.label: other for other in ranking.measured}
     own = labels.get(record.cell.own_build_label) if record.cell.dynamic else None
-    return ranking.ratio(own, record) if own and record.cell.label in labels else None
+    return ranking.score.ratio(own.cell.label, record.cell.label) if own and record.cell.label in labels else None
 
 
 def _distance_from_success(record: Record) -> int:

@@ -304,7 +304,7 @@ class RoughLatency(Doubt):
         """Yield one doubt about all cells whose latency has a wide interval. Their ratios may have narrow ones."""
         leads = evidence.first.leads
         busy = {label for label, lead in leads.items() if lead.is_of_busy_machine}
-        busy |= {evidence.ranking.ranked[0].cell.label} if busy else set()
+        busy |= {evidence.ranking.labels[0]} if busy else set()
         records = {record.cell.label: record for record in evidence.ranking.ranked if record.cell.label not in busy}
         wide = {
             label: interval

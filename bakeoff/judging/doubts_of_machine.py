@@ -147,7 +147,7 @@ def _depends_on_disturbed_rounds(evidence: Evidence) -> bool:
     """Return True if a narrow lead was measured over disturbed rounds too, and the others do not say the same alone."""
     ranking = evidence.ranking
     series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
-    best = ranking.ranked[0].cell.label
+    best = ranking.labels[0]
     rivals = [
         rival for rival in _close_rivals(evidence.first) if compares_disturbed_rounds(series[best], series[rival])
     ]

@@ -43,6 +43,7 @@ from bakeoff.judging.intervals import (
     student_quantile,
     welch_half_width,
 )
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import MOST_WAITING, Burst, Cell, Interval, Latency, Ratio, Record, Report, Status
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
@@ -112,6 +113,8 @@ class Fit:
         value is that of calls that did not wait.
         """
         ratio = self._ratio(fast, slow)
+        if fast == slow:
+            return ratio
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
@@ -325,10 +328,7 @@ One = TypeVar("One", bound=OfCell)
 
 def by_contest(ones: Iterable[One]) -> dict[str, list[One]]:
     """Return records, or what else is of one cell, by the id of their contest, in the order given."""
-    by_contest_id: dict[str, list[One]] = {}
-    for one in ones:
-        by_contest_id.setdefault(one.cell.contest_id, []).append(one)
-    return by_contest_id
+    return grouped(ones, lambda one: one.cell.contest_id)
 
 
 def summarise(bursts: Sequence[Burst]) -> Latency | None:

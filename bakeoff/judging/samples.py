@@ -104,9 +104,9 @@ def _shown_ends(values: Values, median_ms: float | None) -> tuple[float, float]:
 
 def _distribution(values: Values, median_ms: float, ends_ms: tuple[float, float], is_log: bool) -> Distribution:
     low_ms, high_ms = ends_ms
-    if high_ms <= low_ms:
-        return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
     shown = values[(values >= low_ms) & (values <= high_ms)]
+    if high_ms <= low_ms or not len(shown):  # of two calls, none lies between the quantiles
+        return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
     bins = int(np.clip(math.sqrt(len(shown)), 8, 40))  # the more calls, the finer
     edges = np.geomspace(low_ms, high_ms, bins + 1) if is_log else np.linspace(low_ms, high_ms, bins + 1)
     counts, _ = np.histogram(shown, edges)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.intervals import ends
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Cell, Ratio
 
 COMPILED = "inductor"
@@ -111,13 +112,13 @@ def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     If several dimensions were swept, the axis is the one with the most values. Each combination of the others makes a
     sweep of its own.
     """
-    families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
-    for contest in contests:
+
+    def family(contest: ContestJudgement) -> tuple[object, ...]:
         cell = contest.cell
         kinds = sorted((name, isinstance(value, int)) for name, value in cell.dimensions.items())  # a stream is no size
-        family = (cell.model, cell.task, cell.device, cell.precisions, cell.seed, *kinds)
-        families[family].append(contest)
-    return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
+        return (cell.model, cell.task, cell.device, cell.precisions, cell.seed, *kinds)
+
+    return [sweep for members in grouped(contests, family).values() for sweep in _sweeps_of_family(members)]
 
 
 def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:

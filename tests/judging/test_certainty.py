@@ -129,6 +129,7 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: 
     assert contest.fastest.certainty is certainty
     ratio = contest.fastest.leads["eager"]
     assert ratio.value == pytest.approx(4.8, rel=1e-3)
+    assert contest.fit.ratio("eager", "eager").is_rough is False, "a cell is as fast as itself, whatever it waited for"
     assert ratio.is_rough is (certainty is Certainty.OPEN)
 
 

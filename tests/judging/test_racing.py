@@ -99,7 +99,7 @@ def test_a_beaten_cell_asks_for_no_further_process() -> None:
 def test_an_unsteady_cell_calls_no_beaten_one_back_unless_the_verdict_depends_on_it() -> None:
     unsteady, fast, second = lived(9.0, "eager", [1.0, 2.0, 1.0, 2.0, 1.0]), lived(1.0, "onnx"), lived(1.2, "openvino")
     slow = once(2.0, "inductor")
-    assert relation(Ranking([unsteady, fast, second, slow]).ratio(fast, slow)) is not Relation.FASTER
+    assert relation(Ranking([unsteady, fast, second, slow]).score.ratio("onnx", "inductor")) is not Relation.FASTER
     assert undecided([unsteady, fast, second, slow]) == []
     assert undecided([unsteady, fast, slow]) == [("onnx", "inductor")], "here it may share the first place"
 
