@@ -544,7 +544,7 @@ def export_artifact(
             cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
         )
         return print_json(answer, 0)
-    say(f"Exported {record.cell.label}. {kind.next_step(start)}")
+    say("\n".join([f"Exported {record.cell.label}. {kind.next_step(start)}", *export.cautions(record)]))
     return 0
 
 

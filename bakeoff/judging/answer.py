@@ -87,11 +87,9 @@ class Score:
         return rounded_ms(sum(self._parts_ms(label)))
 
     def value(self, label: str) -> float:
-        """Return the score in the unit of the answer."""
         return self.ms(label)
 
     def interval(self, label: str) -> Interval | None:
-        """Return the 95 % interval of `value`."""
         if self._only is not None:
             return self._only.latency_ci95_ms(label)
         return interval_of_sum(self.ms(label), self._parts(label))
@@ -138,7 +136,6 @@ class Score:
         return self.terms[0].fit if len(self.terms) == 1 and not self.shared else None
 
     def _parts_ms(self, label: str) -> list[float]:
-        """Return what each part adds to the sum."""
         own_ms = [term.weight * term.fit.latency_ms[label] for term in self.terms]
         return [*own_ms, *(part.ms for part in self.shared)]
 
@@ -172,7 +169,6 @@ class Score:
         )
 
     def _shares(self, label: str) -> list[float]:
-        """Return the share of each part of the sum."""
         return [part_ms / sum(self._parts_ms(label)) for part_ms in self._parts_ms(label)]
 
     def _left(self, label: str) -> list[tuple[Term, LeftEarly]] | None:
@@ -240,12 +236,10 @@ class Answer:
 
     @property
     def best(self) -> Row | None:
-        """Return the winner, or the first of those that may win."""
         return self.rows[0] if self.first else None
 
     @property
     def value(self) -> float | None:
-        """Return what the best one reaches, in `unit`."""
         return self.best.value if self.best else None
 
     @property
@@ -255,7 +249,6 @@ class Answer:
 
     @property
     def winner(self) -> str | None:
-        """Return the only candidate, or None."""
         return self.candidates[0] if len(self.candidates) == 1 else None
 
     @property
@@ -265,12 +258,10 @@ class Answer:
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Return the labels that share the first place, if there are several."""
         return self.first if len(self.first) > 1 else ()
 
     @property
     def runner_up(self) -> str | None:
-        """Return the first label after those that share the first place."""
         return next((label for label in self.leads if label not in self.first), None)
 
     @property
@@ -281,7 +272,6 @@ class Answer:
 
     @property
     def speedup(self) -> Ratio | None:
-        """Return how much better the best one is than the baseline."""
         return self.best.speedup if self.best else None
 
     @property
@@ -291,7 +281,6 @@ class Answer:
 
     @property
     def doubt(self) -> Doubt | None:
-        """Return the weightiest doubt, if there is one."""
         return next(iter(self.doubts), None)
 
     @property
@@ -317,7 +306,6 @@ class Answer:
         return Certainty.DOUBTED if self.is_doubted else Certainty.SURE
 
     def row_of(self, label: str | None) -> Row | None:
-        """Return the row of this label, if there is one."""
         return next((row for row in self.rows if row.label == label), None)
 
     def doubted(self, doubts: Sequence[Doubt], always: Sequence[Doubt] = ()) -> Answer:

@@ -67,7 +67,6 @@ class Bisection(Frozen):
 
     @property
     def first_slow(self) -> Step | None:
-        """Return the step of the first slow version, if it is known."""
         suspects = self.suspects
         return self.step_of(suspects[0]) if len(suspects) == 1 else None
 

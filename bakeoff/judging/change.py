@@ -73,7 +73,6 @@ def calibration_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | 
 
 
 def _calibration_logs(bursts: Iterable[Burst]) -> list[float]:
-    """Return the logarithm of the median for each process."""
     by_process: dict[int, list[float]] = {}
     for burst in bursts:
         if burst.conditions and burst.conditions.calibration_ms:

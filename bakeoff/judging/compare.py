@@ -261,7 +261,6 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
 
 
 def _differences_of_models(base: Report, new: Report, shared: Iterable[Cell]) -> list[Difference]:
-    """Return the files and the weights of models that differ, as far as both runs tell of them."""
     files = sorted(base.own_files.keys() | new.own_files.keys()) if base.own_files and new.own_files else []
     own_files = [(name, base.own_files.get(name, NO_FILE), new.own_files.get(name, NO_FILE)) for name in files]
     weights = {
@@ -347,7 +346,6 @@ class _Rules:
         return max(MIN_UNCONTROLLED_CHANGE, self.fail_above)
 
     def by_interval(self, change: Change) -> Outcome:
-        """Return what an interval over processes says."""
         if change.half_width is None:
             return Outcome.CANNOT_TELL
         size = abs(change.log)
@@ -387,7 +385,6 @@ def _alone(base: Record | None, new: Record | None) -> CellChange:
 
 
 def _ended(base: Record, new: Record) -> CellChange:
-    """Return the change of a cell that has no numbers to compare in at least one of the runs."""
     differences = _differences(base, new)
     if Status.NOT_REACHED in (base.status, new.status):
         reason = Reason(ReasonKind.NOT_REACHED)
@@ -403,7 +400,6 @@ def _ended(base: Record, new: Record) -> CellChange:
 
 
 def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rules: _Rules) -> CellChange:
-    """Return the change of a cell that is ok in both runs."""
     label = new.cell.label
     raw = latency_change(*fits.of(new.cell), label)
     change = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))

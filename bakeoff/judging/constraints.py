@@ -49,7 +49,6 @@ class Requirements:
         return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
-        """Return one doubt for each requirement that `record` does not meet."""
         return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
@@ -87,11 +86,9 @@ class Requirements:
         return self._where(lambda requirement: not requirement.is_of_start)
 
     def of_metrics(self) -> Requirements:
-        """Return what is required of the user's own metrics."""
         return self._where(lambda requirement: requirement.is_of_metric)
 
     def without_metrics(self) -> Requirements:
-        """Return what is required of all but the user's own metrics."""
         return self._where(lambda requirement: not requirement.is_of_metric)
 
     def _where(self, is_kept: Callable[[Requirement], bool]) -> Requirements:
@@ -100,7 +97,6 @@ class Requirements:
 
     @property
     def judge_starts(self) -> bool:
-        """Return True if they say how a cell must start."""
         return any(requirement.is_of_start for requirement in self.each)
 
     @property
@@ -110,7 +106,6 @@ class Requirements:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Return the names of the required metrics of the user's own."""
         return tuple(dict.fromkeys(requirement.name for requirement in self.each if requirement.is_of_metric))
 
     @property
@@ -120,7 +115,6 @@ class Requirements:
 
     @property
     def calls(self) -> int:
-        """Return how many calls of a cell are needed to judge it by the required percentiles."""
         from bakeoff.judging.intervals import calls_needed  # it imports numpy, which usage errors need not wait for
 
         quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
@@ -174,7 +168,6 @@ class Requirement:
         return margin is not None and margin.samples > 0 and margin.outcome(self._is_met) == "met"
 
     def holds_for(self, accuracy: Accuracy) -> bool:
-        """Return True if this limit of an error is kept."""
         return bool(_COMPARISONS[self.comparison](getattr(accuracy, self.name), self.limit))
 
     def open(self, record: Record) -> RequirementOpen | None:
@@ -302,7 +295,6 @@ OF_STARTS = ("start_s", "imports_s", "load_s", "tenth_answer_s", "steady_residen
 
 
 def _read(part: OptionalField[Record, Any], missing: str, *names: str) -> dict[str, Quantity[Record]]:
-    """Return quantities that are attributes of this part of a record, by name."""
     return {name: Quantity(part(operator.attrgetter(name)), missing=missing) for name in names}
 
 
@@ -354,7 +346,6 @@ _REQUIREMENT = re.compile(
 
 
 def is_bytes(name: str) -> bool:
-    """Return whether the quantity of this name counts bytes."""
     return name.endswith("_bytes")
 
 

@@ -98,7 +98,6 @@ class GeneratingCell(Row):
 
     @property
     def generated(self) -> Generated | None:
-        """Return how the tokens of the decode steps agree with eager's."""
         return self.decode.record.generated
 
     @property
@@ -159,12 +158,10 @@ class ContestJudgement:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Return every doubt, those first that could change who wins, then those that could change its numbers."""
         return tuple(doubt for effect in Effect for doubt in self.doubts_by_effect[effect])
 
     @property
     def answer(self) -> Answer:
-        """Return the answer to what the contest was asked."""
         if self.load or self.generation or self.over_calls is None:
             return self.answer_of_builds
         return self.over_calls
@@ -220,13 +217,24 @@ class ContestJudgement:
         return cells if len(cells) < len(self.cells) else []
 
     def cell_of(self, label: str | None) -> CellJudgement | None:
-        """Return the cell with this label, if there is one."""
         return next((cell for cell in self.cells if cell.label == label), None)
 
     @property
     def left(self) -> dict[str, LeftEarly]:
-        """Return the cells that left the contest early, as surely beaten, by label."""
         return {cell.label: cell.record.left for cell in self.cells if cell.record.left}
+
+    def least_times_slower(self, cell: CellJudgement) -> float | None:
+        """Return how many times slower a cell that left early is at least, or None if its interval includes 1.
+
+        All of its rounds may say more. The interval, which tables show, contains what other processes may differ by.
+        """
+        left = cell.record.left
+        if left is None:
+            return None
+        is_fitted = {left.than, cell.label} <= self.fit.latency_ms.keys()
+        ends = self.fit.ratio(left.than, cell.label).ci95 if is_fitted else None
+        least = min(left.ratio, ends.low) if ends else left.ratio
+        return least if least > 1 else None
 
     @property
     def unranked(self) -> list[CellJudgement]:
@@ -248,17 +256,14 @@ class ContestJudgement:
 
     @property
     def best(self) -> CellJudgement | None:
-        """Return the winner, or the first of those that tie."""
         return self.cells[0] if self.cells[0].rank is not None else None
 
     @cached_property
     def distributions(self) -> Distributions:
-        """Return how the single calls of each cell are distributed."""
         return distributions_of([cell.record for cell in self.cells])
 
     @property
     def contenders(self) -> list[str]:
-        """Return the labels of the cells that may win."""
         return [cell.label for cell in self.ranked]
 
 
@@ -281,8 +286,7 @@ def judge_contest(
     costs, answer = Costs(ranking), ranking.answer
     rows = {row.label: row for row in answer.rows}
     ranked = [_judged_cell(record, rows, ranking, costs) for record in ranking.ranked]
-    labels = [record.cell.label for record in ranking.ranked]
-    unranked = [record for record in ranking.records if record.cell.label not in labels]
+    unranked = [record for record in ranking.records if record.cell.label not in ranking.labels]
     doubts, is_so_far = doubts_of(Evidence(ranking, stop, last)), stop is Stop.INTERRUPTED
     # sorting is stable: failures stay in the order in which they were asked for
     unranked.sort(key=_distance_from_success)
@@ -319,7 +323,6 @@ def judge_contest(
 
 
 def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effect, Sequence[Doubt]]) -> Answer | None:
-    """Return who costs least over so many calls from a cold start, or None if nothing has costs."""
     answer = costs.answer(calls, "cold", [row.label for row in fastest.ranked])
     return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
 
@@ -346,7 +349,7 @@ def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
     """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
     labels = {other.cell.label: other for other in ranking.measured}
     own = labels.get(record.cell.own_build_label) if record.cell.dynamic else None
-    return ranking.ratio(own, record) if own and record.cell.label in labels else None
+    return ranking.score.ratio(own.cell.label, record.cell.label) if own and record.cell.label in labels else None
 
 
 def _distance_from_success(record: Record) -> int:

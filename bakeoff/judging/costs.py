@@ -56,7 +56,6 @@ class Line:
     start_factor: float = 1 + TIMED_ONCE_MARGIN  # what comes before steady calls may be so many times longer or shorter
 
     def total_s(self, calls: float) -> float:
-        """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
         return self.setup_s + (calls - 1) * self.steady_s
 
     def exact_total_s(self, calls: float) -> Fraction:
@@ -100,13 +99,19 @@ class Leg:
     """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
 
     `rivals` are the lines with totals that cannot be told from its own: on the first leg at a single call, on the last
-    one anywhere in `HORIZON`, and on others at both ends. There, the legs before and after it are no rivals.
+    one anywhere in `HORIZON`, and on others at both ends. The legs before and after it are no rivals: nothing tells
+    them apart near a crossing, and `crossing` says whether that is established.
     """
 
     line: Line
     first_call: int
     crossing: BreakEven | None  # against the leg before it; None for the first leg
     rivals: Sequence[Line]
+
+    @property
+    def is_established(self) -> bool:
+        """Return True if its crossing with the leg before it is established."""
+        return self.crossing is not None and self.crossing.is_established
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,6 @@ class CallsScore(Score):
         return 1e3 * self.value(label)
 
     def value(self, label: str) -> float:
-        """Return the seconds of all calls."""
         return self.lines[label].total_s(self.calls)
 
     def interval(self, label: str) -> None:
@@ -170,7 +174,6 @@ class Costs:
         self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
 
     def lines(self, start: Start) -> list[Line]:
-        """Return the lines of all cells that have one."""
         return list(self._lines[start].values())
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
@@ -226,14 +229,14 @@ class Costs:
             others.sort(key=lambda other: other.total_s(calls))
             return [other for other in others if not score.is_beaten(line.label, other.label)]
 
+        beside = [stretches[other][0] for other in (place - 1, place + 1) if 0 <= other < len(stretches)]
         if place + 1 == len(stretches):
-            rivals_by_calls = [rivals_at(calls) for calls in HORIZON if calls >= first]
-            return list(dict.fromkeys(rival for rivals in rivals_by_calls for rival in rivals))
+            rivals = [rival for calls in HORIZON if calls >= first for rival in rivals_at(calls)]
+            return [rival for rival in dict.fromkeys(rivals) if rival not in beside]
         if place == 0:
             return rivals_at(first)
-        (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
-        as_cheap_first, as_cheap_last = rivals_at(first), rivals_at(end - 1)
-        return [rival for rival in as_cheap_first if rival in as_cheap_last and rival not in (before, after)]
+        as_cheap_last = rivals_at(stretches[place + 1][1] - 1)
+        return [rival for rival in rivals_at(first) if rival in as_cheap_last and rival not in beside]
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:

@@ -76,7 +76,6 @@ def disturbed(burst: Burst, usual: Usual) -> bool:
 
 
 def was_slowed(seen: Conditions, usual: Usual) -> bool:
-    """Return True if cores were slow or stolen, or the GPU was slow."""
     return was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
 
 
@@ -130,7 +129,6 @@ def is_starved(bursts: Iterable[Burst]) -> bool:
 
 
 def waited(seen: Conditions, usual: Usual) -> bool:
-    """Return True if the threads waited for cores longer than is usual for the cell."""
     return _exceeds(seen.wait_share, usual.wait_share, WAIT_SHARE)
 
 
@@ -156,12 +154,10 @@ def _exceeds(share: float | None, usual: float | None, threshold: float) -> bool
 
 
 def conditions_of(bursts: Iterable[Burst]) -> list[Conditions]:
-    """Return the conditions of the bursts that have them."""
     return [burst.conditions for burst in bursts if burst.conditions is not None]
 
 
 def _quantile(values: Iterable[float | None], quarter: int) -> float | None:
-    """Return the `quarter`-th quartile of the known values, or None if none is known."""
     numbers = [value for value in values if value is not None]
     if len(numbers) < 2:
         return numbers[0] if numbers else None

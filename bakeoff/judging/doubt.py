@@ -53,7 +53,6 @@ class Doubt(ABC):
         return Effect.NUMBER
 
     def effect(self, first: FirstPlace) -> Effect:
-        """Return what it does to the answer."""
         if not self.cells or first.is_shared_by(self.cells):
             return self.worst
         return max(self.worst, Effect.NUMBER) if first.baseline in self.cells else Effect.NONE

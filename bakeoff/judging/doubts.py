@@ -64,7 +64,6 @@ IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (
 
 
 def doubts_of(evidence: Evidence) -> dict[Effect, tuple[Doubt, ...]]:
-    """Return every doubt about a contest by what it does to the answer, in order of weight."""
     first = evidence.first
     doubts = [
         (doubt.effect(first) if first.labels else Effect.NONE, doubt)

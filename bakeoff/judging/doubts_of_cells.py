@@ -282,12 +282,15 @@ class ProcessSpread(OfValues):
 MAX_INTERVAL_RATIO = 2.0
 """If the ends of a latency's interval are further apart than this, it is known only roughly."""
 
+QUIET = "Stop what else runs, or let the run wait: --wait-for-quiet 10m"
+
 
 class RoughLatency(Doubt):
     """The intervals of these cells' latencies are so wide that they say little."""
 
     intervals: Mapping[str, Interval]  # in milliseconds, by label
     below_floor: tuple[str, ...] = ()  # the labels whose interval reaches below the shortest time of a call
+    by_waiting: tuple[str, ...] = ()  # the labels whose interval is wide by what threads waited for cores alone
     has_ratios: bool = True  # to other cells, from rounds that they shared
     stop: Stop = Stop.TIME_LIMIT
     is_live: bool = False
@@ -301,22 +304,26 @@ class RoughLatency(Doubt):
         """Yield one doubt about all cells whose latency has a wide interval. Their ratios may have narrow ones."""
         leads = evidence.first.leads
         busy = {label for label, lead in leads.items() if lead.is_of_busy_machine}
-        busy |= {evidence.ranking.ranked[0].cell.label} if busy else set()
+        busy |= {evidence.ranking.labels[0]} if busy else set()
         records = {record.cell.label: record for record in evidence.ranking.ranked if record.cell.label not in busy}
         wide = {
             label: interval
             for label, record in records.items()
             if record.latency and (interval := record.latency.median_ci95_ms)
-            if interval.high > MAX_INTERVAL_RATIO * interval.low
+            if _is_wide(interval)
         }
         below_floor = tuple(
             label
             for label, interval in wide.items()
             if (roofline := records[label].roofline) and not roofline.is_beaten and interval.low < roofline.floor_ms
         )
+        fit = evidence.ranking.fit
+        by_waiting = tuple(
+            label for label in wide if (ends := fit.ends_as_measured(label)) and not _is_wide(ends) and fit.reach(label)
+        )
         has_ratios = bool(leads) and all(lead.paired for lead in leads.values())
         if wide:
-            yield cls(wide, below_floor, has_ratios, evidence.stop, evidence.is_live)
+            yield cls(wide, below_floor, by_waiting, has_ratios, evidence.stop, evidence.is_live)
 
     def say(self) -> str:
         ranges = [
@@ -325,10 +332,19 @@ class RoughLatency(Doubt):
             for label, ends in self.intervals.items()
         ]
         ratios = " Ratios are taken within rounds and have intervals of their own." if self.has_ratios else ""
-        return (
-            f"the latency is known only roughly: {'; '.join(ranges)}. Its processes or rounds differ too much, or are "
-            f"too few.{ratios} {to_go_on(self.is_live) if self.stop is Stop.INTERRUPTED else 'Raise --processes'}"
-        )
+        others = [label for label in self.intervals if label not in self.by_waiting]
+        more = to_go_on(self.is_live) if self.stop is Stop.INTERRUPTED else "Raise --processes"
+        reasons = [
+            (self.by_waiting, "threads waited for cores, and without that calls may take so much less", QUIET),
+            (others, "processes or rounds differ too much, or are too few", more),
+        ]
+        causes = [f"{listed(labels)}: {why}" for labels, why, _ in reasons if labels]
+        todo = ". ".join(what for labels, _, what in reasons if labels)
+        return f"the latency is known only roughly: {'; '.join(ranges)}. For {'; for '.join(causes)}.{ratios} {todo}"
+
+
+def _is_wide(interval: Interval) -> bool:
+    return interval.high > MAX_INTERVAL_RATIO * interval.low
 
 
 class ThroughputContradicted(OfValues):
@@ -374,7 +390,6 @@ class TwoSpeeds(OfValues):
 
 
 def _throughput_ratios(records: Sequence[Record], are_doubtful: bool) -> dict[str, float]:
-    """Return the throughput over the rate of the latency, of cells whose throughput is doubtful, or is not."""
     return {
         record.cell.label: record.throughput.calls_per_s * record.latency.median_ms / 1e3
         for record in records

@@ -81,7 +81,6 @@ class SoakMissed(OfLoad):
 
     @property
     def lowest(self) -> float:
-        """Return the lowest rate that was missed, in requests per second."""
         return min(soak.rate for soak in self.missed)
 
     def is_about_place(self, ranked: Collection[str], best: float) -> bool:
@@ -171,7 +170,6 @@ KINDS = (NearCeiling, SoakMissed, LatencyDrifted, ShortWindows, RequestsFailed)
 
 
 def doubts_of(cell: LoadedCell) -> list[OfLoad]:
-    """Return every doubt about what a cell carried, in order of weight."""
     return [doubt for kind in KINDS for doubt in kind.find(cell)]
 
 

@@ -36,7 +36,6 @@ DRIFT_WINDOW = 5
 
 
 def _bursts(evidence: Evidence) -> dict[str, list[Burst]]:
-    """Return the bursts of each cell that has conditions, by label, or nothing where no cell is ranked."""
     records = evidence.ranking.measured if evidence.ranking.ranked else ()
     return {record.cell.label: record.bursts for record in records if conditions_of(record.bursts)}
 
@@ -95,7 +94,6 @@ class ClockFell(ClockHeldDown):
 
 
 def _causes(slowed: Sequence[Conditions]) -> tuple[tuple[str, ...], int | None]:
-    """Return why the clock was low, and the highest temperature."""
     reasons = {reason for seen in slowed for reason in seen.throttle_reasons}
     hottest_c = max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
     return tuple(sorted(reasons)), hottest_c
@@ -149,7 +147,7 @@ def _depends_on_disturbed_rounds(evidence: Evidence) -> bool:
     """Return True if a narrow lead was measured over disturbed rounds too, and the others do not say the same alone."""
     ranking = evidence.ranking
     series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
-    best = ranking.ranked[0].cell.label
+    best = ranking.labels[0]
     rivals = [
         rival for rival in _close_rivals(evidence.first) if compares_disturbed_rounds(series[best], series[rival])
     ]
@@ -163,7 +161,6 @@ def _depends_on_disturbed_rounds(evidence: Evidence) -> bool:
 
 
 def _close_rivals(first: FirstPlace) -> list[str]:
-    """Return the labels of the cells that a machine that changes could put before the winner."""
     return [label for label, lead in first.leads.items() if lead.value < 1 + MARGIN_UNPAIRED]
 
 

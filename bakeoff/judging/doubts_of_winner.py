@@ -1,8 +1,10 @@
 """The doubts about who wins: what was not measured, not decided, or only narrowly."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
+from bakeoff.judging.answer import Answer
 from bakeoff.judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,
@@ -15,7 +17,7 @@ from bakeoff.judging.decision import (
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
 from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
-from bakeoff.judging.ranking import BASELINE, Ranking
+from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import Effect, Unchecked
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
@@ -65,17 +67,24 @@ class NoBaseline(Doubt):
     """The cell that speed-ups are taken to was not measured."""
 
     baseline: str
+    configurations: tuple[str, ...] = ()  # that were asked for; empty: the baseline itself was, too
+    is_live: bool = False
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         ranking = evidence.ranking
-        if ranking.ranked and not any(
-            record.latency and record.cell.label == ranking.baseline_label for record in ranking.records
-        ):
-            yield cls(ranking.baseline_label)
+        baselines = [record for record in ranking.records if record.cell.label == ranking.baseline_label]
+        if ranking.ranked and not any(record.latency for record in baselines):
+            asked = dict.fromkeys(record.cell.configuration for record in ranking.records if not baselines)
+            yield cls(ranking.baseline_label, tuple(asked), evidence.is_live)
 
     def say(self) -> str:
-        return f"{self.baseline} has no numbers here, so no speed-up can be given. Measure it too"
+        text = f"{self.baseline} has no numbers here, so no speed-up can be given"
+        if not self.configurations:
+            return text  # how it ended is said of it
+        backends = ",".join([self.baseline.partition(" ")[0], *self.configurations])
+        option = f'backends="{backends}"' if self.is_live else f"--backends {shlex.quote(backends)}"
+        return f"{text}. Measure it too: {option}"
 
 
 class ModelChanges(OfCell):
@@ -113,7 +122,7 @@ class Unpaired(Doubt):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        if not all(ratio.paired for _, ratio in evidence.ranking.leads()):
+        if not all(ratio.paired for ratio in evidence.ranking.answer.leads.values()):
             yield cls()
 
     def say(self) -> str:
@@ -140,9 +149,8 @@ class MachineBusy(OpenLeads):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        ratios = _open_leads(evidence.ranking, is_covered=True)
-        if ratios:
-            yield cls(evidence.ranking.ranked[0].cell.label, ratios)
+        if ratios := _open_leads(evidence.ranking.answer, is_covered=True):
+            yield cls(evidence.ranking.labels[0], ratios)
 
     @property
     def brief(self) -> str:
@@ -155,9 +163,9 @@ class MachineBusy(OpenLeads):
         )
 
 
-def _open_leads(ranking: Ranking, is_covered: bool) -> dict[str, Ratio]:
-    """Return the open leads that waiting for cores alone may have made, or the others, by label."""
-    return {other.cell.label: lead for other, lead in ranking.open_pairs() if is_covered_by_waiting(lead) is is_covered}
+def _open_leads(answer: Answer, is_covered: bool) -> dict[str, Ratio]:
+    leads = {label: answer.leads[label] for label in answer.open_labels}
+    return {label: lead for label, lead in leads.items() if is_covered_by_waiting(lead) is is_covered}
 
 
 def _why_busy(doubt: MachineBusy) -> str:
@@ -192,10 +200,9 @@ class Undecided(OpenLeads):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        ratios = _open_leads(evidence.ranking, is_covered=False)
-        if ratios:
+        if ratios := _open_leads(evidence.ranking.answer, is_covered=False):
             fewest = min(ratio.processes for ratio in ratios.values())
-            yield cls(evidence.ranking.ranked[0].cell.label, ratios, fewest, evidence.stop, evidence.is_live)
+            yield cls(evidence.ranking.labels[0], ratios, fewest, evidence.stop, evidence.is_live)
 
     def say(self) -> str:
         if self.best in (ORIGINAL, WITH_WINNERS):
@@ -223,16 +230,15 @@ class NotToldApart(OpenLeads):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        ranking = evidence.ranking
-        sharing, others = ranking.sharing_first_place(), [record for record, _ in ranking.open_pairs()]
-        told_apart = {record.cell.label for record in (*sharing, *others)} | ranking.beaten_in_rounds.keys()
+        answer = evidence.ranking.answer
+        told_apart = {*answer.candidates, *evidence.ranking.beaten_in_rounds}
         behind = {
-            other.cell.label: ratio
-            for other, ratio in ranking.leads()
-            if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
+            label: lead
+            for label, lead in answer.leads.items()
+            if label not in told_apart and relation(lead) is not Relation.FASTER
         }
         if behind:
-            yield cls(ranking.ranked[0].cell.label, behind, evidence.stop, evidence.is_live)
+            yield cls(answer.first[0], behind, evidence.stop, evidence.is_live)
 
     def say(self) -> str:
         if self.stop is Stop.INTERRUPTED:
@@ -255,12 +261,10 @@ class NarrowLead(Doubt):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        ranking = evidence.ranking
-        leads = ranking.leads()
-        if len(ranking.sharing_first_place()) == 1 and leads:
-            lead = leads[0][1]
-            if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
-                yield cls(ranking.ranked[0].cell.label, lead.processes, evidence.stop, evidence.is_live)
+        answer = evidence.ranking.answer
+        lead = next(iter(answer.leads.values()), None)
+        if answer.leader and lead and lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
+            yield cls(answer.leader, lead.processes, evidence.stop, evidence.is_live)
 
     def say(self) -> str:
         if self.best in (ORIGINAL, WITH_WINNERS):

@@ -33,24 +33,20 @@ class DynamicBuild:
 
     @property
     def serves_all(self) -> bool:
-        """Return True if the one build is right at every size."""
         return all(point.dynamic and point.dynamic.record.status is Status.OK for point in self.points)
 
     @property
     def build_s(self) -> float | None:
-        """Return the seconds of the one build, or None if it was never made."""
         built = [point.dynamic.record for point in self.points if point.dynamic and point.dynamic.latency]
         return built[0].build_s if built else None
 
     @property
     def builds_s(self) -> float | None:
-        """Return the seconds of the builds for each size together, or None if one of them is missing."""
         built = [point.alone.record.build_s for point in self.points if point.alone and point.alone.latency]
         return sum(built) if len(built) == len(self.points) else None
 
     @property
     def recompiled(self) -> list[str]:
-        """Return why the build was compiled again, with a reason for each time."""
         return [reason for point in self.points if point.dynamic for reason in point.dynamic.record.recompiled]
 
     @property
@@ -74,14 +70,12 @@ class DynamicRange:
 
     @property
     def names(self) -> list[str]:
-        """Return a short name for each contest, such as `batch 2, seq 64`."""
         return [
             ", ".join(f"{name} {contest.cell.dimensions[name]}" for name in self.ranges) for contest in self.contests
         ]
 
     @cached_property
     def builds(self) -> list[DynamicBuild]:
-        """Return each configuration in the order of reading of the first contest."""
         names = dict.fromkeys(cell.cell.own_build_label for contest in self.contests for cell in contest.cells)
         return [DynamicBuild(name, tuple(_point(contest, name) for contest in self.contests)) for name in names]
 

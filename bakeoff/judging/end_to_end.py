@@ -37,7 +37,6 @@ class EndToEnd:
 
     @property
     def longest(self) -> Step:
-        """Return the stage that takes most of a request."""
         return max(self.steps, key=lambda step: step.ms)
 
 

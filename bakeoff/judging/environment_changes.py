@@ -41,7 +41,6 @@ def differences(base: Environment, new: Environment) -> list[Difference]:
 
 
 def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:
-    """Return the differences that can make a call slower or faster."""
     return [difference for difference in differences(base, new) if difference.bearing is not Bearing.NOTE]
 
 
@@ -52,7 +51,6 @@ _BESIDE_THE_CALL = {"matplotlib", "nvidia-ml-py", "pydantic", "safetensors", "sc
 
 
 def _facts(environment: Environment) -> _Facts:
-    """Return the known facts by name. A fact that could not be read is left out."""
     machine = {
         "GPUs": ", ".join(gpu.name for gpu in environment.gpus) or "none",
         "CPU": environment.cpu,

@@ -47,7 +47,6 @@ def burst_ms(burst: Burst) -> float:
 
 
 def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
-    """Return the median latency of each burst in milliseconds."""
     return [burst_ms(burst) for burst in bursts]
 
 
@@ -67,6 +66,7 @@ class Turn:
     ms: float  # without waiting, where that is known
     disturbed: bool
     reach: float = 0.0  # the logarithm of how many times shorter it may be without waiting
+    quickest_ms: float = 0.0  # its shortest call; 0: not known
 
 
 Turns = Mapping[tuple[int, int], Turn]
@@ -91,7 +91,7 @@ def turn_of(burst: Burst, usual: Usual) -> Turn:
     latency, conditions = given(burst, usual), burst.conditions
     is_slowed = conditions is not None and was_slowed(conditions, usual)
     ms = burst_ms(burst) if latency.ms is None else latency.ms
-    return Turn(ms, latency.is_waiting or is_slowed, latency.reach)
+    return Turn(ms, latency.is_waiting or is_slowed, latency.reach, min(ms, min(burst.samples_ns) / 1e6))
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:
@@ -136,7 +136,6 @@ def _medians(values: Array) -> Array:
 
 
 def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
-    """Return how many of a cell's bursts were undisturbed."""
     return sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
 
 
@@ -209,7 +208,6 @@ def compares_disturbed_rounds(series: Series, other: Series) -> bool:
 def common_rounds(
     one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the rounds that both have, and those of them that were undisturbed for both."""
     shared = sorted(one.keys() & other.keys())
     return shared, [key for key in shared if not one[key].disturbed and not other[key].disturbed]
 

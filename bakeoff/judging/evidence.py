@@ -17,12 +17,8 @@ class Evidence:
 
     @property
     def first(self) -> FirstPlace:
-        ranking = self.ranking
-        return FirstPlace(
-            tuple(record.cell.label for record in ranking.sharing_first_place()),
-            {other.cell.label: lead for other, lead in ranking.leads()},
-            ranking.baseline.cell.label if ranking.baseline else None,
-        )
+        answer = self.ranking.answer
+        return FirstPlace(answer.first, answer.leads, answer.baseline)
 
     @property
     def is_live(self) -> bool:

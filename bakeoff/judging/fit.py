@@ -43,6 +43,7 @@ from bakeoff.judging.intervals import (
     student_quantile,
     welch_half_width,
 )
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import MOST_WAITING, Burst, Cell, Interval, Latency, Ratio, Record, Report, Status
 from bakeoff.records.text import SIGNIFICANT_DIGITS
 
@@ -69,17 +70,22 @@ class Fit:
     def latency_ci95_ms(self, label: str) -> Interval | None:
         """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
 
-        That of a single process holds the median of its own rounds. It contains what calls may take without waiting.
+        That of a single process holds the median of its own rounds. It contains what calls may take without waiting,
+        which is no less than the quickest call took.
         """
-        ends = self._latency_ends(label)
-        return ends and Interval(low=ends.low * math.exp(-self.reach(label)), high=ends.high)
+        ends = self.ends_as_measured(label)
+        if ends is None or not (reach := self.reach(label)):
+            return ends
+        quickest_ms = min(turn.quickest_ms for turn in _turns(self.series[label]))
+        return Interval(low=min(ends.low, max(quickest_ms, ends.low * math.exp(-reach))), high=ends.high)
 
     def reach(self, label: str) -> float:
         """Return the logarithm of how many times shorter the cell's latency may be without waiting for cores."""
         medians = [np.median([turn.reach for turn in turns.values()]) for turns in self.series[label].values()]
         return float(np.mean(medians))
 
-    def _latency_ends(self, label: str) -> Interval | None:
+    def ends_as_measured(self, label: str) -> Interval | None:
+        """Return the interval of a cell's latency without what waiting for cores may have done."""
         levels = self.process_logs[label]
         if len(levels) > 1:
             rounds = [_logs(turns) for turns in self.series[label].values()]
@@ -107,6 +113,8 @@ class Fit:
         value is that of calls that did not wait.
         """
         ratio = self._ratio(fast, slow)
+        if fast == slow:
+            return ratio
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
@@ -165,18 +173,15 @@ class Fit:
 
     @cached_property
     def process_logs(self) -> Mapping[str, Sequence[float]]:
-        """The logarithm of the median of each process, by label."""
         return {
             label: [float(np.median(_logs(turns))) for turns in series.values()]
             for label, series in self.series.items()
         }
 
     def epoch_logs(self, slow: str, fast: str) -> list[float]:
-        """Return the logarithm of slow / fast for every epoch that connects the two cells."""
         return [epoch.log(slow, fast) for epoch in self._epochs if epoch.connects(slow, fast)]
 
     def round_logs(self, slow: str, fast: str) -> list[float]:
-        """Return the logarithm of slow / fast for every round that the two cells shared."""
         return [log for logs in self._rounds_of_processes(fast, slow) for log in logs]
 
     def _rounds_of_processes(self, fast: str, slow: str) -> list[list[float]]:
@@ -184,7 +189,6 @@ class Fit:
         return [shared_logs(ours[process], theirs[process]) for process in sorted(ours.keys() & theirs.keys())]
 
     def _disturbed_share(self, *labels: str) -> float:
-        """Return the share of these cells' rounds that something disturbed."""
         disturbed = [
             turn.disturbed for label in labels for turns in self.series[label].values() for turn in turns.values()
         ]
@@ -269,7 +273,6 @@ class _Effects:
         return one in self.components and self.components[one] == self.components.get(other)
 
     def log(self, slow: str, fast: str) -> float:
-        """Return the logarithm of slow / fast, of two connected cells."""
         return self.by_label[slow] - self.by_label[fast]
 
 
@@ -311,7 +314,6 @@ def fitted(records: Sequence[Record], fit_of_records: Fit | None = None) -> list
 
 
 def fitted_report(report: Report) -> Report:
-    """Return the report with the fitted latencies of each of its contests."""
     by_id = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
     return report.model_copy(update={"records": [by_id[record.cell.id] for record in report.records]})
 
@@ -326,10 +328,7 @@ One = TypeVar("One", bound=OfCell)
 
 def by_contest(ones: Iterable[One]) -> dict[str, list[One]]:
     """Return records, or what else is of one cell, by the id of their contest, in the order given."""
-    by_contest_id: dict[str, list[One]] = {}
-    for one in ones:
-        by_contest_id.setdefault(one.cell.contest_id, []).append(one)
-    return by_contest_id
+    return grouped(ones, lambda one: one.cell.contest_id)
 
 
 def summarise(bursts: Sequence[Burst]) -> Latency | None:

@@ -106,7 +106,6 @@ def _pays_after(
 
 
 def _setup_s(cell: CellJudgement) -> float:
-    """Return the seconds until the first answer."""
     return cell.record.build_s + (cell.record.first_call_s or 0.0)
 
 
@@ -126,7 +125,6 @@ def _peak_bytes(contest: ContestJudgement, decodes: Sequence[ContestJudgement]) 
 
 
 def _key(contest: ContestJudgement, without_context: bool = False) -> tuple[object, ...]:
-    """Return what both contests of a generation have in common."""
     cell, left_out = contest.cell, ("prompt", "new_tokens") if without_context else ()
     sizes = tuple(sorted((name, value) for name, value in cell.dimensions.items() if name not in left_out))
     return (cell.model, sizes, cell.device, cell.precisions, cell.seed, contest.run_id)

@@ -110,12 +110,10 @@ def around(value: float, half_width: float | None) -> Interval | None:
 
 
 def ends(value: float, interval: Interval | None) -> tuple[float, float]:
-    """Return the ends of the interval, or the value twice if there is none."""
     return (interval.low, interval.high) if interval else (value, value)
 
 
 def half_width_of(interval: Interval | None) -> float | None:
-    """Return half the width of an interval in its logarithm, or None without one."""
     return math.log(interval.high / interval.low) / 2 if interval and interval.low > 0 else None
 
 

@@ -36,7 +36,6 @@ class Judgement:
 
     @property
     def report(self) -> Report:
-        """Return the report, or the first one of several."""
         return self.reports[0]
 
     @property
@@ -46,7 +45,6 @@ class Judgement:
 
 
 def judge(report: Report) -> Judgement:
-    """Return everything that an output of this report may show."""
     return judge_together([report])
 
 
@@ -126,7 +124,6 @@ def _asked_of(report: Report) -> _Asked:
 
 
 def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
-    """Return the judged contests of a report in the order of its records."""
     return judge(report).contests
 
 

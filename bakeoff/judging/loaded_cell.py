@@ -70,7 +70,6 @@ class LoadedCell(Row):
 
     @property
     def soak(self) -> SoakSummary | None:
-        """What the cell did at the rate found."""
         return self.soaks[0] if self.soaks else None
 
     @property

@@ -35,7 +35,6 @@ class Offer:
 
     @property
     def candidates(self) -> list[str]:
-        """Return the labels that may be the fastest on this machine."""
         return self.contest.fastest.candidates
 
 
@@ -82,6 +81,16 @@ class Machines:
     reports: Mapping[str, Report]
     questions: tuple[Question, ...]
     asked_once: tuple[str, ...]  # titles of what only one machine was asked, or could answer
+
+    @property
+    def hosts(self) -> list[list[str]]:
+        """Return the names of the reports of each machine: several runs of one host are of one machine."""
+        names: dict[tuple[str, ...], list[str]] = {}
+        for name, report in self.reports.items():
+            environment = report.environment
+            host = (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
+            names.setdefault(host, []).append(name)
+        return list(names.values())
 
 
 def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:

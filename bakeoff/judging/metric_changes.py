@@ -54,7 +54,6 @@ class MetricJudgement:
 
     @property
     def change(self) -> float:
-        """Return how much more it is than the reference's."""
         return self.value - self.reference
 
     @property
@@ -165,7 +164,6 @@ def change_margin(record: Record, name: str, share: float) -> Margin | None:
 
 
 def value_margin(record: Record, name: str, limit: float) -> Margin | None:
-    """Return how far a metric is above a limit. None: it was not measured."""
     metric = record.metrics.values.get(name) if record.metrics else None
     if metric is None:
         return None
@@ -214,7 +212,6 @@ def _shifted(interval_of: IntervalOf, by: float) -> IntervalOf:
 
 
 def _paired(a: Scores, b: Scores) -> IntervalOf:
-    """Return the interval of mean(a) - mean(b)."""
     if _are_right_or_wrong(a, b):
         return partial(_tango, float(np.mean(a > b)), float(np.mean(a < b)))
     return _student(a - b, _floor(a, b))

@@ -11,6 +11,7 @@ from bakeoff.judging.answer import Answer, Question, Row, Score, Term, rank
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.doubts_of_winner import NarrowLead, NotToldApart, Undecided
 from bakeoff.records.doubts import Effect
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Record
 
 CALL = "call"
@@ -60,24 +61,15 @@ class Mix:
 
     @property
     def covered(self) -> float:
-        """Return the share of the recorded calls whose sizes were measured."""
         return sum(size.calls for size in self.sizes) / self.of_calls
 
 
 def mixes_of(contests: Sequence[ContestJudgement]) -> list[Mix]:
-    """Return every file of recorded calls that makes at least two contests."""
-    groups: dict[tuple[object, ...], list[ContestJudgement]] = {}
-    for contest in contests:
-        cell = contest.cell
-        if cell.recorded:
-            same = cell.model_copy(update={"dimensions": _others(contest), "backend": "", "mode": "", "recorded": None})
-            key = (same.contest_id, cell.recorded.file, cell.recorded.of_calls, contest.run_id)
-            groups.setdefault(key, []).append(contest)
-    return [mix_of(members) for members in groups.values() if len(members) > 1]
+    recorded = [contest for contest in contests if contest.cell.recorded]
+    return [mix_of(members) for members in grouped(recorded, _file_of).values() if len(members) > 1]
 
 
 def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
-    """Judge these contests as one, each weighted by how often its size was recorded."""
     counted = [(contest, contest.cell.recorded.calls) for contest in contests if contest.cell.recorded]
     counted.sort(key=lambda pair: -pair[1])
     calls = sum(count for _, count in counted)
@@ -115,5 +107,9 @@ def mix_of(contests: Sequence[ContestJudgement]) -> Mix:
     )
 
 
-def _others(contest: ContestJudgement) -> dict[str, int | str]:
-    return {name: value for name, value in contest.cell.dimensions.items() if name != CALL}
+def _file_of(contest: ContestJudgement) -> tuple[object, ...]:
+    """Return what the contests of all sizes in one file of recorded calls share."""
+    cell, recorded = contest.cell, contest.cell.recorded
+    others = {name: value for name, value in cell.dimensions.items() if name != CALL}
+    same = cell.model_copy(update={"dimensions": others, "backend": "", "mode": "", "recorded": None})
+    return (same.contest_id, recorded and (recorded.file, recorded.of_calls), contest.run_id)

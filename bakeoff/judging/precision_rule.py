@@ -42,5 +42,4 @@ def tolerance_of(precision: Precision, records: Sequence[Record]) -> Tolerance:
 
 
 def _known(record: Record) -> Accuracy | None:
-    """Return the errors of a cell whose outputs were compared."""
     return record.accuracy if record.accuracy and record.accuracy.has_errors else None

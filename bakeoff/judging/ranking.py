@@ -10,7 +10,7 @@ from functools import cached_property
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
-from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, Turn
+from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, common_rounds
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.precision_rule import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
@@ -54,17 +54,16 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     waited so long that this alone may be the lead: more processes beside the same load say no more.
     """
     ranking = Ranking(records, requirements)
-    best = ranking.ranked[0].cell.label if ranking.ranked else ""
     return [
-        (best, other.cell.label)
-        for other, lead in ranking.undecided()
+        (ranking.labels[0], other)
+        for other, lead in ranking.undecided().items()
         if may_be_decided(lead) and not is_covered_by_waiting(lead)
     ]
 
 
 def may_win(records: Sequence[Record], requirements: Requirements | None = None) -> list[str]:
     """Return the labels of the cells that meet the requirements, and across precisions keep the tolerance."""
-    return [record.cell.label for record in Ranking(records, requirements).ranked]
+    return Ranking(records, requirements).labels
 
 
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
@@ -102,17 +101,14 @@ def contenders(records: Sequence[Record], requirements: Requirements | None = No
 
 
 def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
-    """Return the cells that the best one is called faster than, by an interval over processes."""
+    processes = {record.cell.label: len(record.processes) for record in ranking.ranked}
     return {
-        other.cell.label: LeftEarly(
-            after_process=len(other.processes),
-            ratio=lead.ci95.low,
-            than=ranking.ranked[0].cell.label,
-            seen_in="interval",
+        other: LeftEarly(
+            after_process=processes[other], ratio=lead.ci95.low, than=ranking.labels[0], seen_in="interval"
         )
-        for other, lead in ranking.leads()
+        for other, lead in ranking.leads.items()
         if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
-        if other is not ranking.baseline or is_known_well(lead)
+        if other != ranking.baseline_label or is_known_well(lead)
     }
 
 
@@ -161,6 +157,7 @@ class Ranking:
         self.tolerance = None if requirements and requirements.judge_errors else _tolerance(self.measured)
         allowed = [record for record in self.measured if record.cell.label not in self.unmet and self.keeps(record)]
         self.ranked = sorted(allowed, key=median_ms)
+        self.labels = [record.cell.label for record in self.ranked]
         self.open_requirements = (requirements or NOTHING).open(self.ranked)
         self.plain_metrics = (requirements or NOTHING).without_interval(self.ranked)
 
@@ -174,53 +171,39 @@ class Ranking:
 
     @cached_property
     def answer(self) -> Answer:
-        """Which build answers a call fastest, without the doubts."""
-        labels = [record.cell.label for record in self.ranked]
         return rank(
             Question.LATENCY,
             self.score,
-            labels,
-            [record.cell.label for record in self.measured if record.cell.label not in labels],
+            self.labels,
+            [record.cell.label for record in self.measured if record.cell.label not in self.labels],
             self.baseline.cell.label if self.baseline else None,
             cells=[record.cell for record in self.measured],
             processes={record.cell.label: len(record.processes) for record in self.ranked},
         )
 
-    def ratio(self, fast: Record, slow: Record) -> Ratio:
-        """Return how many times faster `fast` is than `slow`."""
-        return self.score.ratio(fast.cell.label, slow.cell.label)
-
-    def leads(self) -> list[tuple[Record, Ratio]]:
-        """Return every other ranked cell with the ratio of the best cell to it."""
-        return [(other, self.ratio(self.ranked[0], other)) for other in self.ranked[1:]]
-
-    def sharing_first_place(self) -> list[Record]:
-        """Return the best cell and those after it, up to the first one that it is called faster than."""
-        labels = self.score.first_of([record.cell.label for record in self.ranked])
-        return self.ranked[: len(labels)]
+    @property
+    def leads(self) -> dict[str, Ratio]:
+        """How many times faster the best cell is than each other one. `answer` has them, too, and takes far longer."""
+        return {other: self.score.ratio(self.labels[0], other) for other in self.labels[1:]}
 
     @cached_property
     def beaten_in_rounds(self) -> dict[str, LeftEarly]:
         """The cells that a ranked one was much faster than in every round, by label."""
         series = {record.cell.label: self.fit.series.get(record.cell.label, {}) for record in self.measured}
-        return beaten_in_every_round(series, [record.cell.label for record in self.ranked], self.baseline_label)
+        return beaten_in_every_round(series, self.labels, self.baseline_label)
 
-    def undecided(self) -> list[tuple[Record, Ratio]]:
+    def undecided(self) -> dict[str, Ratio]:
         """Return the leads that further processes may still prove, or disprove.
 
         A cell that was beaten in every round is among them only if the verdict depends on it: if it may share the first
         place. One cell whose processes differ much widens the intervals of all cells with a single process.
         """
-        first = {record.cell.label for record in self.sharing_first_place()}
-        return [
-            (other, lead)
-            for other, lead in self.leads()
-            if not is_decided(lead) and (other.cell.label in first or other.cell.label not in self.beaten_in_rounds)
-        ]
-
-    def open_pairs(self) -> list[tuple[Record, Ratio]]:
-        """Return the undecided leads that leave the verdict open. A lead that is called by a margin does not."""
-        return [(other, lead) for other, lead in self.leads() if other.cell.label in self.answer.open_labels]
+        first = self.score.first_of(self.labels)
+        return {
+            other: lead
+            for other, lead in self.leads.items()
+            if not self.score.is_settled(self.labels[0], other, other in first)
+        }
 
 
 def _tolerance(measured: Sequence[Record]) -> Tolerance | None:
@@ -274,12 +257,8 @@ def _least_lead(fast: Series, slow: Series, thirds: Sequence[Series]) -> float:
 
 def _shared_logs(fast: Series, slow: Series) -> list[float]:
     """Return the logarithms of slow / fast in the rounds that both took part in and that were undisturbed for both."""
-    shared_logs = []
-    for process in fast.keys() & slow.keys():
-        ours, theirs = _undisturbed_ms(fast[process]), _undisturbed_ms(slow[process])
-        shared_logs += [math.log(theirs[key] / ours[key]) for key in ours.keys() & theirs.keys()]
-    return shared_logs
-
-
-def _undisturbed_ms(turns: Mapping[tuple[int, int], Turn]) -> dict[tuple[int, int], float]:
-    return {key: turn.ms for key, turn in turns.items() if not turn.disturbed}
+    return [
+        math.log(slow[process][key].ms / fast[process][key].ms)
+        for process in fast.keys() & slow.keys()
+        for key in common_rounds(fast[process], slow[process])[1]
+    ]

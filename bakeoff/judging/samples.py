@@ -67,7 +67,6 @@ def distributions_of(records: Sequence[Record]) -> Distributions:
 
 
 def deviations_of(record: Record) -> tuple[tuple[Deviation, ...], ...]:
-    """Return the deviations of each process in the order of time, at most `MAX_TURNS` of each."""
     usual = usual_of(record.bursts)
     filled = sorted((burst for burst in record.bursts if burst.samples_ns), key=lambda burst: burst.started_s)
     if not filled:
@@ -99,16 +98,15 @@ def _thinned(deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
 
 
 def _shown_ends(values: Values, median_ms: float | None) -> tuple[float, float]:
-    """Return the ends of the shown part, which holds the cell's latency."""
     low_ms, high_ms = map(float, np.quantile(values, SHOWN_QUANTILES))
     return (low_ms, high_ms) if median_ms is None else (min(low_ms, median_ms), max(high_ms, median_ms))
 
 
 def _distribution(values: Values, median_ms: float, ends_ms: tuple[float, float], is_log: bool) -> Distribution:
     low_ms, high_ms = ends_ms
-    if high_ms <= low_ms:
-        return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
     shown = values[(values >= low_ms) & (values <= high_ms)]
+    if high_ms <= low_ms or not len(shown):  # of two calls, none lies between the quantiles
+        return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
     bins = int(np.clip(math.sqrt(len(shown)), 8, 40))  # the more calls, the finer
     edges = np.geomspace(low_ms, high_ms, bins + 1) if is_log else np.linspace(low_ms, high_ms, bins + 1)
     counts, _ = np.histogram(shown, edges)

@@ -63,7 +63,6 @@ class JudgedStart(Row):
     behind: Ratio | None  # how many times faster the first one starts; None for the first one
 
     def quantity(self, name: str) -> float | None:
-        """Return one of the quantities that can be required."""
         return STARTED_QUANTITIES[name].of(self.cell)
 
 

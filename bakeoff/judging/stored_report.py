@@ -54,7 +54,6 @@ def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
 
 
 def _lacks_starts(records: Sequence[Record]) -> bool:
-    """Return True if a contest has a cell that can be started, and none was."""
     return any(record.status is Status.OK and record.latency for record in records) and not any(
         record.starts for record in records
     )

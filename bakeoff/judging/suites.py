@@ -6,7 +6,7 @@ every ranked backend passed, since each backend's own selection would flatter th
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.estimate import ratio_over_processes
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import student_tail
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Ratio, Status
 
 MIN_MODELS = 4
@@ -45,7 +46,6 @@ class Profile:
     contests: int  # with those that it failed
 
     def share(self, tau: float) -> float:
-        """Return the share at tau, from 0 to 1."""
         return sum(ratio <= tau for ratio in self.ratios) / self.contests if self.contests else 0.0
 
 
@@ -103,7 +103,6 @@ class Suite:
 
     @property
     def wins(self) -> int:
-        """Return the number of contests that any backend wins."""
         return sum(row.wins for row in self.rows)
 
     @property
@@ -113,16 +112,16 @@ class Suite:
 
 
 def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
-    """Return every suite of these contests."""
-    groups: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
-    for contest in contests:
+
+    def suite(contest: ContestJudgement) -> tuple[object, ...]:
         cell = contest.cell
-        groups[cell.task, cell.device, cell.precisions, cell.is_onnx_file, contest.run_id].append(contest)
+        return (cell.task, cell.device, cell.precisions, cell.is_onnx_file, contest.run_id)
+
+    groups = grouped(contests, suite)
     return [suite_of(group) for group in groups.values() if len({one.cell.model for one in group}) >= MIN_MODELS]
 
 
 def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
-    """Sum up these contests."""
     tallies = _tallies(contests)
     ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
@@ -176,7 +175,6 @@ class _Tally:
 
 
 def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
-    """Return the tally of each label that was tried at least once."""
     tallies: dict[str, _Tally] = {}
     tried: set[str] = set()
     for cell in (cell for contest in contests for cell in contest.cells):
@@ -251,21 +249,18 @@ def _wins(contests: Sequence[ContestJudgement]) -> Counter[str]:
 
 def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
     """Group what failed by the sort of failure, and labels that failed alike on the same contests."""
-    by_kind: dict[tuple[str, ...], dict[str, list[tuple[CellJudgement, ContestJudgement]]]] = {}
-    for contest in contests:
-        for cell in contest.cells:
-            record = cell.record
-            if not passed(cell) and not cell.beyond and record.status not in NOT_TRIED:
-                why = record.failure.sort if record.failure else (record.reason,)
-                kind = (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
-                by_kind.setdefault(kind, {}).setdefault(cell.label, []).append((cell, contest))
-    alike: dict[tuple[object, ...], list[tuple[str, list[tuple[CellJudgement, ContestJudgement]]]]] = {}
-    for kind, by_label in by_kind.items():
-        for label, ended in by_label.items():
-            alike.setdefault((kind, *(one.contest_id for _, one in ended)), []).append((label, ended))
+    failed = [
+        (cell, contest)
+        for contest in contests
+        for cell in contest.cells
+        if not passed(cell) and not cell.beyond and cell.record.status not in NOT_TRIED
+    ]
+    # of one label, all that ended alike
+    by_label = grouped(failed, lambda pair: (_kind_of_failure(pair[0]), pair[0].label))
+    alike = grouped(by_label.items(), lambda item: (item[0][0], tuple(contest.contest_id for _, contest in item[1])))
     all_failures = [
         Failures(
-            labels=tuple(label for label, _ in group),
+            labels=tuple(label for (_, label), _ in group),
             cell=group[0][1][0][0],
             differ=len({cell.record.reason for _, ended in group for cell, _ in ended}) > 1,
             contests=tuple(contest for _, contest in group[0][1]),
@@ -273,6 +268,12 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
         for group in alike.values()
     ]
     return sorted(all_failures, key=lambda failures: -len(failures.contests) * len(failures.labels))
+
+
+def _kind_of_failure(cell: CellJudgement) -> tuple[str, ...]:
+    record = cell.record
+    why = record.failure.sort if record.failure else (record.reason,)
+    return (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
 
 
 FAMILY_ERROR = 0.05

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.intervals import ends
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Cell, Ratio
 
 COMPILED = "inductor"
@@ -32,12 +33,10 @@ def latency(row: CellJudgement) -> Value | None:
 
 
 def speedup(row: CellJudgement) -> Value | None:
-    """Return the speed-up over the baseline of its contest."""
     return _value_of(row.speedup)
 
 
 def over_own_build(row: CellJudgement) -> Value | None:
-    """Return how many times as long a call of a dynamic build takes as one of the build for its size alone."""
     return _value_of(row.over_own_build)
 
 
@@ -76,7 +75,6 @@ class Sweep:
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        """Return the points of each label, from the smallest size to the largest."""
         lines: dict[str, list[Point]] = {}
         for contest in self.contests:
             for row in contest.cells:
@@ -93,7 +91,6 @@ class Sweep:
 
     @property
     def has_ratio(self) -> bool:
-        """Return True if a cell other than the baseline has a speed-up."""
         return any(
             speedup(row) and row.label != contest.baseline for contest in self.contests for row in contest.ranked
         )
@@ -115,13 +112,13 @@ def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     If several dimensions were swept, the axis is the one with the most values. Each combination of the others makes a
     sweep of its own.
     """
-    families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
-    for contest in contests:
+
+    def family(contest: ContestJudgement) -> tuple[object, ...]:
         cell = contest.cell
         kinds = sorted((name, isinstance(value, int)) for name, value in cell.dimensions.items())  # a stream is no size
-        family = (cell.model, cell.task, cell.device, cell.precisions, cell.seed, *kinds)
-        families[family].append(contest)
-    return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
+        return (cell.model, cell.task, cell.device, cell.precisions, cell.seed, *kinds)
+
+    return [sweep for members in grouped(contests, family).values() for sweep in _sweeps_of_family(members)]
 
 
 def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:

@@ -195,7 +195,6 @@ def _spell(default: object) -> str:
 
 
 def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that were typed, by the values of their options."""
     fields = {}
     for name, value in given.items():
         if value is None or value is False:

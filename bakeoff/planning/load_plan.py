@@ -103,16 +103,13 @@ class LoadPlan:
         return Load(scenario=self.scenario, streams=self.streams, objective=self.objective, tried=list(tried))
 
     def rounds_in(self, processes: int) -> int:
-        """Return how many turns a cell has in each of so many processes."""
         return self.spec.rounds if processes >= MIN_PROCESSES else ROUNDS_OF_FEW_PROCESSES
 
     def turns_s(self, processes: int) -> float:
-        """Return the seconds that the turns of a cell usually take in each of so many processes."""
         return self.rounds_in(processes) * self.spec.windows_per_turn * self.window_s
 
     @property
     def search_s(self) -> float:
-        """The seconds that a cell usually takes to find its settings."""
         return WINDOWS_OF_SEARCH * self.window_s
 
     @property

@@ -90,7 +90,6 @@ def plan(request: Request) -> list[Contest]:
 
 
 def _cells(request: Request) -> Iterator[PlannedCell]:
-    """Yield the cells of one product of models, sizes, devices, precisions and configurations."""
     devices = devices_of_cells(request.devices)
     asked = ranges.with_ends(request.set, request.dynamic)
     for model in request.models:
@@ -173,7 +172,6 @@ def require_known_backends(request: Request) -> None:
 
 
 def _is_any_size(backend: str, mode: str) -> bool:
-    """Return True if a build for a range of sizes would be the same as one for a single size."""
     try:
         return backends.create(backend).mode(mode).any_size
     except BakeoffError:
@@ -210,7 +208,6 @@ def refusal(cell: Cell) -> tuple[Status, str]:
 
 
 def unsupported_precision(cell: Cell) -> str:
-    """Return why no backend can compute in this cell's precision, or an empty string."""
     if reason := models.find(cell.model).precision_reason(cell.precision):
         return reason
     return "" if cell.device.is_cuda else cell.precision.reason_against_cpu

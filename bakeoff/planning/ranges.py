@@ -39,7 +39,6 @@ def parse(entries: Sequence[str]) -> dict[str, Span]:
 
 
 def spell(ranges: Mapping[str, Range]) -> str:
-    """Return the value of --dynamic that gives these ranges."""
     return ",".join(f"{name}={span.low}:{span.built_at}:{span.high}" for name, span in ranges.items())
 
 

@@ -361,7 +361,6 @@ class Request(Frozen):
 
     @property
     def load_plan(self) -> LoadPlan | None:
-        """Return what is measured under load, or None."""
         return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
 
     def parts(self) -> list[Request]:
@@ -396,7 +395,6 @@ OPTIONS = {name: _option_of(name) for name in Request.model_fields if name != "r
 
 
 def tasks_of(request: Request) -> tuple[str, ...]:
-    """Return the tasks of a request's cells."""
     return GENERATION if request.task == GENERATE else (request.task,)
 
 

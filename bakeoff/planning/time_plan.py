@@ -118,7 +118,6 @@ class TimePlan:
                 del self._ahead[contest_id][step, label]
 
     def dropped(self, contest_id: str, label: str) -> None:
-        """Expect no further step of a cell that has ended."""
         for step in Step:
             del self._ahead[contest_id][step, label]
 
@@ -142,7 +141,6 @@ class TimePlan:
         self._call_s[label] = seconds
 
     def left_s(self) -> float:
-        """Return an estimate of the seconds that all steps ahead will take."""
         return sum(map(self._left_of, self._ahead))
 
     def left_at_most_s(self) -> float:
@@ -159,7 +157,6 @@ class TimePlan:
         )
 
     def seconds_of(self, step: Step, labels: Sequence[str]) -> float:
-        """Return an estimate of the seconds of this step, one after the other for all of these cells."""
         return sum(self._estimate(step, label) for label in labels)
 
     def lack(self, labels: Sequence[str], now_s: float) -> str:
@@ -259,7 +256,6 @@ def usual_build_s(label: str) -> float:
 
 
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:
-    """Return the labels of the cells that are likely to take time: those whose libraries are here, for this device."""
     return [cell.label for cell in cells if _is_likely_to_run(cell)]
 
 

@@ -33,7 +33,6 @@ class Artifacts:
         return f"{FOLDER}/{cell_id}"
 
     def remove(self, cell_id: str) -> None:
-        """Remove what was kept of a cell, if there is anything."""
         shutil.rmtree(self._run / FOLDER / cell_id, ignore_errors=True)
 
 
@@ -54,5 +53,4 @@ def _link(source: str, target: str) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files below `folder`."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -304,12 +304,10 @@ def has_tensors(form: Form) -> bool:
 
 
 def constant_of(form: Form) -> Any:
-    """Return the value of a form without tensors, or its text."""
     return form["text"] if "text" in form else maker(form)(())
 
 
 def is_constant(value: object, form: Form) -> bool:
-    """Return True if a value is that of a form without tensors."""
     try:
         return bool(Describer(lambda leaf: False).form(value) == form)
     except HasNoForm:
@@ -378,7 +376,6 @@ class Arguments:
         return leaves
 
     def _taker_of_several(self, name: str) -> Take:
-        """Return what takes the tensors of `*args` or `**kwargs`."""
         several: Any = self._slots[name]
         if isinstance(several, tuple):
             return taker({"tuple": list(several)}, name)

@@ -167,7 +167,6 @@ class Unchecked(Unsure):
 
     @property
     def is_eager_different(self) -> bool:
-        """Return True if eager fails the check as well."""
         return self.why == EAGER_DIFFERS
 
 

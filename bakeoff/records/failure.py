@@ -23,7 +23,6 @@ class Failure(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Return the text with the place and the log."""
         return " ".join([self.text, *(f"({where})" for where in (self.place, self.log) if where)])
 
     @property

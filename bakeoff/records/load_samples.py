@@ -36,7 +36,6 @@ class ServingSettings(Frozen):
     options: dict[str, str] = Field(default_factory=dict)  # of the backend's own
 
     def have_instances_of(self, other: ServingSettings) -> bool:
-        """Return True if the other settings have as many instances with as many threads."""
         return (self.instances, self.threads) == (other.instances, other.threads)
 
 

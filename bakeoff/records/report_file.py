@@ -23,7 +23,6 @@ def write_json(report: Report, folder: Path) -> Path:
 
 
 def has_report(folder: Path) -> bool:
-    """Return True if `folder` holds a report that `read` would find."""
     return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
 
 

@@ -55,7 +55,6 @@ class Status(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Return True if a cell that ended like this has failed."""
         return self is not Status.OK and not self.is_absence
 
     @property
@@ -174,7 +173,6 @@ class Cell(Frozen):
 
     @property
     def is_trained(self) -> bool:
-        """Return True if a call computes gradients."""
         return self.task in TRAINED
 
     @property
@@ -647,7 +645,6 @@ class Record(Frozen):
 
     @property
     def is_throughput_doubtful(self) -> bool:
-        """Return True if the latency of the cell contradicts its throughput."""
         throughput, latency = self.throughput, self.latency
         return throughput is not None and latency is not None and throughput.is_far_below(latency.median_ms)
 
@@ -753,7 +750,6 @@ class Environment(Frozen):
 
     @property
     def own_variables_set(self) -> list[str]:
-        """Return the names of the variables that the user's files read and that were set."""
         return [name for name, digest in self.own_variables.items() if digest]
 
 
@@ -782,7 +778,6 @@ class Report(Frozen):
 
     @property
     def reached(self) -> int:
-        """Return how many cells have ended or were measured in part."""
         return sum(record.status is not Status.NOT_REACHED for record in self.records)
 
     @property
@@ -793,7 +788,6 @@ class Report(Frozen):
 
 
 def build_seconds(phases: Iterable[Phase]) -> float:
-    """Return the seconds of building: those of all phases that answer no call."""
     return sum(phase.seconds for phase in phases if phase.name not in (FIRST_CALL, SETTLE))
 
 

@@ -152,7 +152,6 @@ class Store:
 
     @staticmethod
     def is_run(root: Path) -> bool:
-        """Return True if a run has begun in this folder."""
         return (root / "plan.json").exists()
 
     @classmethod
@@ -175,12 +174,10 @@ class Store:
 
     @property
     def created_at(self) -> str:
-        """Return when the run began."""
         return str(self._read_plan()["created_at"])
 
     @property
     def planned(self) -> list[str]:
-        """Return the ids of all cells in the order planned."""
         return list(self._read_plan().get("planned", []))
 
     def ahead(self) -> list[Record]:
@@ -189,7 +186,6 @@ class Store:
         return kept.records if kept else []
 
     def save(self, record: Record) -> None:
-        """Write the record of a cell that has ended."""
         write_atomically(self._ended(record.cell.id), record.model_dump_json())
 
     def keep(self, contest: UnfinishedContest) -> None:
@@ -226,13 +222,11 @@ class Store:
         return _read(self._unfinished(contest_id), UnfinishedContest)
 
     def all_unfinished(self) -> list[UnfinishedContest]:
-        """Return how far each contest has come that has begun and not ended."""
         return [
             UnfinishedContest.model_validate_json(path.read_bytes()) for path in self.root.glob("unfinished/*.json")
         ]
 
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
-        """Remove what was kept of an unfinished contest, and what its cells have built."""
         self._unfinished(contest_id).unlink(missing_ok=True)
         self._so_far(contest_id).unlink(missing_ok=True)
         self.forget_builds(cell_ids)
@@ -246,7 +240,6 @@ class Store:
         return self.root.resolve() / "builds" / build_id
 
     def forget_builds(self, build_ids: Iterable[str]) -> None:
-        """Remove what was built for several contests."""
         for build_id in build_ids:
             shutil.rmtree(self.builds(build_id), ignore_errors=True)
         with contextlib.suppress(OSError):  # something else was built, too
@@ -281,7 +274,6 @@ class Store:
         return [records[cell_id] for cell_id in wanted if cell_id in records]
 
     def has(self, cell_id: str) -> bool:
-        """Return True if the cell has ended."""
         return self._ended(cell_id).exists()
 
     def forget_left(self) -> None:
@@ -291,7 +283,6 @@ class Store:
                 self._ended(record.cell.id).unlink(missing_ok=True)
 
     def next_group(self) -> int:
-        """Return a number that no group of cells of this run has."""
         return 1 + max((burst.group for record in self.records() for burst in record.bursts), default=-1)
 
     def log(self, name: str) -> Path:
@@ -301,7 +292,6 @@ class Store:
         return self._of_contest(contest_id, "safetensors")
 
     def sample(self, contest_id: str) -> Path:
-        """Return the file with one input set and the outputs that it must give, for what is exported."""
         return self._of_contest(contest_id, "sample.npz")
 
     def inputs(self, contest_id: str) -> Path:
@@ -317,26 +307,21 @@ class Store:
         return _read(self._of_contest(contest_id, KEPT_IN[kind]), kind)
 
     def save_fingerprint(self, contest_id: str, fingerprint: str) -> None:
-        """Keep what builds of the contest's model are found by."""
         write_atomically(self._of_contest(contest_id, "fingerprint"), fingerprint)
 
     def fingerprint(self, contest_id: str) -> str:
-        """Return what builds of the contest's model are found by, or nothing if it is not known."""
         path = self._of_contest(contest_id, "fingerprint")
         return path.read_text() if path.exists() else ""
 
     def save_weights(self, contest_id: str, digest: str) -> None:
-        """Keep a digest of the weights that the contest's model has, if it is known."""
         if digest:
             write_atomically(self._of_contest(contest_id, "weights"), digest)
 
     def weights(self, contest_id: str) -> str:
-        """Return a digest of the weights that the contest's model had, or nothing if it is not known."""
         path = self._of_contest(contest_id, "weights")
         return path.read_text() if path.exists() else ""
 
     def save_own_variables(self, contest_id: str, digests: Mapping[str, str]) -> None:
-        """Keep digests of the environment variables that the files of the contest's model read, if they read any."""
         if digests:
             write_atomically(self._of_contest(contest_id, "variables.json"), json.dumps(digests))
 
@@ -349,7 +334,6 @@ class Store:
         return {name: digest for digests in kept for name, digest in digests.items()}
 
     def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
-        """Keep digests of the user's files that the contest's model comes from, if it comes from any."""
         if files:
             write_atomically(
                 self._of_contest(contest_id, "files.json"), json.dumps({str(file): _digest(file) for file in files})
@@ -364,7 +348,6 @@ class Store:
         return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
 
     def all_weights(self) -> dict[str, str]:
-        """Return digests of the weights of all contests' models."""
         files = sorted((self.root / "reference").glob("*.weights"))
         return {file.name.removesuffix(".weights"): file.read_text() for file in files}
 
@@ -385,11 +368,9 @@ class Store:
         write_atomically(path, ceilings.model_dump_json())
 
     def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
-        """Return the machine's highest rates, or None if they were not measured."""
         return _read(self._ceilings(device, precision), Ceilings)
 
     def note(self, text: str) -> None:
-        """Keep a note for the readers of the report. The same note is kept once."""
         if text not in self.notes():
             with open(self.root / "notes.txt", "a", encoding="utf-8") as file:
                 file.write(text + "\n")

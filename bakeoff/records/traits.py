@@ -19,7 +19,6 @@ class Decision(Frozen):
 
     @property
     def place(self) -> str:
-        """Return the place in words, such as `early_exit.py, line 20`."""
         return f"{PurePath(self.file).name}, line {self.line}"
 
 

@@ -15,13 +15,19 @@ def to_markdown(machines: Machines) -> str:
         *(Section(question.title, _blocks(question)) for question in machines.questions),
         Text("" if machines.questions else "No model was measured alike on two of them: there is nothing to compare."),
         Text(alone and f"On one machine only: {alone}."),
+        *(Text(f"{listed(names)} are runs of one machine.") for names in machines.hosts if len(names) > 1),
         text_table(["machine", "hardware"], rows, "ll"),
         Text(
             "Cells of two machines share no rounds: the fastest is named where intervals do not overlap. Calls/s "
             "and prices are of calls back to back; J is beyond an idle machine."
         ),
     ]
-    return markdown.render([Section(counted(len(machines.reports), "machine"), blocks, level=1)])
+    return markdown.render([Section(_title(machines), blocks, level=1)])
+
+
+def _title(machines: Machines) -> str:
+    hosts, runs = len(machines.hosts), len(machines.reports)
+    return counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else "")
 
 
 def _blocks(question: Question) -> list[Block]:

@@ -147,15 +147,18 @@ def pays(contest: ContestJudgement) -> str:
     if break_even is None:
         return ""
     building = f"building {contest.fastest.winner} ({_build(contest.best.record)})"
-    if not break_even.is_established or break_even.calls is None:
+    if not break_even.is_established:
         return f"It is not established when {building} pays against {against}."
+    if break_even.calls is None:
+        return f"{building[0].upper()}{building[1:]} never pays against {against}."
     if break_even.calls == 0:
         return f"{contest.fastest.winner} is ahead of {against} from the first call on, building included."
     sentence = f"{building[0].upper()}{building[1:]} pays against {against} from call {break_even.calls:,} on"
     *before, last = contest.costs.legs("cold", contest.contenders)
     if before and last.line.label == contest.fastest.winner and last.first_call != break_even.calls:
-        cheaper = f"until then {before[-1].line.label} costs less"
-        sentence += f", and costs least of all from call {last.first_call:,} on: {cheaper}"
+        cheaper, about = f"until then {before[-1].line.label} costs less", "" if last.is_established else "about "
+        doubt = "" if last.is_established else f" ({number_format.NOT_ESTABLISHED})"
+        sentence += f", and costs least of all from {about}call {last.first_call:,} on{doubt}: {cheaper}"
     return f"{sentence}."
 
 
@@ -202,7 +205,7 @@ def left_early(contest: ContestJudgement) -> str:
     for cell in contest.cells:
         if left := cell.record.left:
             groups.setdefault((left.after_process, left.than, left.seen_in), []).append(cell)
-    return "; ".join(_left_early(cells) for cells in groups.values())
+    return "; ".join(_left_early(contest, cells) for cells in groups.values())
 
 
 def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
@@ -240,19 +243,17 @@ def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
     ]
 
 
-def _left_early(cells: Sequence[CellJudgement]) -> str:
+def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> str:
     """Say it of cells that left at the same time and were beaten by the same cell."""
     reasons = [cell.record.left for cell in cells if cell.record.left]
     processes = f"{'its' if len(cells) == 1 else 'their'} first"
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
-    least = min(left.ratio for left in reasons)
-    names = listed([cell.label for cell in cells])
-    if reasons[0].seen_in == "interval":
-        return f"{names} left after {processes}: surely slower than {reasons[0].than}, at least {least:.2f} times"
-    return (
-        f"{names} left after {processes}: at least {least:.1f} times slower than {reasons[0].than} "
-        "in every undisturbed round"
-    )
+    times = [contest.least_times_slower(cell) for cell in cells]
+    known = [least for least in times if least]
+    at_least = f", at least {number_format.ratio(min(known))} times" if len(known) == len(times) else ""
+    names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
+    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}"
+    return f"{names} left after {processes}: {slower}{'' if is_sure else ' in every undisturbed round'}{at_least}"
 
 
 def stored_verdict(contest: ContestJudgement) -> Verdict:

@@ -31,6 +31,7 @@ from bakeoff.measuring.messages import ExportProgram, Packaged
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
@@ -383,10 +384,16 @@ def readme(report: Report, record: Record, runtime: Runtime, artifact: str, fore
                 "Error": _error(record),
                 "Built in": f"{record.build_s:.3g} s",
                 **({"Serves": _served(record)} if record.open_axes else {}),
+                **({"Caution": one_line(". ".join(cautions(record)))} if cautions(record) else {}),
                 **script_parts.facts_of(report, record),
             },
         },
     )
+
+
+def cautions(record: Record) -> list[str]:
+    """Return what keeps the cell from being a sure winner, whatever was asked, as sentences."""
+    return [f"{record.cell.label}: {doubt.say()}" for doubt in record.doubts if isinstance(doubt, Unsure)]
 
 
 def _served(record: Record) -> str:
@@ -403,6 +410,8 @@ def _error(record: Record) -> str:
     accuracy = record.accuracy
     if accuracy is None:
         return "not known"
+    if not accuracy.has_errors:
+        return f"not known: {accuracy.unchecked}"
     eager = "" if accuracy.eager_rmse is None else f", eager's {accuracy.eager_rmse:.2g}"
     return f"RMSE {accuracy.rmse:.2g} against the reference{eager}"
 

@@ -158,7 +158,9 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
-    assert doubt(contest, NoBaseline).baseline == "eager"
+    assert doubt(contest, NoBaseline) == NoBaseline("eager", ("onnx", "inductor"))
+    asked = judge_contest([once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")])
+    assert doubt(asked, NoBaseline) == NoBaseline("eager"), "what was asked for need not be asked for again"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -330,7 +332,7 @@ def test_a_single_process_that_varies_too_much_to_be_beaten_leaves_the_winner_un
 def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
     records = [lived(1.0, "onnx"), lived(1.3, "inductor"), lived(3.0, "eager"), lived(2.5, "torchscript", [1.0, 1.3])]
     contest = judge_contest(records)
-    lead = Ranking(records).ratio(records[0], records[3])
+    lead = Ranking(records).score.ratio(records[0].cell.label, records[3].cell.label)
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
     assert (contest.fastest.winner, contest.doubts) == (
         "onnx",

@@ -282,6 +282,14 @@ def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
     assert inductor.first_call == pytest.approx(118_001, abs=5)
 
 
+def test_the_leg_before_is_no_rival_where_the_crossing_is_established() -> None:
+    """Near a crossing nothing tells two cells apart, which is no doubt about where it is."""
+    costs = costs_of(measured("eager", 1.0, biases=(1.0,)), measured("onnx", 0.95, build_s=3.0, biases=(1.0,)))
+    leg = costs.legs("cold", EVERYBODY)[-1]
+    assert leg.is_established and leg.crossing == costs.break_even("onnx", "eager", "cold")
+    assert leg.rivals == []
+
+
 # --- over a number of calls
 
 

@@ -100,6 +100,8 @@ DOUBTS: list[Doubt] = [
     NotToldApart("onnx", {"eager": RATIO}),
     NarrowLead("onnx", processes=1),
     NoBaseline("eager"),
+    NoBaseline("eager fp32", ("onnx", "inductor/max-autotune")),
+    NoBaseline("eager", ("onnx",), is_live=True),
     ModelChanges("eager"),
     Unpaired(),
     RequirementMissed("onnx", "peak_device_bytes", "<", "400 MB", 412e6),
@@ -123,6 +125,7 @@ DOUBTS: list[Doubt] = [
     RoughLatency(
         {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
     ),
+    RoughLatency({"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)),
     MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
     LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
     SpeedDrifted(0.1),

@@ -79,6 +79,16 @@ def test_widths_of_one_model_are_kept_apart() -> None:
     assert len(history_of(runs, []).contests) == 2
 
 
+def test_runs_of_one_host_are_of_one_machine() -> None:
+    reports = {name: report([build(2.0, "eager")]) for name in ("a", "b", "c")}
+    elsewhere = reports["c"].environment.model_copy(update={"hostname": "other"})
+    reports["c"] = reports["c"].model_copy(update={"environment": elsewhere})
+    found = machines_of(reports)
+    assert found.hosts == [["a", "b"], ["c"]]
+    text = to_markdown(found)
+    assert text.startswith("# 2 machines, 3 runs\n") and "a and b are runs of one machine." in text
+
+
 def test_machines_without_a_common_model_are_told_so() -> None:
     reports = {"a": report([build(2.0, "eager")]), "b": report([build(2.0, "eager", model="mlp")])}
     assert "there is nothing to compare" in to_markdown(machines_of(reports))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.judging.ranking import Ranking, beaten, contenders, undecided
 from bakeoff.records.schema import LeftEarly, Record, Status
@@ -98,7 +99,7 @@ def test_a_beaten_cell_asks_for_no_further_process() -> None:
 def test_an_unsteady_cell_calls_no_beaten_one_back_unless_the_verdict_depends_on_it() -> None:
     unsteady, fast, second = lived(9.0, "eager", [1.0, 2.0, 1.0, 2.0, 1.0]), lived(1.0, "onnx"), lived(1.2, "openvino")
     slow = once(2.0, "inductor")
-    assert relation(Ranking([unsteady, fast, second, slow]).ratio(fast, slow)) is not Relation.FASTER
+    assert relation(Ranking([unsteady, fast, second, slow]).score.ratio("onnx", "inductor")) is not Relation.FASTER
     assert undecided([unsteady, fast, second, slow]) == []
     assert undecided([unsteady, fast, slow]) == [("onnx", "inductor")], "here it may share the first place"
 
@@ -110,3 +111,15 @@ def test_a_cell_that_the_best_one_is_called_faster_than_is_beaten_by_the_interva
     assert (left.seen_in, left.than, left.after_process) == ("interval", "onnx", 5)
     assert 1.1 < left.ratio < 1.2
     assert "inductor" not in found(eager, fast, lived(1.01, "inductor"))
+
+
+def test_what_left_is_slower_by_no_more_than_its_interval_says() -> None:
+    """Two cells lived in three processes that differ much, which one process of a third cannot show."""
+    layouts = (1.0, 1.2, 1.1)
+    left = LeftEarly(after_process=1, ratio=3.8, than="onnx")
+    gone = once(4.0, "iree", left=left)
+    contest = judge_contest([lived(1.0, "onnx", layouts), lived(2.0, "eager", layouts[::-1]), gone])
+    ends = contest.fit.ratio("onnx", "iree").ci95
+    least = contest.least_times_slower(contest.cells[-1])
+    assert contest.cells[-1].label == "iree" and ends and least == ends.low < 3.8
+    assert contest.least_times_slower(contest.cells[0]) is None

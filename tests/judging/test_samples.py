@@ -3,7 +3,7 @@ import pytest
 
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.samples import MAX_TURNS, distributions_of
-from bakeoff.records.schema import Status
+from bakeoff.records.schema import Burst, Status
 from tests.reports.samples import bursts, cell, constant, failed, ok, steady, under
 
 
@@ -29,6 +29,8 @@ def test_distributions_far_apart_stand_on_a_logarithmic_axis() -> None:
 def test_equal_calls_have_no_outline_and_no_calls_no_distribution() -> None:
     assert distributions_of([ok(cell(), constant([1.0] * 8))]).by_label["eager"].heights == ()
     assert distributions_of([]).by_label == {}
+    two_calls = Burst(group=0, round=0, started_s=0.0, samples_ns=[1_000_000, 2_000_000])
+    assert distributions_of([ok(cell(), [two_calls])]).by_label["eager"].heights == ()
 
 
 def test_deviations_are_the_bursts_of_each_process_relative_to_the_cell() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from bakeoff.backends.standalone import Threads
 from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
+from bakeoff.records.doubts import Unchecked
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Range, Record, Status
 from bakeoff.shipping import cpp_program, export, script_parts
@@ -313,6 +315,16 @@ def test_the_readme_tells_machine_precision_error_and_latency() -> None:
         Threads.ANY,
     ):
         assert said in text, said
+    assert "Caution" not in text
+
+
+def test_the_readme_cautions_where_outputs_could_not_be_compared() -> None:
+    why = "the model's own answers have no finite value"
+    unchecked = samples.accuracy().model_copy(update={"unchecked": why, "rmse": math.nan})
+    record = record_of("onnx", accuracy=unchecked, doubts=[Unchecked(why=why)])
+    text = export.readme(report_on(record), record, Onnx().runtime(CPU), "model.onnx")
+    assert f"Error: not known: {why}" in text and f"Caution: {export.cautions(record)[0]}" in text
+    assert f"could not be compared: {why}. Compare them yourself" in text
 
 
 @pytest.mark.parametrize(

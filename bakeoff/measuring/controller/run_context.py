@@ -88,7 +88,7 @@ class RunContext:
 
     def leads(self, records: Sequence[Record]) -> list[Ratio]:
         """Return the lead of the best cell over each other one that may win, by the records so far."""
-        return [lead for _, lead in Ranking(records, self.requirements).leads()] if records else []
+        return list(Ranking(records, self.requirements).leads.values()) if records else []
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
