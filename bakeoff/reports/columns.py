@@ -245,7 +245,8 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         ratio = row.speedup
         if ratio is None or not ratio.is_told:
             return number_format.NONE
-        return f"{'~' if ratio.is_rough else ''}{number_format.ratio(ratio.value)}"
+        is_rough = ratio.is_rough and not row.is_baseline
+        return f"{'~' if is_rough else ''}{number_format.ratio(ratio.value)}"
 
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",

@@ -18,7 +18,7 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Status
-from bakeoff.records.text import counted, one_line, visible
+from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
     charts,
     cost_report,
@@ -224,15 +224,13 @@ def _contest_section(judgement: Judgement, number: int, palette: Palette | None)
 
 
 def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) -> list[Block]:
-    brief = filter(None, (sentences.pays(contest), sentences.no_floor(contest)))
     drawn = [row.label for row in contest.shown if row.record.latency or row.record.phases]
     return [
         Text(sentences.paragraph(contest), _look_of_answer(contest), on=_FILES),
         Text(sentences.paragraph(contest), on=~_FILES),
         replace(_cells(contest), on=~Surface.TERMINAL),
         *_cells_in_terminal(contest),
-        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= ", on=~Surface.SHORT),
-        Items([*brief, *sentences.builds_made_elsewhere(contest)], on=Surface.SHORT),
+        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= "),
         *(block for effect in Effect for block in _doubts(contest, effect)),
         Charts(figures, drawn, contest.calls),
         *further_answers(contest),
@@ -418,8 +416,9 @@ def _failures(judgement: Judgement) -> list[Block]:
 
 def _reproduce(judgement: Judgement) -> list[Block]:
     report = judgement.report
-    commands = {one_line(record.cell.id): record.command for record in report.records}
-    texts = [f"# {what}\n{command}" for what, command in {"everything": report.command, **commands}.items() if command]
+    commands = {"everything": "\n".join(again(report.command))}
+    commands |= {one_line(record.cell.id): record.command for record in report.records}
+    texts = [f"# {what}\n{command}" for what, command in commands.items() if command]
     to_set = Text(machine.variables_to_set(report.environment) if texts else "")
     return [Section("Commands", [Code("\n\n".join(texts), "sh"), to_set], is_folded=True)]
 

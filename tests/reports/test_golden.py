@@ -84,7 +84,7 @@ def same_as_golden(name: str, text: str) -> None:
     ("run", "surface"),
     [
         *(("statuses", surface) for surface in SURFACES),
-        ("interrupted", "report.md"),
+        *((run, "report.md") for run in ("interrupted", "floor")),
         *((run, "details.md") for run in ("floor", "columns", "questions", "suite", "sizes")),
         *((run, "80.txt") for run in ("floor", "columns", "questions", "suite", "sizes")),
         ("columns", "page.txt"),

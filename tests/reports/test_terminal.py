@@ -21,6 +21,7 @@ from tests.reports.samples import (
     judged,
     mlp_on_cuda,
     ok,
+    once,
     product_on_cuda,
     strictly_on_cpu,
 )
@@ -81,6 +82,13 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         "[2:05, longer than expected] 2 backends that cannot run here were not tried: tensorrt, triton",
         "[2:05, longer than expected] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",
     ]
+
+
+def test_the_line_of_a_contest_answers_what_was_asked() -> None:
+    console, file = plain()
+    with LiveTable(console, calls=10) as table:
+        table.decided([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")])
+    assert re.fullmatch(r"\[0:00\] conv on cpu, fp32: eager, 0\.0\d+ s for 10 calls, .*\n", file.getvalue())
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
