@@ -337,12 +337,13 @@ def history(
     from bakeoff.reports import command_answers
     from bakeoff.reports import history as histories
 
+    is_replaced = (out / histories.HISTORY_MD).exists()
     history_of_runs, page = histories.write(folder, out)
     for reason in history_of_runs.skipped:
         say(f"left out: {reason}", stderr)
     if as_json:
         return print_json(command_answers.of_history(history_of_runs, page), 0)
-    say(f"History: {page}")
+    say(f"History: {page}{', in place of an earlier one' if is_replaced else ''}")
     return 0
 
 
