@@ -63,7 +63,11 @@ def _table(block: Table[T], surface: Surface) -> str:
     columns = shown_in(surface, block.columns, block.rows)
     if surface is Surface.SHORT:
         columns = narrowed(columns, lambda kept: len(kept) <= MOST_COLUMNS)
-    return table_of(columns, block.rows, notes=surface is not Surface.SHORT)
+    notes = surface is not Surface.SHORT
+    headings = [_heading(column) for column in columns]
+    rule = [":--" if column.is_text else "--:" for column in columns]
+    cells = ([_cell(column, row, notes) for column in columns] for row in block.rows)
+    return "\n".join(f"| {' | '.join(texts)} |" for texts in [headings, rule, *cells])
 
 
 def escape(text: str, limit: int | None = None) -> str:
@@ -72,14 +76,6 @@ def escape(text: str, limit: int | None = None) -> str:
     line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line).replace("$", "&#36;")  # GitHub takes $...$ for mathematics
     line = re.sub(r"^([-+#=])", r"\\\1", line)  # a list or a heading at the beginning of a line
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
-
-
-def table_of(columns: Sequence[Column[T]], rows: Sequence[T], notes: bool = True) -> str:
-    """Return these columns of these rows as a table, with the notes beside numbers where they are wanted."""
-    headings = [_heading(column) for column in columns]
-    rule = [":--" if column.is_text else "--:" for column in columns]
-    cells = ([_cell(column, row, notes) for column in columns] for row in rows)
-    return "\n".join(f"| {' | '.join(texts)} |" for texts in [headings, rule, *cells])
 
 
 def _heading(column: Column[T]) -> str:

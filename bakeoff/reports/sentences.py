@@ -3,7 +3,7 @@
 Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal does that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.compare import CellChange, ReasonKind
@@ -13,7 +13,7 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
-from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
+from bakeoff.records.schema import SETTLE, Cell, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
 
@@ -330,9 +330,13 @@ def ratio(ratio: Ratio) -> str:
 
 def sweep_title(sweep: Sweep) -> str:
     """Return a title such as `mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
-    cell = sweep.contests[0].cell
-    kept = {name: value for name, value in cell.dimensions.items() if name != sweep.dimension}
-    return f"{cell.model_copy(update={'dimensions': kept}).title}, over {sweep.dimension}"
+    return f"{title_without([sweep.dimension], sweep.contests[0].cell)}, over {sweep.dimension}"
+
+
+def title_without(dimensions: Collection[str], cell: Cell) -> str:
+    """Return the title of several contests that differ in these dimensions."""
+    kept = {name: value for name, value in cell.dimensions.items() if name not in dimensions}
+    return cell.model_copy(update={"dimensions": kept}).title
 
 
 def sweep_finding(sweep: Sweep) -> str:
