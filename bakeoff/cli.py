@@ -30,8 +30,8 @@ from bakeoff.reports.console import (
     AsJson,
     console_for,
     measured_to_the_end,
+    print_blocks,
     print_json,
-    print_markdown,
     say,
     search_progress,
     stderr,
@@ -311,7 +311,7 @@ def compare(
     from bakeoff.reports import command_answers
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
-    from bakeoff.reports.comparison import to_markdown, to_page
+    from bakeoff.reports.comparison import blocks_of, to_markdown, to_page
 
     kinds = comparing.parse_fail_on(fail_on)
     share = comparing.parse_share(fail_above)
@@ -323,7 +323,7 @@ def compare(
     status = REGRESSION if comparison.failing(kinds) else 0
     if as_json:
         return print_json(command_answers.of_comparison(comparison, kinds), status)
-    print_markdown(to_markdown(comparison, folds=False))
+    print_blocks(blocks_of(comparison))
     return status
 
 
@@ -337,12 +337,13 @@ def history(
     from bakeoff.reports import command_answers
     from bakeoff.reports import history as histories
 
+    is_replaced = (out / histories.HISTORY_MD).exists()
     history_of_runs, page = histories.write(folder, out)
     for reason in history_of_runs.skipped:
         say(f"left out: {reason}", stderr)
     if as_json:
         return print_json(command_answers.of_history(history_of_runs, page), 0)
-    say(f"History: {page}")
+    say(f"History: {page}{', in place of an earlier one' if is_replaced else ''}")
     return 0
 
 
@@ -382,17 +383,16 @@ def compare_machines(
     """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
     from bakeoff.judging import machines
     from bakeoff.judging.stored_report import report_at
-    from bakeoff.reports import command_answers
-    from bakeoff.reports.machines import to_markdown
+    from bakeoff.reports import command_answers, markdown
+    from bakeoff.reports.machines import blocks_of
 
     names = machines.names_of(paths)
     reports = {name: report_at(path) for name, path in zip(names, paths, strict=True)}
     compared = machines.machines_of(reports, machines.parse_prices(price or []))
-    text = to_markdown(compared)
-    write(out, lambda: text)
+    write(out, lambda: markdown.render(blocks_of(compared)))
     if as_json:
         return print_json(command_answers.of_machines(compared), 0)
-    print_markdown(text)
+    print_blocks(blocks_of(compared))
     return 0
 
 
@@ -581,7 +581,7 @@ def measure_starts(
     judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
-    print_markdown(starts_file.to_markdown(judged, measured))
+    print_blocks(starts_file.blocks_of(judged, measured))
     say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 
@@ -629,6 +629,7 @@ def explain_run(
 
     Exit status 1 if the rows do not sum to the call within 5 %.
     """
+    from bakeoff.reports import markdown
     from bakeoff.why import explanation_text as shown
     from bakeoff.why.controller import profile_run
     from bakeoff.why.explanation import ExplanationAnswer, explain
@@ -639,14 +640,14 @@ def explain_run(
         cells = profile_run(run, label, against, tell_step)
     profiles = [cell.profile for cell in cells]
     explanation = explain(cells, depth)
-    text = shown.to_markdown(explanation, cells)
-    write(out, lambda: text)
+    blocks = shown.blocks_of(explanation, cells)
+    write(out, lambda: markdown.render(blocks))
     write(trace, lambda: shown.to_chrome_trace(profiles))
     write(html, lambda: explanation_to_page(explanation, cells))
     if as_json:
         print_json(ExplanationAnswer.of_profiles(explanation, profiles), 0 if explanation.is_whole else 1)
     else:
-        print_markdown(text)
+        print_blocks(blocks)
     if tries:
         try_suggestions(run, profiles[0], cells[0].record, processes, console_for(as_json))
     return 0 if explanation.is_whole else 1
@@ -672,6 +673,7 @@ def blame_cell(
 
     Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
     """
+    from bakeoff.reports import markdown
     from bakeoff.shipping import failing_part
     from bakeoff.why import blame_text as shown
     from bakeoff.why import controller
@@ -682,10 +684,10 @@ def blame_cell(
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
         with search_progress() as tell_progress:
             kept = controller.kept_modules(run, label, tolerance, tell_progress)
-        write(out, lambda: shown.kept_to_markdown(kept))
+        write(out, lambda: markdown.render(shown.blocks_of_kept(kept)))
         if as_json:
             return print_json(kept, 0 if kept.holds else 1)
-        print_markdown(shown.kept_to_markdown(kept))
+        print_blocks(shown.blocks_of_kept(kept))
         return 0 if kept.holds else 1
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
@@ -698,13 +700,14 @@ def blame_cell(
         path = folder / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
         blame = blame.model_copy(update={"figure": str(path)})
-    write(out, lambda: shown.to_markdown(blame, out.parent if out else run, script))
+    blocks = shown.blocks_of(blame, out.parent if out else run, script)
+    write(out, lambda: markdown.render(blocks))
     exit_status = 0 if blame.found is Found.NOTHING else 1
     if as_json:
         if script and not blame.script:
             say(shown.script_sentence(blame, script), stderr)
         return print_json(blame, exit_status)
-    print_markdown(shown.to_terminal(blame, script))
+    print_blocks(blocks)
     return exit_status
 
 

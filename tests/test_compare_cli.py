@@ -80,6 +80,11 @@ def test_a_report_leaves_files_for_a_ci_system_too(command_line: CommandLine, tm
 def test_a_history_goes_into_the_current_folder(command_line: CommandLine, tmp_path: Path) -> None:
     assert command_line("history", "base")[:2] == (0, "History: history.md\n")
     assert (tmp_path / "history.md").exists() and not (tmp_path / "base" / "history.md").exists()
+    assert command_line("history", "base")[:2] == (0, "History: history.md, in place of an earlier one\n")
+    (tmp_path / "history.md").write_text("# Changes of our service\n", encoding="utf-8")
+    status, _, err = command_line("history", "base")
+    assert status == 2 and "history.md is not a history, and would be overwritten: name another folder by --out" in err
+    assert (tmp_path / "history.md").read_text(encoding="utf-8") == "# Changes of our service\n"
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ class _Asked:
         ended: RunEnded | RunFailed | None = None
         was_interrupted = False
         try:
-            display_of = shown(not options.quiet, request.require.without_starts())
+            display_of = shown(not options.quiet, request.require.without_starts(), request.calls)
             with display_of as display, RunProcess(begin, travelling.folder) as process:
                 ended = process.result(display)
                 was_interrupted = process.is_interrupted

@@ -14,12 +14,12 @@ MOST_LINES = 40
 """Maximum number of cells that a notebook shows at once."""
 
 
-def shown(is_wanted: bool, requirements: Requirements) -> LiveTable:
+def shown(is_wanted: bool, requirements: Requirements, calls: int | None) -> LiveTable:
     """Return what shows a run where this process runs."""
     if is_wanted and is_notebook():
         return NotebookTable(requirements)
     console = Console(stderr=True, markup=False, emoji=False, force_jupyter=False)
-    return LiveTable(console, quiet=not is_wanted, requirements=requirements)
+    return LiveTable(console, quiet=not is_wanted, requirements=requirements, calls=calls)
 
 
 def is_notebook() -> bool:

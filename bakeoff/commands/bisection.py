@@ -26,9 +26,11 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Frozen, Report
 from bakeoff.records.store import Store
-from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
+from bakeoff.reports import markdown
+from bakeoff.reports.bisection import conclusion, step_line, steps_table
+from bakeoff.reports.blocks import Look, Text
 from bakeoff.reports.command_answers import of_bisection
-from bakeoff.reports.console import console_for, print_json, print_markdown, say, stderr, write
+from bakeoff.reports.console import console_for, print_blocks, print_json, say, stderr, write
 from bakeoff.reports.live_table import LiveTable
 
 FILE = "bisection.json"
@@ -82,10 +84,10 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
 
     take = functools.partial(measure_step, progress=lambda: LiveTable(console, quiet))
     bisected = go_on(folder, take, say_step)
-    write(folder / "bisection.md", lambda: to_markdown(bisected))
+    steps = steps_table(bisected)
+    write(folder / "bisection.md", lambda: markdown.render([Text(conclusion(bisected)), steps]))
     if not as_json:
-        print_markdown(steps_table(bisected))
-        say(conclusion(bisected))
+        print_blocks([steps, Text(conclusion(bisected), Look.STRONG)])
     status = 0 if bisected.first_slow else 1
     if bisected.next_version is not None:
         say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)

@@ -356,7 +356,8 @@ def exit_status(judgement: Judgement) -> int:
 
 def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
     """Return what shows the progress of a run. With `as_json` it goes to standard error."""
-    return LiveTable(console_for(as_json), quiet, requirements=request.require.without_starts())
+    requirements = request.require.without_starts()
+    return LiveTable(console_for(as_json), quiet, requirements=requirements, calls=request.calls)
 
 
 def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None) -> int:

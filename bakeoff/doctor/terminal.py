@@ -11,6 +11,7 @@ from rich.text import Text
 from bakeoff.backends.traps import Facts, Finding, Weight
 from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.records.text import one_line
+from bakeoff.reports.terminal import print_whole
 
 STYLES = {
     Outcome.PASS: "green",
@@ -24,12 +25,10 @@ STYLES = {
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the trials, the traps, and one line at the end."""
-    console.print(_machine(diagnosis.facts), highlight=False)
-    console.print(_trials(diagnosis))
-    for finding in diagnosis.findings:
-        console.print(_finding(finding))
-    for environment in diagnosis.environments:
-        console.print(_environment(environment))
+    print_whole(_machine(diagnosis.facts), console)
+    print_whole(_trials(diagnosis), console)
+    for part in (*map(_finding, diagnosis.findings), *map(_environment, diagnosis.environments)):
+        print_whole(part, console)
     console.print(Text(_conclusion(diagnosis)), soft_wrap=True, highlight=False)
 
 

@@ -72,7 +72,8 @@ def sentence(answer: Answer, value: str, sure: str, is_busy: bool = False) -> st
     faster = listed([number_format.compared(of, one_line(label), "as fast as ") for label, of in ratios.items() if of])
     if certainty in (Certainty.TIE, Certainty.OPEN):
         values = [row.value for row in answer.rows if row.label in answer.candidates and row.value is not None]
-        between = "" if is_busy else f" ({spell_ms(min(values))} to {spell_ms(max(values))})"
+        ends = dict.fromkeys(map(spell_ms, (min(values), max(values))))
+        between = "" if is_busy else f" ({' to '.join(ends)})"
         close = f" within {number_format.percent(answer.tied_within)} %" if answer.tied_within else ""
         how = "no winner yet" if certainty is Certainty.OPEN else f"tie{close}"
         of_best = f"; {best.label} is {faster}" if faster else ""

@@ -1,33 +1,30 @@
 """Says what a bisection found: a line for each step, and the first slow version."""
 
+from typing import Any
+
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.records.text import listed
 from bakeoff.reports import sentences
-from bakeoff.reports.markdown import escape, table
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Table, text_table
 
 
-def to_markdown(bisection: Bisection) -> str:
-    """Return what was found, and the table of the steps."""
-    return f"{escape(conclusion(bisection))}\n\n{steps_table(bisection)}"
-
-
-def steps_table(bisection: Bisection) -> str:
+def steps_table(bisection: Bisection) -> Table[Any]:
     """Return a row for each version that was tried, in their order."""
     order = sorted(bisection.steps, key=lambda step: bisection.versions.index(step.version))
     rows = [
         [
-            escape(step.version),
+            step.version,
             step.call.value,
             NONE if step.over_good is None else sentences.ratio(step.over_good),
             NONE if step.below_bad is None else sentences.ratio(step.below_bad),
-            escape(step.reason),
+            step.reason,
         ]
         for step in order
     ]
     headings = [bisection.package, "", f"time over {bisection.good}'s", f"{bisection.bad}'s time over its own", ""]
-    return table(list(map(escape, headings)), rows, "llrrl") + "\n"
+    return text_table(headings, rows, "llrrl")
 
 
 def step_line(bisection: Bisection, step: Step) -> str:

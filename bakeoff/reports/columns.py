@@ -17,7 +17,6 @@ from bakeoff.records.schema import (
     DeviceTime,
     Energy,
     Extent,
-    Interval,
     KernelTimes,
     Latency,
     Memory,
@@ -245,7 +244,8 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         ratio = row.speedup
         if ratio is None or not ratio.is_told:
             return number_format.NONE
-        return f"{'about ' if ratio.is_rough else ''}{number_format.ratio(ratio.value)}"
+        is_rough = ratio.is_rough and not row.is_baseline
+        return f"{'about ' if is_rough else ''}{number_format.ratio(ratio.value)}"
 
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",
@@ -462,57 +462,44 @@ def _why_without_metrics(heading: str) -> Column[CellJudgement]:
 
 
 def _of_metric(name: str) -> list[Column[CellJudgement]]:
-    group = "Metrics"
-
-    def of(row: CellJudgement) -> MetricJudgement | None:
-        return row.metrics.get(name)
-
-    def value(row: CellJudgement) -> float | None:
-        return metric.value if (metric := of(row)) else None
-
-    def change(row: CellJudgement) -> float | None:
-        return metric.change if (metric := of(row)) else None
-
-    def ends(row: CellJudgement) -> Interval | None:
-        metric = of(row)
-        return None if metric is None or metric.change_ci95 == NO_CHANGE else metric.change_ci95
-
-    def note(row: CellJudgement) -> str:
-        metric = of(row)
-        if metric is None:
-            return _metrics_failure(row)
-        return f"{metric.samples:,} samples" if metric.samples else "a plain number, without interval"
-
-    def flips(row: CellJudgement) -> str:
-        metric = of(row)
-        if metric is None or metric.lost is None or metric.won is None or metric.chance is None:
-            return ""
-        chance = f", McNemar p = {metric.chance:.2g}" if metric.lost or metric.won else ""
-        return f"{metric.lost:,} became wrong, {metric.won:,} right{chance}"
+    group, surfaces = "Metrics", Surface.MARKDOWN | Surface.PAGE
+    metric = OptionalField[CellJudgement, MetricJudgement](lambda row: row.metrics.get(name))
+    value, change = metric(lambda it: it.value), metric(lambda it: it.change)
+    ends = metric(lambda it: None if it.change_ci95 == NO_CHANGE else it.change_ci95)
+    samples = metric(lambda it: f"{it.samples:,} samples" if it.samples else "a plain number, without interval")
+    written = metric(lambda it: number_format.metric(it.value))
+    written_with_change = metric(lambda it: f"{number_format.metric(it.value)} ({number_format.change(it.change)})")
+    flips = metric(_flips)
 
     def is_worse(row: CellJudgement) -> bool:
-        return bool((metric := of(row)) and metric.is_surely_worse)
+        return bool(metric(lambda it: it.is_surely_worse)(row))
 
-    def text(row: CellJudgement) -> str:
-        number = value(row)
-        return number_format.metric(number) if number is not None else "none" if _metrics_failure(row) else NONE
+    def without(row: CellJudgement) -> str:
+        return "none" if _metrics_failure(row) else NONE
 
-    def both(row: CellJudgement) -> str:
-        metric = of(row)
-        return f"{text(row)} ({number_format.change(metric.change)})" if metric else text(row)
-
-    surfaces = Surface.MARKDOWN | Surface.PAGE
     return [
-        Column(f"{name} (change)", value, text=both, write=number_format.change, interval=ends, is_bad=is_worse,
+        Column(f"{name} (change)", value, text=lambda row: written_with_change(row) or without(row),
+               write=number_format.change, interval=ends, is_bad=is_worse,
                surfaces=Surface.TERMINAL | Surface.SHORT, terminal_heading=name),
-        Column(name, value, text=text, note=note, surfaces=surfaces, details=group, csv=f"metric_{name}"),
-        Column(f"change of {name}", change, write=number_format.change, interval=ends, note=flips, is_bad=is_worse,
+        Column(name, value, text=lambda row: written(row) or without(row),
+               note=lambda row: samples(row) or _metrics_failure(row), surfaces=surfaces, details=group,
+               csv=f"metric_{name}"),
+        Column(f"change of {name}", change, write=number_format.change, interval=ends,
+               note=lambda row: flips(row) or "", is_bad=is_worse,
                surfaces=surfaces, details=group,
                csv=f"metric_{name}_change",
                csv_interval=(f"metric_{name}_change_ci95_low", f"metric_{name}_change_ci95_high")),
-        Column(f"{name} of the reference", lambda row: found.reference if (found := of(row)) else None,
+        Column(f"{name} of the reference", metric(lambda it: it.reference),
                write=number_format.metric, details=group, csv=f"metric_{name}_reference"),
     ]  # fmt: skip
+
+
+def _flips(metric: MetricJudgement) -> str:
+    """Return `3 became wrong, 1 right, McNemar p = 0.62`, or nothing for scores that are not right or wrong."""
+    if metric.lost is None or metric.won is None or metric.chance is None:
+        return ""
+    chance = f", McNemar p = {metric.chance:.2g}" if metric.lost or metric.won else ""
+    return f"{metric.lost:,} became wrong, {metric.won:,} right{chance}"
 
 
 def _placement() -> list[Column[CellJudgement]]:

@@ -1,6 +1,7 @@
 """Tells what changed between two reports: columns, sentences, and Markdown for a pull request.
 
-The Markdown has the verdict first and one table; the rest is folded away. The page prints the same list of columns.
+The Markdown has the verdict first and one table; the rest is folded away. A terminal and the page have the same columns
+in a table for each contest.
 """
 
 from collections import Counter
@@ -37,12 +38,10 @@ OUTCOME = Column[CellChange](
     lambda change: change.outcome.value,
     is_bad=lambda change: change.is_regression,
     is_text=True,
-    surfaces=Surface.MARKDOWN | Surface.PAGE,
+    surfaces=Surface.ALL,
 )
 
-CELL = Column[CellChange](
-    "cell", lambda change: change.cell.label, is_text=True, is_label=True, surfaces=Surface.MARKDOWN | Surface.PAGE
-)
+CELL = Column[CellChange]("cell", lambda change: change.cell.label, is_text=True, is_label=True, surfaces=Surface.ALL)
 
 BESIDE = "Building, memory, error"
 """The columns that no verdict is on. Markdown folds them away; none of them is ever a regression."""
@@ -52,14 +51,15 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
     """Return every column of these changes, in the order of reading."""
     is_one_contest = len({change.cell.contest_id for change in cells}) == 1
     baselines = listed([*dict.fromkeys(change.baseline for change in cells)])
-    both = Surface.MARKDOWN | Surface.PAGE
     return [
         OUTCOME,
         CELL,
         Column("contest", lambda change: change.cell.title, is_text=True,
                surfaces=Surface.NONE if is_one_contest else Surface.MARKDOWN),
-        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, surfaces=both),
-        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, surfaces=both),
+        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, surfaces=Surface.ALL,
+               spare=2),
+        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, surfaces=Surface.ALL,
+               spare=1),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
@@ -70,7 +70,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
-               surfaces=Surface.MARKDOWN),
+               surfaces=~Surface.PAGE),
     ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
         return Interval(low=ends.low - 1, high=ends.high - 1) if ends else None
 
     return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%",
-                  number_format.signed_percent, interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
+                  number_format.signed_percent, interval=ends, surfaces=Surface.ALL)  # fmt: skip
 
 
 def _metric(name: str) -> Column[CellChange]:
@@ -102,7 +102,7 @@ def _metric(name: str) -> Column[CellChange]:
 
     return Column(name, lambda change: metric.value if (metric := of(change)) else None, text=text, interval=ends,
                   write=number_format.change, is_bad=lambda change: name in change.worse,
-                  surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
+                  surfaces=Surface.ALL)  # fmt: skip
 
 
 def _between(
@@ -126,9 +126,9 @@ def _between(
                   surfaces=Surface.PAGE, details=BESIDE)  # fmt: skip
 
 
-def to_markdown(comparison: Comparison, folds: bool = True) -> str:
-    """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
-    blocks = blocks_of(comparison, folds)
+def to_markdown(comparison: Comparison) -> str:
+    """Return the whole comparison, or what fits into a comment."""
+    blocks = blocks_of(comparison)
     text = markdown.render(blocks)
     if len(text) <= COMMENT_LIMIT:
         return text
@@ -141,10 +141,10 @@ def to_page(comparison: Comparison) -> str:
     palette = Palette(record for cell in comparison.cells if (record := cell.new or cell.base))
     title = f"{comparison.base.run_id} → {comparison.new.run_id}"
     made = f"base {comparison.base.created_at}", f"new {comparison.new.created_at}"
-    return page.render(title, blocks_of(comparison, palette=palette), palette, made)
+    return page.render(title, blocks_of(comparison, palette), palette, made)
 
 
-def blocks_of(comparison: Comparison, folds: bool = True, palette: Palette | None = None) -> list[Block]:
+def blocks_of(comparison: Comparison, palette: Palette | None = None) -> list[Block]:
     """Return the verdict, what speaks against it, the tables, and how it was compared. A page has charts."""
     is_open = bool(comparison.regressions) or not comparison.tells_most
     verdict: list[Block] = [
@@ -153,35 +153,35 @@ def blocks_of(comparison: Comparison, folds: bool = True, palette: Palette | Non
     ]
     # where nothing can be said, a table would only repeat that
     is_void = comparison.inconclusive is not None and comparison.inconclusive.is_all and not comparison.has_metrics
-    if is_void and not folds:
-        return verdict
+    unfolded = Surface.PAGE if is_void else Surface.PAGE | Surface.TERMINAL
     everything = Table(columns_of(comparison.cells), comparison.cells, on=Surface.MARKDOWN)
     numbers = Section("The numbers", [everything], is_folded=True, on=Surface.MARKDOWN) if is_void else everything
-    contests = by_contest(comparison.cells).values()
     further: dict[str, list[Block]] = {
+        BESIDE: [_beside_latency(comparison.cells)],
         "What differs between the two environments or models": _environment(comparison.differences),
         "What was compared, and how": [Items(method(comparison))],
     }
     return [
         *verdict,
-        *([numbers] if folds else []),
-        *(_contest(cells, palette) for cells in contests if palette or not folds),
-        _further(BESIDE, [_beside_latency(comparison.cells)], folds),
-        *(_further(title, blocks, folds) for title, blocks in further.items()),
-        *(Section(title, blocks, on=Surface.PAGE) for title, blocks in further.items()),
+        numbers,
+        *(replace(_contest(cells, palette), on=unfolded) for cells in by_contest(comparison.cells).values()),
+        *(
+            Section(title, blocks, is_folded=on is Surface.MARKDOWN, on=on)
+            for on in (Surface.MARKDOWN, unfolded)
+            for title, blocks in further.items()
+        ),
     ]
 
 
-def _further(title: str, blocks: Sequence[Block], folds: bool) -> Section:
-    return Section(title, blocks, level=3, is_folded=folds, on=Surface.MARKDOWN)
-
-
 def _contest(cells: Sequence[CellChange], palette: Palette | None) -> Section:
-    """Return the changes of one contest: a section of a page, or of a terminal."""
     title = cells[0].cell.title
     chart = charts.of_change(cells, title, palette) if palette else None
-    table = Table(columns_of(cells), cells, label=f"Cells of {title}", details=_details, status=OUTCOME)
-    return Section(title, [table, Charts([chart] if chart else [])], level=2 if palette else 3)
+    table = Table(columns_of(cells), cells, label=f"Cells of {title}", look=_look, details=_details, status=OUTCOME)
+    return Section(title, [table, Charts([chart] if chart else [])])
+
+
+def _look(change: CellChange) -> Look:
+    return Look.FAILED if change.is_regression else Look.PLAIN
 
 
 def _details(change: CellChange) -> list[Block]:
@@ -195,8 +195,10 @@ def _details(change: CellChange) -> list[Block]:
 def _beside_latency(cells: Sequence[CellChange]) -> Table[CellChange]:
     columns = columns_of(cells)
     names = [column for column in columns if column is CELL or (column.heading == "contest" and column.surfaces)]
-    beside = [replace(column, surfaces=Surface.ALL) for column in columns if column.details]
-    return Table([*names, *beside], [change for change in cells if change.base and change.new])
+    beside = [*names, *(column for column in columns if column.details)]
+    both = [change for change in cells if change.base and change.new]
+    shown = [replace(column, surfaces=Surface.ALL) for column in beside]
+    return Table(shown, both, on=~Surface.PAGE)  # whose table of cells has these columns
 
 
 def _environment(differences: Sequence[Difference]) -> list[Block]:

@@ -6,11 +6,10 @@ What a report needs is imported where one is written: help and usage errors come
 from __future__ import annotations
 
 import contextlib
-import io
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,14 +24,12 @@ from bakeoff.records.atomic_file import write_atomically
 if TYPE_CHECKING:
     from bakeoff.judging.judgement import Judgement
     from bakeoff.records.schema import Report
+    from bakeoff.reports.blocks import Block
 
 # reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
 stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
 
-
-PIPE_WIDTH = 160
-"""The width of text that no terminal shows."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else (docs/json.md)")]
 
@@ -189,17 +186,11 @@ def write(path: Path | None, text: Callable[[], str]) -> None:
         write_atomically(path, text())
 
 
-def print_markdown(text: str) -> None:
-    """Print Markdown, laid out as text."""
-    from rich.markdown import Markdown
+def print_blocks(blocks: Sequence[Block], console: Console | None = None) -> None:
+    """Print the blocks of a report that stand on a terminal."""
+    from bakeoff.reports import terminal
 
-    if stdout.is_terminal:
-        stdout.print(Markdown(text))
-        return
-    laid_out = Console(file=io.StringIO(), width=PIPE_WIDTH)
-    laid_out.print(Markdown(text))
-    assert isinstance(laid_out.file, io.StringIO)
-    typer.echo("\n".join(line.rstrip() for line in laid_out.file.getvalue().splitlines()))
+    terminal.print_blocks(blocks, console or stdout)
 
 
 def say(text: str, console: Console | None = None) -> None:

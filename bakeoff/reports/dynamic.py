@@ -5,7 +5,7 @@ from functools import partial
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Interval, Status
 from bakeoff.records.text import listed, one_line
-from bakeoff.reports import number_format
+from bakeoff.reports import number_format, sentences
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table
@@ -17,10 +17,9 @@ NOTE = "Beside a latency of the one build: how many times as long a call takes a
 
 def title(dynamic_range: DynamicRange) -> str:
     """Return a title such as `transformer (batch 2, dim 256) on cpu, fp32: one build for seq 16 to 128`."""
-    cell = dynamic_range.contests[0].cell
-    kept = {name: value for name, value in cell.dimensions.items() if name not in dynamic_range.ranges}
+    title = sentences.title_without(dynamic_range.ranges, dynamic_range.contests[0].cell)
     spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in dynamic_range.ranges.items())
-    return f"{cell.model_copy(update={'dimensions': kept}).title}: one build for {spans}"
+    return f"{title}: one build for {spans}"
 
 
 def table_of(dynamic_range: DynamicRange) -> Table[DynamicBuild]:

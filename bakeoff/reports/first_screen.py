@@ -37,7 +37,8 @@ class FirstScreen:
 
 
 def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
-    unfinished = (machine.what_is_missing(judgement.report), sentences.what_more_time_would_settle(judgement))
+    missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
+    unfinished = (missing, sentences.what_more_time_would_settle(judgement))
     return FirstScreen(
         unfinished=[text for text in unfinished if text],
         of_suites=[suite_report.answer(suite) for suite in judgement.suites],

@@ -17,7 +17,7 @@ from bakeoff.reports.charts import draw_history
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table, text_table
 
-HISTORY_MD = "history.md"
+HISTORY_MD, HISTORY = "history.md", "History"
 
 MARKED = "A run with * in a table is one before which the machine or its software changed."
 
@@ -28,12 +28,15 @@ RUNS_SHOWN = 6
 def write(folder: Path, out: Path) -> tuple[History, Path]:
     """Read every report below `folder`, and write `history.md` and its figure into the folder `out`.
 
-    Return the history and the path of `history.md`. Raises UsageError if there is no folder, or no report in it.
+    Return the history and the path of `history.md`. Raises UsageError if there is no folder, no report in it, or if a
+    file of this name is no history.
     """
-    history = read(folder)
+    page, history = out / HISTORY_MD, read(folder)
+    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(f"# {HISTORY}"):
+        raise UsageError(f"{page} is not a history, and would be overwritten: name another folder by --out")
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw_history(history, out)
-    return history, write_atomically(out / HISTORY_MD, to_markdown(history, drawn))
+    return history, write_atomically(page, to_markdown(history, drawn))
 
 
 def read(folder: Path) -> History:
@@ -77,7 +80,7 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
         Section(f"{counted(len(history.skipped), 'report')} left out", [Items(history.skipped)], is_folded=True),
     ]
     days = first if first == last else f"{first} to {last}"
-    return markdown.render([Section(f"History: {counted(len(history.runs), 'run')}, {days}", blocks, level=1)])
+    return markdown.render([Section(f"{HISTORY}: {counted(len(history.runs), 'run')}, {days}", blocks, level=1)])
 
 
 def _find(folder: Path) -> list[Path]:

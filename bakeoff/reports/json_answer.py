@@ -16,7 +16,6 @@ from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.judging.mix import Mix
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.judging.under_load import LoadJudgement
-from bakeoff.records.doubts import Effect
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
 from bakeoff.reports import (
@@ -124,6 +123,9 @@ class ContestAnswer(BestAnswer):
     """What there is to doubt. With the outcome `doubted`, the first one could change who wins."""
     doubts_of_winner: list[str]
     """Those of `doubts` that could change who wins."""
+    doubts_by_effect: dict[str, list[str]]
+    """Each of `doubts` by what it could change: `winner` of what was asked, `winner_at_single_calls` where something
+    else was asked, the winner's `numbers`, or `nothing`."""
     without_numbers: dict[str, str]
     """Why a cell has no numbers, by label."""
     metrics: dict[str, dict[str, MetricAnswer]] = Field(default_factory=dict)
@@ -239,8 +241,9 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         title=contest.title,
         headline=headline.line(contest),
         at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, contest.fastest),
-        doubts=list(dict.fromkeys([*_grave_doubts(contest, asked), *doubt_sentences.doubts(contest)])),
-        doubts_of_winner=_grave_doubts(contest, asked),
+        doubts=list(dict.fromkeys([*doubt_sentences.of_answer(contest), *doubt_sentences.doubts(contest)])),
+        doubts_of_winner=doubt_sentences.of_answer(contest),
+        doubts_by_effect=doubt_sentences.by_effect(contest),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
@@ -255,14 +258,6 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
         starts=start_report.contest_answer(contest.starts) if contest.starts else None,
     )
-
-
-def _grave_doubts(contest: ContestJudgement, asked: Answered) -> list[str]:
-    """Return the doubts that could change the answer, those first that it names."""
-    named = [doubt.say() for doubt in asked.doubts]
-    if contest.load:
-        return named
-    return list(dict.fromkeys([*named, *doubt_sentences.doubts_with(Effect.WINNER, contest)]))
 
 
 def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:

@@ -42,11 +42,13 @@ class LiveTable:
         quiet: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
         requirements: Requirements | None = None,
+        calls: int | None = None,
     ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet = quiet
         self._clock_s = clock_s
         self._requirements = requirements
+        self._calls = calls  # over which cells are compared, if that was asked for
         self._begun_s = clock_s()
         self._ends_s: tuple[float, float] | None = None  # when the run is expected to end, and at the latest
         self._absent: dict[str, bool] = {}  # labels that cannot run here, and whether a line has said so
@@ -113,7 +115,7 @@ class LiveTable:
         if absent := [label for label, is_told in self._absent.items() if not is_told]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
-        self._say(sentences.outcome(judge_contest(records, self._requirements)))
+        self._say(sentences.outcome(judge_contest(records, self._requirements, self._calls)))
 
     def time_left(self, seconds: float, at_most_s: float) -> None:
         """Show how long the run is expected to take from now on, and how long at most."""

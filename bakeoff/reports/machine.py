@@ -1,7 +1,7 @@
 """Tells of the machine and the method of a report, in plain text that Markdown and the page lay out."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report, Status
@@ -33,13 +33,12 @@ def environment_facts(environment: Environment) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value is not None}
 
 
-def what_is_missing(report: Report) -> str:
-    """Say what is missing from a run that was interrupted, or nothing if it was not."""
+def what_is_missing(report: Report, not_reached: Sequence[str] = ()) -> str:
+    """Say what is missing from a run that was interrupted, or nothing if it was not. Cells have these names."""
     if report.complete:
         return ""
     if report.reached < report.planned:
-        labels = dict.fromkeys(each.cell.label for each in report.records if each.status is Status.NOT_REACHED)
-        ahead = f" Not reached yet: {listed(first(list(labels)))}." if labels else ""
+        ahead = f" Not reached yet: {listed(first(not_reached))}." if not_reached else ""
         have, were = ("has", "was") if report.planned == 1 else ("have", "were")
         of_all = f"{report.reached} of {counted(report.planned, 'cell')}"
         return f"Incomplete: {of_all} {have} ended or {were} measured in part.{ahead}"

@@ -2,12 +2,12 @@
 
 from bakeoff.judging.machines import Machines, Offer, Question
 from bakeoff.records.text import counted, first, listed, spell_ms
-from bakeoff.reports import headline, machine, markdown, number_format
+from bakeoff.reports import headline, machine, number_format
 from bakeoff.reports.blocks import Block, Section, Surface, Text
 from bakeoff.reports.tables import Column, Table, text_table
 
 
-def to_markdown(machines: Machines) -> str:
+def blocks_of(machines: Machines) -> list[Block]:
     """Return a section for each question that several machines answer, and what each machine is."""
     rows = [[name, machine.name(report.environment)] for name, report in machines.reports.items()]
     alone = ", ".join(machines.asked_once)
@@ -22,7 +22,7 @@ def to_markdown(machines: Machines) -> str:
             "and prices are of calls back to back; J is beyond an idle machine."
         ),
     ]
-    return markdown.render([Section(_title(machines), blocks, level=1)])
+    return [Section(_title(machines), blocks, level=1)]
 
 
 def _title(machines: Machines) -> str:

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bakeoff.records.text import one_line, visible
@@ -40,7 +40,7 @@ def _written(block: Any, surface: Surface) -> str:
         case Items():
             if block.look is Look.WARNING:
                 return "\n>\n".join(["> [!WARNING]", *(f"> {escape(text)}" for text in block.texts)])
-            return _under(block.title, items(block.texts))
+            return _under(block.title, "\n".join(f"- {escape(text)}" for text in block.texts))
         case Table():
             written = _table(block, surface)
             return details(block.title, written) if block.is_folded else _under(block.title, written)
@@ -63,7 +63,11 @@ def _table(block: Table[T], surface: Surface) -> str:
     columns = shown_in(surface, block.columns, block.rows)
     if surface is Surface.SHORT:
         columns = narrowed(columns, lambda kept: len(kept) <= MOST_COLUMNS)
-    return table_of(columns, block.rows, notes=surface is not Surface.SHORT)
+    notes = surface is not Surface.SHORT
+    headings = [_heading(column) for column in columns]
+    rule = [":--" if column.is_text else "--:" for column in columns]
+    cells = ([_cell(column, row, notes) for column in columns] for row in block.rows)
+    return "\n".join(f"| {' | '.join(texts)} |" for texts in [headings, rule, *cells])
 
 
 def escape(text: str, limit: int | None = None) -> str:
@@ -72,19 +76,6 @@ def escape(text: str, limit: int | None = None) -> str:
     line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line).replace("$", "&#36;")  # GitHub takes $...$ for mathematics
     line = re.sub(r"^([-+#=])", r"\\\1", line)  # a list or a heading at the beginning of a line
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
-
-
-def items(texts: Iterable[str]) -> str:
-    return "\n".join(f"- {escape(text)}" for text in texts)
-
-
-def table_of(columns: Sequence[Column[T]], rows: Sequence[T], notes: bool = True) -> str:
-    """Return these columns of these rows as a table, with the notes beside numbers where they are wanted."""
-    return table(
-        [_heading(column) for column in columns],
-        [[_cell(column, row, notes) for column in columns] for row in rows],
-        "".join("l" if column.is_text else "r" for column in columns),
-    )
 
 
 def _heading(column: Column[T]) -> str:
@@ -104,18 +95,6 @@ def _cell(column: Column[T], row: T, notes: bool = True) -> str:
     if column.is_text:
         return f"{text}: {note}" if note else text
     return " ".join(part for part in (text, column.interval_of(row), note and f"({note})") if part)
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
-    """Return a table of cells that are Markdown already. `lrr` sets the first of three columns to the left."""
-    rule = [":--" if side == "l" else "--:" for side in alignment]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
-
-
-def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
-    """Return a table of cells that are plain text, each in one line."""
-    heading, *written = ([text if text == NONE else escape(text) for text in row] for row in (headings, *rows))
-    return table(heading, written, alignment)
 
 
 def details(summary: str, body: str) -> str:

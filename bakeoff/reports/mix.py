@@ -4,7 +4,7 @@ from functools import partial
 
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, one_line, percent, spell_ms
-from bakeoff.reports import answers, number_format
+from bakeoff.reports import answers, number_format, sentences
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table
@@ -19,12 +19,10 @@ NOTE = (
 
 def title(mix: Mix) -> str:
     """Return a title such as `net.py:factory on cpu, fp32: 400 recorded calls of 3 sizes`."""
-    cell = mix.sizes[0].contest.cell
-    kept = {name: value for name, value in cell.dimensions.items() if name != "call"}
     run = f", {run_id}" if (run_id := mix.sizes[0].contest.run_id) else ""
     calls = sum(size.calls for size in mix.sizes)
     of = "" if mix.covered == 1 else f" ({percent(mix.covered)} of all)"
-    title = cell.model_copy(update={"dimensions": kept}).title
+    title = sentences.title_without(["call"], mix.sizes[0].contest.cell)
     return f"{title}{run}: {counted(calls, 'recorded call')}{of} of {counted(len(mix.sizes), 'size')}"
 
 

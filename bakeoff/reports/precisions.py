@@ -1,7 +1,5 @@
 """The best of each precision, in a contest across several, as sentences that every output prints unescaped."""
 
-from typing import Any
-
 from bakeoff.judging.answer import Question
 from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
@@ -11,7 +9,6 @@ from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
 from bakeoff.reports import headline, metric_report, number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 
@@ -28,11 +25,6 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if contest.tolerance and not all(each.may_win for each in contest.of_precisions):
         sentences.append(OTHERS_ALLOWED.format(_example(contest)))
     return sentences
-
-
-def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return no table: the contest's own has all precisions."""
-    return []
 
 
 def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:

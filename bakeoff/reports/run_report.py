@@ -18,20 +18,25 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Status
-from bakeoff.records.text import counted, one_line, visible
+from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
     charts,
     cost_report,
     doubt_sentences,
     dynamic,
+    end_to_end,
     findings,
+    generation,
     headline,
+    load_report,
     machine,
     markdown,
     mix,
     number_format,
     page,
+    precisions,
     sentences,
+    start_report,
     suite_report,
     terminal,
     traits,
@@ -42,7 +47,6 @@ from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.columns import STATUS, anchor, answers_of, columns_of
 from bakeoff.reports.first_screen import AGAIN, FirstScreen, first_screen, not_tried
-from bakeoff.reports.further_answers import further_answers
 from bakeoff.reports.tables import Column, Table, text_table
 
 DETAILS_MD = "details.md"
@@ -224,18 +228,16 @@ def _contest_section(judgement: Judgement, number: int, palette: Palette | None)
 
 
 def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) -> list[Block]:
-    brief = filter(None, (sentences.pays(contest), sentences.no_floor(contest)))
     drawn = [row.label for row in contest.shown if row.record.latency or row.record.phases]
     return [
         Text(sentences.paragraph(contest), _look_of_answer(contest), on=_FILES),
         Text(sentences.paragraph(contest), on=~_FILES),
         replace(_cells(contest), on=~Surface.TERMINAL),
         *_cells_in_terminal(contest),
-        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= ", on=~Surface.SHORT),
-        Items([*brief, *sentences.builds_made_elsewhere(contest)], on=Surface.SHORT),
+        Items(sentences.remarks(contest), look=Look.SOFT, bullet="= "),
         *(block for effect in Effect for block in _doubts(contest, effect)),
         Charts(figures, drawn, contest.calls),
-        *further_answers(contest),
+        *_further_answers(contest),
         *_costs(contest),
     ]
 
@@ -276,6 +278,22 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
         return [Items(doubts, title, Look.UNSURE)]
     remarks = Section(title, [Items(doubts, look=Look.UNSURE)], is_folded=True, on=_FILES)
     return [remarks, Items(doubts, title, on=Surface.TERMINAL)]
+
+
+def _further_answers(contest: ContestJudgement) -> list[Section]:
+    """Return what the contest was asked beside the latency of a call, such as what it takes to start."""
+    by_heading: dict[str, tuple[list[str], list[Table[Any]]]] = {
+        "The fastest of each precision": (precisions.sentences(contest), []),
+        "Whole requests": (end_to_end.sentences(contest), end_to_end.tables(contest)),
+        "Under load": (load_report.sentences(contest), load_report.tables(contest)),
+        "Whole generations": (generation.sentences(contest), generation.tables(contest)),
+        "What it takes to start": (start_report.sentences(contest), start_report.tables(contest)),
+    }
+    return [
+        Section(heading, [Items(said, bullet="= "), *tables], level=3)
+        for heading, (said, tables) in by_heading.items()
+        if said
+    ]
 
 
 def _costs(contest: ContestJudgement) -> list[Block]:
@@ -418,8 +436,9 @@ def _failures(judgement: Judgement) -> list[Block]:
 
 def _reproduce(judgement: Judgement) -> list[Block]:
     report = judgement.report
-    commands = {one_line(record.cell.id): record.command for record in report.records}
-    texts = [f"# {what}\n{command}" for what, command in {"everything": report.command, **commands}.items() if command]
+    commands = {"everything": "\n".join(again(report.command))}
+    commands |= {one_line(record.cell.id): record.command for record in report.records}
+    texts = [f"# {what}\n{command}" for what, command in commands.items() if command]
     to_set = Text(machine.variables_to_set(report.environment) if texts else "")
     return [Section("Commands", [Code("\n\n".join(texts), "sh"), to_set], is_folded=True)]
 

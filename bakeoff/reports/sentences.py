@@ -3,7 +3,7 @@
 Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal does that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.compare import CellChange, ReasonKind
@@ -13,7 +13,7 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
-from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
+from bakeoff.records.schema import SETTLE, Cell, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
 
@@ -64,8 +64,7 @@ def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
 
 def verdict(contest: ContestJudgement) -> str:
     """Return the whole verdict with its title, as one sentence."""
-    is_of_calls = contest.answer.question is Question.LATENCY
-    return f"{contest.title}: {'' if is_of_calls else f'{headline.line(contest)}; '}{finding(contest)}."
+    return f"{contest.title}: {finding(contest)}."
 
 
 def why_nothing_is_ranked(contest: ContestJudgement) -> str:
@@ -75,16 +74,17 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 
 
 def finding(contest: ContestJudgement) -> str:
-    """Say who wins at single calls, how fast that is, and how much faster than eager and the runner-up."""
-    asked = contest.answer.question
-    limits = ("so far" if contest.is_so_far else "", "" if asked is Question.LATENCY else "at single calls")
-    return ", ".join(filter(None, (*limits, _of_single_calls(contest))))
+    """Say who wins at what was asked, and who at single calls, how fast, and how much faster than the others."""
+    of_single_calls = _of_single_calls(contest)
+    if contest.answer.question is not Question.LATENCY:
+        return f"{headline.line(contest)}. At single calls, {of_single_calls}"
+    return f"so far, {of_single_calls}" if contest.is_so_far else of_single_calls
 
 
 def paragraph(contest: ContestJudgement) -> str:
     """Return the finding as a sentence of its own. A name at its beginning stays as it is written."""
     text = finding(contest)
-    is_name = contest.best is not None and text.startswith(contest.best.label)
+    is_name = any(text.startswith(cell.label) for cell in contest.cells)
     return f"{text if is_name else text[0].upper() + text[1:]}."
 
 
@@ -168,9 +168,9 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     if not budget:
         return ""
     left = [
-        f"{contest.cells[0].label} against {' and '.join(contest.fastest.open_labels)} ({contest.cell.title})"
+        f"{contest.answer.candidates[0]} against {' and '.join(contest.answer.open_labels)} ({contest.cell.title})"
         for contest in judgement.contests
-        if contest.fastest.open_labels
+        if contest.answer.open_labels
     ]
     parts = [f"more time would settle {', '.join(left)}"] if left else []
     fewest = judgement.report.request.get("processes")
@@ -183,14 +183,23 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     if hasty:
         parts.append(f"fewer than {fewest} processes of each cell were measured of {', '.join(hasty)}")
     if labels := not_reached(judgement):
-        parts.append(f"no time was left for {', '.join(labels)}")
+        parts.append(f"no time was left for {listed(first(labels))}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
 
 
 def not_reached(judgement: Judgement) -> list[str]:
-    """Return the labels of the cells that the run had no time for before its budget was over or it was interrupted."""
-    reached = (record.cell.label for record in judgement.report.records if record.status is Status.NOT_REACHED)
-    return list(dict.fromkeys(reached))
+    """Name the cells that the run had no time for, because its budget was over or it was interrupted.
+
+    Where there are several contests, that of a cell stands beside its label.
+    """
+    contests = judgement.contests
+    beside = [f" ({name})" if len(contests) > 1 else "" for name in names(contests)]
+    return [
+        f"{cell.label}{contest_name}"
+        for contest, contest_name in zip(contests, beside, strict=True)
+        for cell in contest.cells
+        if cell.record.status is Status.NOT_REACHED
+    ]
 
 
 def no_floor(contest: ContestJudgement) -> str:
@@ -322,9 +331,13 @@ def ratio(ratio: Ratio) -> str:
 
 def sweep_title(sweep: Sweep) -> str:
     """Return a title such as `mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
-    cell = sweep.contests[0].cell
-    kept = {name: value for name, value in cell.dimensions.items() if name != sweep.dimension}
-    return f"{cell.model_copy(update={'dimensions': kept}).title}, over {sweep.dimension}"
+    return f"{title_without([sweep.dimension], sweep.contests[0].cell)}, over {sweep.dimension}"
+
+
+def title_without(dimensions: Collection[str], cell: Cell) -> str:
+    """Return the title of several contests that differ in these dimensions."""
+    kept = {name: value for name, value in cell.dimensions.items() if name not in dimensions}
+    return cell.model_copy(update={"dimensions": kept}).title
 
 
 def sweep_finding(sweep: Sweep) -> str:

@@ -15,6 +15,8 @@ from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.tables import Column, Table
 
+TITLE = "From the start of a process"
+
 
 class StartAnswer(Frozen):
     """One cell that was started. Times are medians in seconds, one stage after the other."""
@@ -84,7 +86,7 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
     """Return what it takes to start the cells of a contest, or nothing without starts."""
     if contest.starts is None or not contest.starts.cells:
         return []
-    return [Table(columns_of(brief=True), contest.starts.cells, "From the start of a process")]
+    return [Table(columns_of(brief=True), contest.starts.cells, TITLE)]
 
 
 def why_not_started(cell: StartedCell) -> str:

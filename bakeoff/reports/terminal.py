@@ -1,11 +1,12 @@
-"""Prints blocks on a terminal."""
+"""Prints blocks on a terminal, or into a pipe, which has no edge: there each row and each text is one line."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text as Styled
 
@@ -16,6 +17,9 @@ from bakeoff.reports.tables import Column, T, Table, narrowed, shown_in
 
 WIDE = 104
 """Width of the terminal, in characters, from which an interval stands beside its value instead of below it."""
+
+PIPE_WIDTH = 5_000
+"""Width of what no terminal shows, in characters: no row is broken."""
 
 MOST_OF_TEXT = 24
 """A column of text gets so many characters at least before other columns are left out; longer ones are folded."""
@@ -36,6 +40,18 @@ def print_blocks(blocks: Sequence[Block], console: Console) -> None:
         _print(block, console)
 
 
+def print_whole(renderable: RenderableType, console: Console) -> None:
+    """Print a table or a text. In a pipe none of its lines is broken, however narrow the console is."""
+    if console.is_terminal:
+        console.print(renderable, highlight=False)
+        return
+    wide = Console(file=io.StringIO(), width=PIPE_WIDTH)
+    wide.print(renderable, highlight=False)
+    assert isinstance(wide.file, io.StringIO)
+    lines = [line.rstrip() for line in wide.file.getvalue().splitlines()]
+    console.print(Styled("\n".join(lines)), highlight=False, soft_wrap=True)
+
+
 def _print(block: Any, console: Console) -> None:
     match block:
         case Section():
@@ -47,18 +63,20 @@ def _print(block: Any, console: Console) -> None:
             console.print(
                 Styled(one_line(block.text), _STYLES.get(block.look, "")),
                 highlight=False,
-                soft_wrap=block.look not in (Look.PLAIN, Look.SOFT),
+                soft_wrap=not console.is_terminal or block.look not in (Look.PLAIN, Look.SOFT),
             )
         case Items():
             if block.title:
-                console.print(Styled(f"{one_line(block.title)}:"))
+                print_whole(Styled(f"{one_line(block.title)}:"), console)
             for text in block.texts:
                 _print_item(console, block.bullet, text)
         case Table():
-            if block.has_headings:
-                console.print(_table(block, console.width))
-            else:
+            if not block.has_headings:
                 _print_lines(block, console)
+                return
+            if block.title:
+                print_whole(Styled(one_line(block.title), "italic"), console)
+            print_whole(_table(block, console.width if console.is_terminal else PIPE_WIDTH), console)
         case Code():
             lines = "\n".join(f"  {line}" for line in visible(block.text).splitlines())
             console.print(Styled(f"{block.title}:\n{lines}"), highlight=False, soft_wrap=True)
@@ -88,8 +106,7 @@ def _table(block: Table[T], width: int) -> Grid:
         shown_in(Surface.TERMINAL, block.columns, block.rows),
         lambda kept: 1 + sum(_width(column, block.rows, is_wide) for column in kept) <= width,  # the box has an edge
     )
-    title = one_line(block.title) or None
-    grid = Grid(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         if column.is_text:
             grid.add_column(Styled(_heading(column)), overflow="fold", min_width=8)

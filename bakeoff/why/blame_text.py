@@ -3,12 +3,15 @@
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.reports.markdown import escape, text_table
+from bakeoff.reports.blocks import Block, Picture, Surface, Text
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
+from bakeoff.reports.tables import Table, text_table
 from bakeoff.why.explanation_text import THE_MODEL
 from bakeoff.why.growth_chart import growth_chart
 from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
@@ -25,22 +28,27 @@ MAX_ROWS = 12
 """A terminal shows so many parts, those furthest beyond their limits. A file shows all of them."""
 
 
-def to_markdown(blame: Blame, beside: Path, script: Path | None = None) -> str:
-    """Return what was found, every part that was tried, and the growth of the error, for a file in `beside`.
+def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Block]:
+    """Return what was found, the parts that were tried, and the growth of the error, for a file in `beside`.
+
+    A file has every part, and a terminal the worst ones.
 
     `script` is the file that was asked for a script of the part that fails.
     """
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
-    shown = f"![How the error of {escape(blame.label)} grows along the model]({quote(link)})" if link else ""
-    tables = [trials_table(blame), growth_table(blame)]
-    return "\n\n".join(filter(None, [*map(escape, sentences(blame, script)), shown, *tables])) + "\n"
-
-
-def to_terminal(blame: Blame, script: Path | None = None) -> str:
-    """Return what was found with the worst parts, in Markdown for a terminal."""
-    figure = f"Figure: `{blame.figure}`" if blame.figure else ""
-    tables = [trials_table(blame, MAX_ROWS), growth_table(blame)]
-    return "\n\n".join(filter(None, [*map(escape, sentences(blame, script)), *tables, figure])) + "\n"
+    worst = worst_trials(blame)
+    more = len(blame.trials) - len(worst)
+    nearer = "" if blame.looks_for_failure else ", which are nearer to their limits"
+    tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{nearer}: --out FILE has all."
+    return [
+        *map(Text, sentences(blame, script)),
+        *([Picture(quote(link), f"How the error of {blame.label} grows along the model")] if link else []),
+        replace(trials_table(blame, blame.trials), on=Surface.MARKDOWN),
+        replace(trials_table(blame, worst), on=Surface.TERMINAL),
+        Text(tried if more else "", on=Surface.TERMINAL),
+        growth_table(blame),
+        Text(f"Figure: {blame.figure}" if blame.figure else "", on=Surface.TERMINAL),
+    ]
 
 
 def sentences(blame: Blame, script: Path | None = None) -> list[str]:
@@ -146,23 +154,19 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
     return f"{made} does not fail in this way, but: {one_line(script.ending).rstrip('.')}.{it_is}"
 
 
-def trials_table(blame: Blame, max_rows: int | None = None) -> str:
-    """Return a row for each part that was tried, in the order in which it was, or for the worst ones only."""
-    trials: Sequence[Trial] = blame.trials
-    if max_rows is not None and len(trials) > max_rows:
-        worst = sorted(trials[1:], key=lambda trial: (-trial.excess, not trial.fails))[: max_rows - 1]
-        kept = {id(trial) for trial in worst} | {id(trials[0])}
-        trials = [trial for trial in trials if id(trial) in kept]
-    more = len(blame.trials) - len(trials)
-    nearer = "" if blame.looks_for_failure else ", which are nearer to their limits"
-    note = (
-        f"\n\n{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{nearer}: --out FILE has all."
-        if more
-        else ""
-    )
+def worst_trials(blame: Blame) -> list[Trial]:
+    """Return the whole model and the worst parts, `MAX_ROWS` in all, in the order in which they were tried."""
+    whole, *parts = blame.trials
+    worst = sorted(parts, key=lambda trial: (-trial.excess, not trial.fails))[: MAX_ROWS - 1]
+    kept = set(map(id, [whole, *worst]))
+    return [trial for trial in blame.trials if id(trial) in kept]
+
+
+def trials_table(blame: Blame, trials: Sequence[Trial]) -> Table[Any]:
+    """Return a row for each of these parts."""
     if blame.looks_for_failure:
         outcomes = [[part(trial), trial.kind, outcome(trial)] for trial in trials]
-        return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll") + note
+        return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll")
     rows = [
         [
             part(trial),
@@ -175,7 +179,7 @@ def trials_table(blame: Blame, max_rows: int | None = None) -> str:
         for trial in trials
     ]
     headings = ["part, built apart", "kind", "error", "eager's", "limit", "error / limit"]
-    return text_table(headings, rows, "llrrrr") + note
+    return text_table(headings, rows, "llrrrr")
 
 
 def part(trial: Trial) -> str:
@@ -188,10 +192,8 @@ def outcome(trial: Trial) -> str:
     return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 
-def growth_table(blame: Blame) -> str:
-    """Return the errors of modules along the forward pass, or nothing."""
-    if not blame.growth:
-        return ""
+def growth_table(blame: Blame) -> Table[Any]:
+    """Return the errors of modules along the forward pass."""
     rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
     headings = ["along the model", "kind", "error alone", "accumulated"]
     return text_table(headings, rows, "llrr")
@@ -208,19 +210,19 @@ def figure(blame: Blame) -> str | None:
     return file_svg([chart], "")
 
 
-def kept_to_markdown(kept: KeptSet) -> str:
+def blocks_of_kept(kept: KeptSet) -> list[Block]:
     """Return which modules stay in float32, what that costs, and the order in which modules were tried."""
-    sections = [escape(kept_conclusion(kept)), variants_table(kept)]
-    if kept.tried:
-        sections += [
-            escape(
-                f"Modules in the order in which they were tried, those first that cause most error alone. Errors are "
-                f"those of {kept.searched_in}; the variants above are the backend's."
-            ),
-            tried_table(kept),
-        ]
-    effort = f"It made {counted(kept.builds, 'build')} in {kept.seconds:.0f} s."
-    return "\n\n".join([*sections, effort]) + "\n"
+    order = (
+        "Modules in the order in which they were tried, those first that cause most error alone. Errors are those of "
+        f"{kept.searched_in}; the variants above are the backend's."
+    )
+    return [
+        Text(kept_conclusion(kept)),
+        variants_table(kept),
+        Text(order if kept.tried else ""),
+        tried_table(kept),
+        Text(f"It made {counted(kept.builds, 'build')} in {kept.seconds:.0f} s."),
+    ]
 
 
 def kept_conclusion(kept: KeptSet) -> str:
@@ -244,7 +246,7 @@ def kept_conclusion(kept: KeptSet) -> str:
     )
 
 
-def variants_table(kept: KeptSet) -> str:
+def variants_table(kept: KeptSet) -> Table[Any]:
     rows = [
         [
             variant.name,
@@ -263,7 +265,7 @@ def ends(variant: Variant) -> str:
     return "[{}, {}]".format(*map(ratio, variant.ratio_ci95)) if variant.ratio_ci95 else ""
 
 
-def tried_table(kept: KeptSet) -> str:
+def tried_table(kept: KeptSet) -> Table[Any]:
     rows = [
         [each.name, each.kind, error(each.alone), error(each.left), "yes" if each.is_kept else each.note or "no"]
         for each in kept.tried

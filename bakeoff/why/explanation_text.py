@@ -1,11 +1,13 @@
-"""Shows where the time of a call goes: as a table in Markdown, as JSON, and as a trace for Chrome and Perfetto."""
+"""Shows where the time of a call goes: as blocks with the table of modules, and as a trace for Chrome and Perfetto."""
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from bakeoff.records.text import counted, one_line, spell_ms
-from bakeoff.reports.markdown import escape, items, text_table
+from bakeoff.reports.blocks import Block, Items, Look, Text
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
+from bakeoff.reports.tables import Table, text_table
 from bakeoff.why.explanation import (
     LATENCY,
     NOT_OWNED,
@@ -32,16 +34,15 @@ ABOVE_CEILING = 1.1
 """A share of a module's bound from which the ceiling is doubted."""
 
 
-def to_markdown(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
+def blocks_of(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[Block]:
     """Return the table of modules, what it rests on, and what each compiler did."""
-    blocks = [
-        f"**{escape(headline(explanation))}**",
-        *(f"**{escape(warning)}**" for warning in warnings(explanation)),
+    return [
+        Text(headline(explanation), Look.STRONG),
+        *(Text(warning, Look.UNSURE) for warning in warnings(explanation)),
         times_table(explanation),
-        items(notes(explanation, cells)),
-        *(f"**{escape(cell.profile.label)}**\n\n{items(work_lines(cell.profile))}" for cell in cells),
+        Items(notes(explanation, cells)),
+        *(Items(work_lines(cell.profile), cell.profile.label) for cell in cells),
     ]
-    return "\n\n".join(blocks) + "\n"
 
 
 def warnings(explanation: Explanation) -> list[str]:
@@ -82,7 +83,7 @@ def headline(explanation: Explanation) -> str:
     return f"{said}: {ratio(explanation.against_call_ms / explanation.call_ms)}x."
 
 
-def times_table(explanation: Explanation) -> str:
+def times_table(explanation: Explanation) -> Table[Any]:
     """Return a row for each module, in the model's order, then for what no module owns, and for the rest."""
     columns: list[tuple[str, str, Callable[[Row], str]]] = [
         ("module", "l", name_of),

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -20,10 +21,11 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import counted, percent
-from bakeoff.reports.console import say, tell, written_to_the_end
-from bakeoff.reports.markdown import text_table
+from bakeoff.reports.blocks import Block, Text
+from bakeoff.reports.console import print_blocks, say, tell, written_to_the_end
 from bakeoff.reports.number_format import NONE, milliseconds, ratio
 from bakeoff.reports.sentences import ratio as times
+from bakeoff.reports.tables import Table, text_table
 from bakeoff.why.controller import environment_of
 from bakeoff.why.records import CellProfile
 
@@ -148,15 +150,13 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
         return contests_of(tried)[0]
 
     usual = contest()
-    say(
-        brought(usual, record.cell.label, {suggestion.configuration: suggestion.why for suggestion in suggested}),
-        console,
-    )
+    reasons = {suggestion.configuration: suggestion.why for suggestion in suggested}
+    print_blocks([brought(usual, record.cell.label, reasons)], console)
     if threads:
-        say(with_fewer_threads(usual, contest(threads), threads), console)
+        print_blocks(with_fewer_threads(usual, contest(threads), threads), console)
 
 
-def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> str:
+def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -> Table[Any]:
     """Return a row for each configuration that was tried: why, its latency, and what it brought over the cell."""
     rows = []
     is_measured = any(cell.latency and cell.label == label for cell in contest.cells)
@@ -173,7 +173,7 @@ def brought(contest: ContestJudgement, label: str, reasons: Mapping[str, str]) -
     return text_table(["tried", "because", "median (ms)", f"times as fast as {label}", ""], rows, "llrrl")
 
 
-def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> str:
+def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads: int) -> list[Block]:
     """Say what each cell takes with fewer threads, in a contest after the one with the run's threads."""
     before = {cell.label: cell.latency for cell in usual.cells}
     rows = [
@@ -182,8 +182,8 @@ def with_fewer_threads(usual: ContestJudgement, fewer: ContestJudgement, threads
         if (now := cell.latency) and (then := before.get(cell.label))
     ]
     headings = ["backend", "median (ms)", f"with {counted(threads, 'thread')}", "times as fast"]
-    return (
+    tried = (
         f"Threads worked unevenly, so that the cells were tried with {counted(threads, 'thread')}. It is a contest of "
-        "its own, after the other one: a ratio holds what has changed on the machine meanwhile.\n\n"
-        + text_table(headings, rows, "lrrr")
+        "its own, after the other one: a ratio holds what has changed on the machine meanwhile."
     )
+    return [Text(tried), text_table(headings, rows, "lrrr")]

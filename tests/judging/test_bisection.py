@@ -7,7 +7,7 @@ import pytest
 
 from bakeoff.judging.bisection import Bisection, Call, Step, call_of, judge_step
 from bakeoff.records.schema import Cell, Interval, Ratio, Record, Status
-from bakeoff.reports.bisection import conclusion, step_line, to_markdown
+from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from tests.reports.samples import failed, once
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(12))
@@ -69,9 +69,7 @@ def test_what_is_skipped_or_undecided_is_walked_around_and_named() -> None:
     assert "is one of 1.5, 1.6 or 1.7" in said
     assert "1.5 was skipped: no wheel." in said
     assert "1.6 is undecided (1.30x [1.29, 1.31] the time of 1.0): a quiet machine, or more processes than 10" in said
-    assert [line.split(" | ")[0] for line in to_markdown(found).splitlines()[4:]] == [
-        f"| {version}" for version in VERSIONS if found.step_of(version)
-    ]
+    assert [row[0] for row in steps_table(found).rows] == [version for version in VERSIONS if found.step_of(version)]
     assert step_line(found, found.steps[0]) == "toy 1.11: slow, 1.30x [1.29, 1.31] the time of 1.0"
 
 

@@ -10,7 +10,8 @@ from bakeoff.judging.machines import machines_of, names_of, parse_prices
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Energy, Record, Report, Throughput
-from bakeoff.reports.machines import answer, to_markdown
+from bakeoff.reports import markdown
+from bakeoff.reports.machines import answer, blocks_of
 from tests.reports.samples import cell, ok, over_processes, report, roofline
 
 
@@ -38,7 +39,7 @@ def test_the_fastest_machine_and_the_cheapest_one_are_named() -> None:
     said = answer(question)
     assert said.startswith("large is the fastest: ") and "with inductor, 3.0" in said
     assert said.endswith("small is the cheapest, at 0.03 for a million calls")
-    text = to_markdown(found)
+    text = markdown.render(blocks_of(found))
     assert "On one machine only: mlp, fp32." in text and "| 0.002 |" in text
 
 
@@ -57,7 +58,7 @@ def test_a_machine_that_never_tried_what_is_fastest_elsewhere_is_named() -> None
     }
     found = machines_of(reports)
     assert found.questions[0].untried == {"b": ["inductor"]}, "c has another kind of device"
-    assert "b did not try inductor, so that it may do better than it shows." in to_markdown(found)
+    assert "b did not try inductor, so that it may do better than it shows." in markdown.render(blocks_of(found))
     del reports["b"]
     assert machines_of(reports).questions[0].untried == {}
 
@@ -91,7 +92,7 @@ def test_runs_of_one_host_are_of_one_machine() -> None:
 
 def test_machines_without_a_common_model_are_told_so() -> None:
     reports = {"a": report([build(2.0, "eager")]), "b": report([build(2.0, "eager", model="mlp")])}
-    assert "there is nothing to compare" in to_markdown(machines_of(reports))
+    assert "there is nothing to compare" in markdown.render(blocks_of(machines_of(reports)))
 
 
 @pytest.mark.parametrize("text", ["2.5/h", "h200=2.5", "h200=x/h", "h200=-1/h", "=1/h"])

@@ -175,6 +175,11 @@ def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[floa
     assert f"{told.replace('more processes', 'the rest of the run')} change the winner" in so_far
 
 
+def test_no_command_of_a_page_writes_over_the_run() -> None:
+    details = to_markdown(judged([lived(1.0, "eager")], command="bakeoff --model conv --out r1 --json"))
+    assert "# everything\nbakeoff --model conv --out r1-again\n" in details and "--out r1 " not in details
+
+
 def test_where_eager_wins_there_is_nothing_to_export() -> None:
     screen = first_screen(judged([lived(1.0, "eager"), lived(2.0, "onnx")]), "results/run")
     assert screen.whether_to_ship.endswith("eager is your model as it is: there is nothing to export.")

@@ -18,6 +18,7 @@ from bakeoff.reports import comparison, site
 from bakeoff.reports.run_report import print_report, to_cell, to_markdown, to_page, to_short_markdown
 from tests.reports import samples, test_columns, test_dynamic, test_short_tables
 from tests.reports.test_page import Page
+from tests.support.printed import printed
 
 GOLDEN = Path(__file__).with_name("golden")
 FIGURES = ["figures/latency.svg", "figures/costs.svg", "figures/samples-2.svg", "latency.png"]
@@ -83,7 +84,7 @@ def same_as_golden(name: str, text: str) -> None:
     ("run", "surface"),
     [
         *(("statuses", surface) for surface in SURFACES),
-        ("interrupted", "report.md"),
+        *((run, "report.md") for run in ("interrupted", "floor")),
         *((run, "details.md") for run in ("floor", "columns", "questions", "suite", "sizes")),
         *((run, "80.txt") for run in ("floor", "columns", "questions", "suite", "sizes")),
         ("columns", "page.txt"),
@@ -95,7 +96,7 @@ def test_a_report_reads_as_before(run: str, surface: str) -> None:
 
 def test_a_comparison_reads_as_before() -> None:
     same_as_golden("comparison.md", comparison.to_markdown(compared()))
-    same_as_golden("comparison.terminal.md", comparison.to_markdown(compared(), folds=False))
+    same_as_golden("comparison.80.txt", printed(comparison.blocks_of(compared())))
     same_as_golden("comparison.page.txt", read(comparison.to_page(compared())))
 
 

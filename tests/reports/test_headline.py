@@ -64,6 +64,28 @@ def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() ->
     assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure winner \(one process\)", few)
 
 
+def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_open_is_said_of_that(
+    tmp_path: Path,
+) -> None:
+    calls_ms = {"onnx": [1.0, 1.05], "openvino": [1.03, 1.0], "eager": [2.0, 2.0]}
+    made = [ok(cell(name), steady(levels), build_s=20.0 * (name != "eager")) for name, levels in calls_ms.items()]
+    judgement = judged(made, request={"calls": 10})
+    (contest,) = judgement.contests
+    assert re.fullmatch(
+        r"eager, 0\.0\d+ s for 10 calls, sure winner \(2 processes\)\. At single calls, no winner yet between .*",
+        sentences.paragraph(contest),
+    )
+    answer = answer_of(judgement, tmp_path).contests[0]
+    by_effect = answer.doubts_by_effect
+    assert answer.doubts_of_winner == by_effect["winner"] == [] and len(by_effect["winner_at_single_calls"]) == 1
+    assert sorted(doubt for doubts in by_effect.values() for doubt in doubts) == sorted(answer.doubts)
+    for text in (to_short_markdown(judgement, tmp_path), to_page(judgement)):
+        assert "What could change the winner at single calls" in text and "nothing was found that could" in text
+        assert "more time would settle" not in text
+    of_calls = answer_of(judged(made), tmp_path).contests[0]
+    assert of_calls.doubts_of_winner == of_calls.doubts_by_effect["winner"] != []
+
+
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [

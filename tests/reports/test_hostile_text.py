@@ -90,9 +90,8 @@ def test_markdown_shows_it_literally() -> None:
     assert re.search(r"^````text\n.*</details> ``` \{x\}.*\n````$", markdown, flags=re.S | re.M)
 
 
-@pytest.mark.parametrize("folds", [True, False])
-def test_a_comparison_shows_it_literally(folds: bool) -> None:
-    assert_is_plain(comparison.to_markdown(compare(hostile(), hostile(run_id="new")), folds))
+def test_a_comparison_shows_it_literally() -> None:
+    assert_is_plain(comparison.to_markdown(compare(hostile(), hostile(run_id="new"))))
 
 
 def test_a_history_shows_it_literally(tmp_path: Path) -> None:
@@ -122,7 +121,6 @@ def test_the_terminal_prints_it_without_escape_sequences_and_markup() -> None:
     print_report(judge(hostile()), console)
     text = file.getvalue()
     assert "\x1b" not in text and "[bold]y[/bold]" in text
-    assert all(len(line) <= 100 for line in text[text.index("\u2500") :].splitlines() if "[bold]" not in line)
 
 
 def test_the_csv_keeps_it_in_one_field() -> None:

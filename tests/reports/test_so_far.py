@@ -19,7 +19,7 @@ from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from bakeoff.reports.writer import render
-from tests.reports.samples import cell, environment, judged, ok, over_processes, report, steady
+from tests.reports.samples import cell, environment, failed, judged, ok, over_processes, report, steady
 
 BACKENDS = ("eager", "onnx", "torchscript")
 
@@ -50,13 +50,21 @@ def test_cells_that_an_interrupted_run_did_not_reach_are_named_and_have_not_fail
     (contest,) = judgement.contests
     assert headline.line(contest).endswith("only onnx was measured, so far")
     assert sentences.title(judgement).startswith("conv \u00d7 eager, onnx and torchscript")
-    assert machine.what_is_missing(judgement.report) == (
+    assert machine.what_is_missing(judgement.report, sentences.not_reached(judgement)) == (
         "Incomplete: 1 of 3 cells have ended or were measured in part. Not reached yet: eager and torchscript."
     )
     for name, text in outputs(judgement, tmp_path / "run").items():
         assert "only onnx was measured, so far" in text, name
         assert "not reached" in text, name
         assert "could be ranked" not in text, name
+
+
+def test_in_a_sweep_cells_that_were_not_reached_have_their_size() -> None:
+    small, large = ([cell(name, dimensions={"batch": size}) for name in ("eager", "onnx")] for size in (1, 8))
+    records = [ok(each, over_processes(2.0)) for each in small]
+    records += [failed(each, Status.NOT_REACHED, "too early") for each in large]
+    screen = first_screen(judged(records, complete=False, planned=4), "run")
+    assert screen.unfinished[0].endswith("Not reached yet: eager (batch 8) and onnx (batch 8).")
 
 
 def test_where_all_cells_have_numbers_the_winner_is_the_one_so_far(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Status
+from bakeoff.reports.blocks import Items, Text
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.reports.run_report import print_report
+from bakeoff.reports.tables import text_table
 from tests.reports.samples import (
     cell,
     constant,
@@ -19,9 +21,11 @@ from tests.reports.samples import (
     judged,
     mlp_on_cuda,
     ok,
+    once,
     product_on_cuda,
     strictly_on_cpu,
 )
+from tests.support.printed import printed
 
 
 def plain(width: int = 80) -> tuple[Console, StringIO]:
@@ -78,6 +82,13 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         "[2:05, longer than expected] 2 backends that cannot run here were not tried: tensorrt, triton",
         "[2:05, longer than expected] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",
     ]
+
+
+def test_the_line_of_a_contest_answers_what_was_asked() -> None:
+    console, file = plain()
+    with LiveTable(console, calls=10) as table:
+        table.decided([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")])
+    assert re.fullmatch(r"\[0:00\] conv on cpu, fp32: eager, 0\.0\d+ s for 10 calls, .*\n", file.getvalue())
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -191,7 +202,7 @@ def test_an_exception_leaves_the_terminal_in_order() -> None:
     assert file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def printed(judgement: Judgement, width: int = 140) -> str:
+def reported(judgement: Judgement, width: int = 140) -> str:
     console, file = plain(width)
     print_report(judgement, console)
     return file.getvalue()
@@ -210,14 +221,14 @@ def test_the_report_fits_and_loses_nothing(width: int) -> None:
 
 def test_a_pipe_gets_each_finding_in_one_line() -> None:
     reason = f"died in load, signal 11: see /{'long/' * 40}eager.log"
-    text = printed(judged([ok(cell(), constant([1.0] * 4)), failed(cell("onnx"), Status.CRASH, reason)]), width=40)
+    text = reported(judged([ok(cell(), constant([1.0] * 4)), failed(cell("onnx"), Status.CRASH, reason)]), width=40)
     assert f"x onnx crash: {reason}" in text.splitlines()
 
 
 def test_cells_that_ended_alike_share_a_line() -> None:
     lost = [failed(cell(label), Status.ERROR, "your model failed to load: see eager") for label in ("onnx", "inductor")]
     told = failed(cell(), Status.ERROR, "your model failed to load: ValueError: no weights")
-    text = printed(judged([told, *lost]))
+    text = reported(judged([told, *lost]))
     assert "x eager error: your model failed to load: ValueError: no weights" in text
     assert "x onnx, inductor error: your model failed to load: see eager" in text
     assert text.count("failed to load") == 2
@@ -227,6 +238,16 @@ def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
     why = "hotpath/cuda-graph replays the same code"
     conv = conv_on_cpu()
     gone = [conv[0].cell.model_copy(update={"backend": backend, "mode": "default"}) for backend in ("iree", "hotpath")]
-    text = printed(judged([*conv, *(failed(one, Status.LEFT_OUT, why) for one in gone)]))
+    text = reported(judged([*conv, *(failed(one, Status.LEFT_OUT, why) for one in gone)]))
     assert f"Left out: iree, hotpath ({why})." in " ".join(text.split())
     assert text.count("iree") == 1
+
+
+def test_a_pipe_gets_whole_rows_and_titles_and_a_terminal_rows_that_fit() -> None:
+    why = "a reason that is far longer than the edge of a terminal, and stays in one line of a pipe"
+    table = text_table(["cell", "why"], [["onnx", why]], "ll", f"Why: {why}")
+    blocks = [table, Text(why), Items([why], f"Whys of {why}")]
+    piped = printed(blocks, width=40, is_terminal=False).splitlines()
+    assert piped == [f"Why: {why}", "", " cell     why", f" {'─' * (9 + len(why))}", f" onnx     {why}", "", why,
+                     f"Whys of {why}:", f"- {why}"]  # fmt: skip
+    assert all(len(line) <= 40 for line in printed(blocks, width=40).splitlines())

@@ -24,8 +24,8 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
+from bakeoff.reports import markdown, starts_file
 from bakeoff.reports import start_report as shown
-from bakeoff.reports import starts_file
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import to_page, to_short_markdown
 from bakeoff.shipping import script_environment, start_runs
@@ -140,7 +140,7 @@ def test_what_is_required_is_held() -> None:
         "start_s is 2.33, not < 1",
         "environment_bytes is 667.572 MiB, not < 300 MB (286.102 MiB)",
     ]
-    assert "not as required" in starts_file.to_markdown(judged, starts_of(FAST, SLOW))
+    assert "not as required" in markdown.render(starts_file.blocks_of(judged, starts_of(FAST, SLOW)))
     nothing = judge_starts([FAST, SLOW], "imports_s<0.1")
     assert shown.headline(nothing) == "None of 2 meets imports_s<0.1" and shown.exit_status(nothing) == 1
 

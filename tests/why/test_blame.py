@@ -24,15 +24,15 @@ from bakeoff.records import report_file
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
+from bakeoff.reports import markdown
 from bakeoff.truth import rounding_limits
 from bakeoff.why.blame_text import (
+    blocks_of,
     conclusion,
     figure,
     further_sentences,
     growth_sentence,
     script_sentence,
-    to_markdown,
-    trials_table,
 )
 from bakeoff.why.controller import why_not_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
@@ -41,6 +41,7 @@ from bakeoff.why.worker_parts import ModelPart, in_float64
 from bakeoff.why.worker_script import source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
+from tests.support.printed import printed
 
 
 class Layer(nn.Module):
@@ -325,7 +326,7 @@ def test_the_operator_that_fails_alone_is_named(tmp_path: Path) -> None:
     assert "bessel_j0" in blame.place.failure
     assert "torch.ops.aten.special_bessel_j0.default(" in blame.source
     row = r"| 2: aten.special\_bessel\_j0.default (test\_blame.py, line "
-    assert row in to_markdown(blame, tmp_path)
+    assert row in markdown.render(blocks_of(blame, tmp_path))
 
 
 def test_a_part_is_written_with_torch_alone() -> None:
@@ -413,5 +414,5 @@ def test_operators_of_one_name_have_their_line_in_the_table() -> None:
     errors = {"error": 0.1, "eager_error": 0.0, "limit": 0.01}
     lines = [f"mine.py, line {line}, in forward" for line in (9, 12)]
     casts = [Trial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
-    table = trials_table(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]))
+    table = printed(blocks_of(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]), Path()), is_terminal=False)
     assert all(f"norm: aten.to.dtype ({line})" in table for line in lines)

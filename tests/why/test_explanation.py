@@ -1,6 +1,7 @@
 """Profiles are summed up by module, down to a depth, and put side by side."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kind, ProfiledKernel, TracedSpan
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Record, Status, Work
+from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
 from bakeoff.why import explanation_text as shown
 from bakeoff.why.explanation import (
@@ -23,6 +25,11 @@ from bakeoff.why.explanation import (
 from bakeoff.why.explanation_page import explanation_to_page
 from bakeoff.why.records import CellProfile, ThreadUse
 from tests.reports import samples
+
+
+def to_markdown(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
+    return markdown.render(shown.blocks_of(explanation, cells))
+
 
 CLASSES = {"": "Net", "layers": "Sequential", "layers.0": "Layer", "layers.0.norm": "LayerNorm", "layers.1": "Layer"}
 
@@ -109,12 +116,12 @@ def test_a_profiled_call_that_takes_less_time_is_no_finding() -> None:
 def test_a_residual_beyond_a_twentieth_is_told() -> None:
     loose = profile("loose", part(1.0, "layers.1"))
     assert explain(beside(FUSED)).is_whole and not explain(beside(loose)).is_whole
-    text = shown.to_markdown(explain(beside(loose)), beside(loose))
+    text = to_markdown(explain(beside(loose)), beside(loose))
     assert "rows sum to 50 % less than the call (not within 5 %)" in text
 
 
 def test_the_table_compares_and_tells_what_compilers_did() -> None:
-    text = shown.to_markdown(explain(beside(FUSED, EAGER), 2), beside(FUSED, EAGER))
+    text = to_markdown(explain(beside(FUSED, EAGER), 2), beside(FUSED, EAGER))
     assert "**onnx takes 1.000 ms a call, and eager 3.000 ms: 3.00x.**" in text
     assert "| layers.0 | 0.2000 | 20 | 1.200 | 6.00 | k 100 % |" in text
     assert "- Graph break at mine.py, line 3, in forward: print" in text
@@ -181,7 +188,7 @@ def test_a_row_that_is_faster_than_the_ceiling_says_what_that_means() -> None:
     fast = with_needs(EAGER, "eager", layers_1=(3e9, 1e5))  # 3 of 1.2 ms
     beside_another = [ProfiledCell(FUSED, record(), CEILINGS), fast]  # no row shows the bound
     for cells, is_said in (([fast], True), ([with_needs(EAGER, layers_1=(1e9, 1e5))], False), (beside_another, False)):
-        text = shown.to_markdown(explain(cells, 2), cells)
+        text = to_markdown(explain(cells, 2), cells)
         assert ("faster than the machine's measured ceiling" in text) == is_said
     assert any(row.against_bound for row in explain(beside_another, 2).rows)
 
@@ -194,7 +201,7 @@ def test_calls_that_are_not_as_in_the_run_are_told() -> None:
     cells = [ProfiledCell(here, there)]
     whats = [(each.what, each.in_run, each.in_profile) for each in differences(cells[0])]
     assert whats == [("latency in ms", 1.014, 1.5), ("threads", 2, 1), ("torch", "2.12.0", "2.13.0")]
-    text = shown.to_markdown(explain(cells), cells)
+    text = to_markdown(explain(cells), cells)
     assert "its median latency was 1.014 ms there, and is 1.500 ms here (1.000 ms in the fastest quarter" in text
     assert "fused takes 1.000 ms a call" in text
 
@@ -237,7 +244,7 @@ def test_an_incorrect_cell_is_called_so_beside_another() -> None:
     cells = [mine, other._replace(record=wrong)]
     explanation = explain(cells)
     assert explanation.incorrect == {"eager": "rmse 0.65"}
-    assert "**eager is incorrect in the run: rmse 0.65." in shown.to_markdown(explanation, cells)
+    assert "**eager is incorrect in the run: rmse 0.65." in to_markdown(explanation, cells)
     assert explain([mine, other]).incorrect == {}
 
 
@@ -248,7 +255,7 @@ def test_cells_of_the_same_label_are_told_apart_and_say_in_what_they_differ() ->
 
     cells = named_apart([cell(), cell(precision=Precision.BF16)])
     assert [each.profile.label for each in cells] == ["eager fp32", "eager bf16"]
-    assert "The two calls differ: fp32 and bf16." in shown.to_markdown(explain(cells), cells)
+    assert "The two calls differ: fp32 and bf16." in to_markdown(explain(cells), cells)
     cells = named_apart([cell(dimensions={"batch": 1}), cell(dimensions={"batch": 8})])
     assert [each.profile.label for each in cells] == ["eager batch 1", "eager batch 8"]
     assert named_apart(beside(FUSED, EAGER)) == beside(FUSED, EAGER)
@@ -273,7 +280,7 @@ def test_a_row_that_the_profilers_own_time_hides_has_no_ratio_and_no_bound() -> 
     parts = [each.model_copy(update=change) for each, change in zip((many, one), quick, strict=True)]
     assert table(*parts, profiled_ms=1.0)["layers.0"] == (False, pytest.approx(12), "compute, 100 %")
     cells = [ProfiledCell(profile("onnx", many, one, profiled_ms=10.0), record())]
-    text = shown.to_markdown(explain(cells, 2), cells)
+    text = to_markdown(explain(cells, 2), cells)
     assert "| layers.0 | \\~0.1000 |" in text and "Most of a profiled call of onnx is the profiler's own time" in text
 
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
+from bakeoff.reports import markdown
 from bakeoff.why import worker_keep as keeping
-from bakeoff.why.blame_text import kept_conclusion, kept_to_markdown
+from bakeoff.why.blame_text import blocks_of_kept, kept_conclusion
 from bakeoff.why.records import KeptSet
 from bakeoff.why.worker_keep import Keeping, in_float32
 from tests.conftest import CommandLine
@@ -67,7 +68,7 @@ def test_the_module_that_overflows_stays_in_float32(tmp_path: Path) -> None:
     assert kept_conclusion(kept) == (
         "eager in fp16 holds a tolerance with 1 module in fp32: 2. They have 25 % of the weights."
     )
-    assert "| with the set in fp32 |" in kept_to_markdown(kept)
+    assert "| with the set in fp32 |" in markdown.render(blocks_of_kept(kept))
 
 
 def test_smaller_modules_take_the_place_of_a_larger_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from bakeoff.judging.judgement import contests_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Status
+from bakeoff.reports import markdown
 from bakeoff.why.records import CellProfile, ThreadUse
 from bakeoff.why.suggestions import Suggestion, brought, fewer_threads, request_to_try, suggestions, with_fewer_threads
 from tests.reports import samples
@@ -63,7 +64,7 @@ def test_a_contest_with_fewer_threads_is_told_as_one_of_its_own() -> None:
     def contest(level: float) -> ContestJudgement:
         return contests_of(samples.report([samples.lived(level, "eager")]))[0]
 
-    text = with_fewer_threads(contest(2.0), contest(1.0), 2)
+    text = markdown.render(with_fewer_threads(contest(2.0), contest(1.0), 2))
     assert "a contest of its own" in text and "| eager | 2.0" in text and "| 2.00 |" in text
 
 
@@ -85,6 +86,6 @@ def test_the_table_tells_what_each_brought() -> None:
     records = [samples.lived(level, backend) for level, backend in ((2.0, "eager"), (1.0, "onnx"))]
     failed = samples.failed(samples.cell("openvino"), Status.ERROR, "no memory")
     (contest,) = contests_of(samples.report([*records, failed]))
-    text = brought(contest, "eager", {"onnx": "it is fast", "openvino": "so is this"})
+    text = markdown.render([brought(contest, "eager", {"onnx": "it is fast", "openvino": "so is this"})])
     assert "| onnx | it is fast | 1.0" in text and "| faster |" in text
     assert "| openvino | so is this | - | - | no memory |" in text.replace("\\-", "-")

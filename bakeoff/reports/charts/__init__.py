@@ -17,14 +17,12 @@ from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
 from bakeoff.records.start_samples import Starts
 from bakeoff.reports import findings, machine
-from bakeoff.reports.charts import building, calls, speed, starts
-from bakeoff.reports.charts.change import of_change
+from bakeoff.reports.charts import building, calls, rates, speed
 from bakeoff.reports.charts.chart import Chart, Charts, Stop
 from bakeoff.reports.charts.costs import costs
-from bakeoff.reports.charts.load import load_chart
 from bakeoff.reports.charts.palette import Look, Palette
 from bakeoff.reports.charts.precisions import speed_over_error
-from bakeoff.reports.charts.roofline import roofline
+from bakeoff.reports.charts.speed import of_change
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 from bakeoff.reports.start_report import headline
@@ -43,7 +41,7 @@ _IN_SWEEPS = {"latency", "speedup"}
 """Charts of a contest that say what those of its sweep say."""
 
 _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
-    load_chart,
+    rates.load,
     speed.latency,
     speed.speedup,
     speed_over_error,
@@ -52,8 +50,8 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     building.phases,
     calls.samples,
     calls.drift,
-    roofline,
-    starts.of_contest,
+    rates.roofline,
+    building.starts,
 ]
 
 
@@ -137,7 +135,7 @@ def draw_history(history: History, folder: Path) -> list[Path]:
 def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list[Path]:
     """Write `starts.svg`, with the stages until the first answer."""
     origin = f"{measured.machine}, Python {measured.python}, {measured.created_at[:10]}"
-    chart = starts.starts_chart(judged, measured.title, headline(judged), origin)
+    chart = building.starts_chart(judged, measured.title, headline(judged), origin)
     return _draw({"starts": [chart]}, {"starts": ""}, folder, png=False)
 
 
