@@ -332,7 +332,7 @@ def _travelling(model: object, inputs: object, evaluate: Callable[..., Any] | No
     from bakeoff.models import live_model
     from bakeoff.models.base import Pipeline
     from bakeoff.models.calls_file import Calls
-    from bakeoff.models.user import require_fitting
+    from bakeoff.models.example_inputs import require_fitting
 
     if not isinstance(model, str | Pipeline) and not callable(model):
         kind = type(model).__name__

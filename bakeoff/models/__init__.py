@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from bakeoff.models.user import UserCode
 
 TABLE: dict[str, str] = {
-    "mlp": "bakeoff.models.mlp:MLP",
-    "conv": "bakeoff.models.conv:Conv",
-    "transformer": "bakeoff.models.transformer:Transformer",
-    "attention": "bakeoff.models.attention:Attention",
+    "mlp": "bakeoff.models.templates:MLP",
+    "conv": "bakeoff.models.templates:Conv",
+    "transformer": "bakeoff.models.templates:Transformer",
+    "attention": "bakeoff.models.templates:Attention",
     "transformer_lm": "bakeoff.models.transformer_lm:TransformerLM",
-    "matmul_chain": "bakeoff.models.matmul_chain:MatmulChain",
-    "attention_block": "bakeoff.models.attention_block:AttentionBlock",
-    "mixed_ops": "bakeoff.models.mixed_ops:MixedOps",
-    "rope": "bakeoff.models.rope:Rope",
+    "matmul_chain": "bakeoff.models.templates:MatmulChain",
+    "attention_block": "bakeoff.models.templates:AttentionBlock",
+    "mixed_ops": "bakeoff.models.templates:MixedOps",
+    "rope": "bakeoff.models.kernel_workloads:Rope",
     "fp8_transformer": "bakeoff.models.fp8_transformer:Fp8Transformer",
     "fused_add_relu_mul": "bakeoff.models.kernel_workloads:FusedAddReluMul",
     "tma_copy": "bakeoff.models.kernel_workloads:TmaCopy",
@@ -118,7 +118,8 @@ def find(name: str) -> Family:
             _code_of(f"{name}:{option_for(name).rpartition(':')[2]}")  # says it where the file has none
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
-        from bakeoff.models.user import UserModel, can_import
+        from bakeoff.models.importing import can_import
+        from bakeoff.models.user import UserModel
 
         if "." in path or can_import(path):
             return UserModel(path, factory)
@@ -185,7 +186,7 @@ LIVE = "live:"
 def option_for(text: str) -> str:
     """Return the option that names `text` as a model. Return an empty string where it looks like no model."""
     if text.endswith(".py"):
-        from bakeoff.models.user import likely_factory
+        from bakeoff.models.source_code import likely_factory
 
         return f"--model {text}:{likely_factory(Path(text))}"
     source = text if ":" in text or text in names() else _source_of(Path(text), text)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.axes import axis_name
 from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.example_inputs import input_sets
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded
-from bakeoff.models.user import input_sets
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
 

@@ -30,9 +30,11 @@ import cloudpickle
 from pydantic import Field
 
 from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
+from bakeoff.models.example_inputs import module_in, with_own_inputs, with_stages
+from bakeoff.models.importing import spec_of
 from bakeoff.models.seeding import seeded
+from bakeoff.models.source_code import dimension_of
 from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
-from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
 from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import LIVE

@@ -29,8 +29,8 @@ from bakeoff.measuring.worker.matching import without_numbers
 from bakeoff.measuring.worker.tensor_content import content
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
+from bakeoff.models.example_inputs import answer_request
 from bakeoff.models.seeding import seeded
-from bakeoff.models.user import answer_request
 from bakeoff.records.call_form import Arguments, maker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics
