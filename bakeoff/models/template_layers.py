@@ -1,4 +1,4 @@
-"""The modules of `templates` and `kernel_workloads`. This file imports torch, so only workers import it."""
+"""The modules of `bakeoff.models.templates`. This file imports torch, so only workers import it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bakeoff.models.decoder_layers import RotaryEmbedding as RotaryEmbedding
+
 E4M3 = torch.float8_e4m3fn
 LARGEST_E4M3 = torch.finfo(E4M3).max
+RANGE = 6.0
+"""Standard normal values up to this are quantised. Larger ones, two in a billion, are clipped."""
 
 Norm = TypeVar("Norm", nn.LayerNorm, nn.BatchNorm2d)
 
@@ -26,6 +30,28 @@ def as_after_training(norm: Norm) -> Norm:
             norm.get_buffer("running_mean").normal_(0.0, 0.2)
             norm.get_buffer("running_var").uniform_(0.5, 1.5)
     return norm
+
+
+def mlp(features: int, hidden: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(features, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, features),
+    )
+
+
+def conv(channels: int, width: int, classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(channels, width, kernel_size=3, padding=1),
+        as_after_training(nn.BatchNorm2d(width)),
+        nn.ReLU(),
+        nn.Conv2d(width, width, kernel_size=3, padding=1),
+        as_after_training(nn.BatchNorm2d(width)),
+        nn.ReLU(),
+        nn.Conv2d(width, classes, kernel_size=1),
+    )
 
 
 class Chain(nn.Module):
@@ -74,6 +100,10 @@ class Fused(nn.Module):
 ATTENTIONS: dict[str, type[Naive] | type[Fused]] = {"naive": Naive, "sdpa": Fused}
 
 
+def attention(variant: str) -> nn.Module:
+    return ATTENTIONS[variant]()
+
+
 class WrittenOutAttention(nn.Module):
     """Maps (batch, seq, dim) to the same shape by softmax(QKᵀ / √d)V, without the fused operator."""
 
@@ -94,6 +124,10 @@ class WrittenOutAttention(nn.Module):
         """Reshape (batch, seq, dim) to (batch, heads, seq, dim / heads)."""
         batch, seq, dim = projected.shape
         return projected.view(batch, seq, self.heads, dim // self.heads).transpose(1, 2)
+
+
+def mixed_ops(features: int, rank: int, layers: int) -> nn.Module:
+    return nn.Sequential(*(Mixed(features, rank) for _ in range(layers)))
 
 
 class Mixed(nn.Module):
@@ -224,3 +258,7 @@ class ScaledProduct(nn.Module):
         self.result_type = moved.dtype
         self.scale_left, self.scale_right = (scale.to(moved.device) for scale in exact)
         return self
+
+
+def scaled_product() -> nn.Module:
+    return ScaledProduct(RANGE / LARGEST_E4M3, RANGE / LARGEST_E4M3)
