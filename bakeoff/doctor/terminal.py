@@ -23,7 +23,6 @@ STYLES = {
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the trials, the traps, and one line at the end."""
     console.print(_machine(diagnosis.facts), highlight=False)
     console.print(_trials(diagnosis))
     for finding in diagnosis.findings:
@@ -81,7 +80,6 @@ def _finding(finding: Finding) -> RenderableType:
 
 
 def _environment(other_environment: OtherEnvironment) -> RenderableType:
-    """Return what differs in an environment, and what imports there."""
     differs = [
         f"{package} {there} (here {here or 'none'})" for package, (there, here) in other_environment.differs.items()
     ]

@@ -86,7 +86,6 @@ SOURCES = {
 
 
 def written_sources() -> list[Source]:
-    """Return the sources whose names users write."""
     return [source for source in SOURCES.values() if source.form]
 
 
@@ -247,7 +246,6 @@ def _of_distribution(name: str, target: str) -> Family:
 
 
 def _family(path: str, *arguments: str) -> Family:
-    """Return the family at `module:attribute`, or an instance of the class there."""
     module, _, attribute = path.partition(":")
     value: Any = getattr(importlib.import_module(module), attribute)
     family: Family = value(*arguments) if isinstance(value, type) else value

@@ -163,7 +163,6 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
 
 
 def _calls(example: object) -> list[Call]:
-    """Return the calls in `example`, if it is one or several."""
     if isinstance(example, Call):
         return [example]
     if isinstance(example, Mapping) or not isinstance(example, Iterable) or hasattr(example, "layout"):
@@ -242,7 +241,6 @@ def input_sets(inputs: Inputs, bolder: tuple[str, ...] = ()) -> tuple[Inputs, ..
 
 
 def _describe(value: object) -> str:
-    """Describe `value` by its type, and a tuple or list also by the types in it."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of ({', '.join(type(item).__name__ for item in value)})"
     return f"a value of type {type(value).__name__}"

@@ -117,7 +117,6 @@ def _drawn(fake: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 
 def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
-    """Return the name and the fake tensor of each input, in the order of a call's arguments."""
     import torch
 
     wanted = set(program.graph_signature.user_inputs)
@@ -175,7 +174,6 @@ def _only_weights() -> Iterator[None]:
 
 
 def _writer(path: Path) -> str:
-    """Return words on the torch that wrote the file, or an empty string if the file does not say."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("models/model.json"))

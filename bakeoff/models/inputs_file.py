@@ -50,11 +50,9 @@ class WithInputs(Family):
 
     @property
     def with_values(self) -> list[SizeInFile]:
-        """Return the sizes that can be measured, the most frequent first."""
         return [size for size in self.sizes if size.kept]
 
     def calls_of(self, dimensions: Sizes) -> tuple[int, int]:
-        """Return how many calls were recorded of the size in `dimensions`, and of all sizes."""
         counts = {size.label: size.count for size in self.sizes}
         return counts[str(dimensions[CALL])], sum(counts.values())
 

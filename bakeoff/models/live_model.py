@@ -139,7 +139,6 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
 
 
 def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
-    """Write the function that says how good a model is, and return its name. Raise UsageError as `save` does."""
     if not callable(evaluate):
         raise UsageError(f"evaluate is a {type(evaluate).__name__}: give a function, or FILE.py:FUNCTION")
     _write({EVALUATE: evaluate}, folder, EVALUATE_PROGRAM, EVALUATE_WEIGHTS)
@@ -180,7 +179,6 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
 
 
 def weights_bytes(folder: Path) -> int | None:
-    """Return the size of the tensors of all live models, or None where there is no model."""
     models = [about.with_name(WEIGHTS) for about in folder.rglob(ABOUT)]
     return sum(weights.stat().st_size for weights in models) if models else None
 
@@ -338,7 +336,6 @@ class _Pickling:
         return True
 
     def forget_modules(self) -> None:
-        """Leave cloudpickle's list of modules as it was."""
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)
         self._by_value.clear()

@@ -14,7 +14,6 @@ from bakeoff.records.errors import UsageError, os_reason
 
 
 def parse(path: Path) -> ast.Module:
-    """Parse the file without running it."""
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
