@@ -145,10 +145,10 @@ def restored_path() -> Iterator[None]:
     before = list(sys.path)
     yield
     sys.path[:] = before
-    if user := sys.modules.get("bakeoff.models.user"):
-        for name in user._names.values():
+    if importing := sys.modules.get("bakeoff.models.importing"):
+        for name in importing.names.values():
             sys.modules.pop(name, None)
-        user._names.clear()
+        importing.names.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

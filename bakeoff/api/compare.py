@@ -332,7 +332,7 @@ def _travelling(model: object, inputs: object, evaluate: Callable[..., Any] | No
     from bakeoff.models import live_model
     from bakeoff.models.base import Pipeline
     from bakeoff.models.calls_file import Calls
-    from bakeoff.models.user import require_fitting
+    from bakeoff.models.example_inputs import require_fitting
 
     if not isinstance(model, str | Pipeline) and not callable(model):
         kind = type(model).__name__
@@ -396,20 +396,17 @@ def _travelling_parts(
 
 
 def _are_several(inputs: object) -> bool:
-    """Return True for several calls, whose sizes may differ."""
     from bakeoff.models.base import Call
 
     return isinstance(inputs, list) and len(inputs) > 1 and all(isinstance(call, Call) for call in inputs)
 
 
 def _gpu_of(model: torch.nn.Module) -> str:
-    """Return the GPU of the module's first weight, or an empty string for one that lies elsewhere."""
     first = next((weight for weight in (*model.parameters(), *model.buffers())), None)
     return f"cuda:{first.device.index or 0}" if first is not None and first.is_cuda else ""
 
 
 def _narrow_precision_of(module: torch.nn.Module) -> str:
-    """Return `fp16` or `bf16` if all weights are of that type, and else nothing."""
     kinds = {str(weight.dtype) for weight in module.parameters()}
     return {"torch.float16": "fp16", "torch.bfloat16": "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
@@ -437,7 +434,6 @@ def _path(value: str | Path | None) -> Path | None:
 
 
 def _as_called(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the call in Python, for the record."""
     keyword = {field: name for name, field in FIELDS.items()}
     given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items() if value != "")
     return f"bakeoff.compare({name}{', ' if given else ''}{given})"

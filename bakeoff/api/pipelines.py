@@ -82,7 +82,6 @@ class PipelineResult(Result):
 
     @property
     def loses(self) -> bool:
-        """True where the pipeline was called slower with the winners than it was."""
         return self._gain is not None and relation(self._gain) is Relation.SLOWER
 
     @property
@@ -162,7 +161,6 @@ class WholeMeasured:
 
     @property
     def rounds(self) -> int:
-        """Return how many rounds were measured in full."""
         return min(map(len, self.bursts.values()), default=0)
 
     def records(self, like: Record, began: datetime) -> list[Record]:
@@ -341,19 +339,16 @@ def cells_to_ship(result: Result) -> list[str]:
 
 
 def _in_fp32(result: Result) -> Result:
-    """Return the result of a part without its other precisions, if it was compared in fp32."""
     records = [record for record in result.report.records if record.cell.precision is Precision.FP32]
     return Result(result.report.model_copy(update={"records": records}), result.folder) if records else result
 
 
 def _may_lose_less(in_fp32: Mapping[str, Result], results: Mapping[str, Result]) -> bool:
-    """Return True if there is another mix of builds in fp32."""
     chosen = [list(map(cells_to_ship, by_part.values())) for by_part in (in_fp32, results)]
     return any(chosen[0]) and chosen[0] != chosen[1]
 
 
 def _missed(records: Sequence[Record], required: Requirements) -> list[RequirementMissed]:
-    """Return what the pipeline misses with the winners."""
     winners = [record for record in records if record.cell.label == WITH_WINNERS and _was_evaluated(record)]
     return [missed for record in winners for missed in required.unmet(record)]
 
@@ -423,7 +418,6 @@ def _sides(winners: Winners) -> dict[str, Winners]:
 
 
 def _of_whole(like: Record, pipeline: object) -> Record:
-    """Return a record of the whole pipeline, which runs where this record of a part does."""
     own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
     return Record(cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}), status=Status.OK)
 
@@ -456,7 +450,6 @@ def _note(name: str, result: Result, is_placed: bool, reason: str, was_interrupt
 
 
 def _what_is_missing(parts: Sequence[str], results: Mapping[str, Result], whole: WholeMeasured, evaluates: bool) -> str:
-    """Say what an interruption has left out."""
     missing = [f"{name} was not compared" for name in parts if name not in results]
     missing += [f"{name} was compared in part" for name, result in results.items() if not result.complete]
     if not whole.rounds:

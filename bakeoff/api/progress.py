@@ -15,7 +15,6 @@ MOST_LINES = 40
 
 
 def shown(is_wanted: bool, requirements: Requirements, calls: int | None) -> LiveTable:
-    """Return what shows a run where this process runs."""
     if is_wanted and is_notebook():
         return NotebookTable(requirements)
     console = Console(stderr=True, markup=False, emoji=False, force_jupyter=False)

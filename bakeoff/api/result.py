@@ -209,7 +209,6 @@ class Result:
 
     @property
     def _mix(self) -> MixAnswer | None:
-        """Return the verdict over recorded calls, if that is the run's only one."""
         mixes = self.answer.mixes
         return mixes[0] if len(mixes) == 1 and len(mixes[0].sizes) == len(self.contests) else None
 

@@ -45,7 +45,6 @@ class BisectionState(Frozen):
 
 
 def is_in(folder: Path) -> bool:
-    """Return True if a bisection has begun in this folder."""
     return (folder / FILE).exists()
 
 
@@ -75,7 +74,6 @@ def begin(
 
 
 def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
-    """Take the steps that are left, say what they come to, and return the exit status."""
     console = console_for(as_json)
 
     def say_step(bisection: Bisection, step: Step) -> None:

@@ -72,7 +72,6 @@ def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
 
 
 def _line(build: CachedBuild) -> str:
-    """Return a line on a build that is kept for later runs: its model, its cells, its size and its age."""
     used = spell_minutes(datetime.fromtimestamp(build.used_s, UTC).isoformat())
     return f"{build.what}  ({_megabytes(build.size_bytes)}, built {spell_minutes(build.built_at)}, used {used})"
 

@@ -32,7 +32,6 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """Return the names of the environments that were made."""
     return sorted(path.parent.name for path in folder().glob(f"*/{ASKED}"))
 
 
@@ -44,7 +43,6 @@ def python_of(name: str) -> Path:
 
 
 def contents(name: str) -> dict[str, str]:
-    """Return the version of each package that was installed into an environment itself."""
     installed = metadata.distributions(path=[str(_packages_in(folder() / name))])
     return dict(sorted((distribution.name, distribution.version) for distribution in installed))
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from bakeoff import models
 from bakeoff.models.base import Call, Pipeline
+from bakeoff.models.example_inputs import answer_request
 from bakeoff.models.pipeline_parts import Parts, inspect_parts
-from bakeoff.models.user import UserModel, answer_request
+from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 
 

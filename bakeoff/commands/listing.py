@@ -132,7 +132,6 @@ def _best_modes(backend: Backend) -> list[str]:
 
 
 def models_table(listed: Iterable[ListedModel]) -> Table:
-    """Return a table of models, dimensions and defaults."""
     table = _table("Models, and the dimensions that --set changes, with their defaults")
     for model in listed:
         sizes = ", ".join(f"{name} ({default})" for name, default in model.dimensions.items())

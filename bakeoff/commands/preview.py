@@ -54,7 +54,6 @@ class Preview(Frozen):
         return max(sum(seconds) / len(self.places), *seconds) if self.places else sum(seconds)
 
     def lines(self) -> Iterator[str]:
-        """Yield what is planned as lines of text."""
         for contest in self.contests:
             labels = ", ".join(contest.labels) or "nothing can run"
             more = f", with {contest.evaluated_by} for the reference and each cell" if contest.evaluated_by else ""
@@ -131,7 +130,6 @@ def spell_seconds(seconds: float) -> str:
 
 
 def _told_once(by_reason: Mapping[str, Sequence[str]]) -> str:
-    """Return each reason once, with its contests where it is not that of all of them. No reason means that it runs."""
     reasons = [
         f"{reason}, for {listed(first(titles))}" if len(by_reason) > 1 else reason
         for reason, titles in by_reason.items()

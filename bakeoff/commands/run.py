@@ -103,7 +103,6 @@ def _begun(
 
 
 def _named_twice(request: Request) -> list[str]:
-    """Say what one list of the request names more than once."""
     given: dict[str, Counter[str]] = {
         "--devices": Counter(request.devices),
         "--precision": Counter(map(str, request.precision)),
@@ -148,7 +147,6 @@ def _run_here(
 
 
 def _servers_here(request: Request) -> int:
-    """Return how many fork servers this process needs. The places of a pool have their own."""
     return 1 if is_pool(request.devices) else servers_of(request)
 
 

@@ -130,7 +130,6 @@ def run(
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
-    """Return a summary of all trials for each planted slowdown."""
     by_planted: dict[float, list[Answer]] = {}
     for answers in trials:
         for answer in answers:
@@ -190,7 +189,6 @@ def _trial(
 
 
 def plan_of(request: Request, max_processes: int = MAX_PROCESSES) -> SamplingPlan:
-    """Return the request's plan for latencies alone."""
     return replace(
         SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
     )
@@ -290,7 +288,6 @@ def _upper_bound(hits: int, trials: int) -> float:
 
 
 def _table(rows: Sequence[Summary]) -> Table:
-    """Return a table of trials of eager against itself, with a row for each planted slowdown."""
     table = Table(
         "model",
         "the copy is",

@@ -102,13 +102,11 @@ def examine_environment(
 
 
 def differing_packages(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
-    """Return the version there and that in the environment of Bakeoff, if any, for each package that differs."""
     both = {package: (version, installed(package)) for package, version in contents.items()}
     return {package: (there, here) for package, (there, here) in both.items() if there != here}
 
 
 def broken_libraries(other_environments: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
-    """Return a phrase for each library of a named backend that does not import in an environment."""
     asked = set(named)
     return [
         f"{library.name} in environment {other_environment.name}"
@@ -147,7 +145,6 @@ def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_aske
 
 
 def _keeps(finding: Finding, trial: Trial) -> bool:
-    """Return True when the trap keeps the trial's backend from working on its device."""
     if finding.weight is not Weight.PROBLEM:
         return False
     concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)

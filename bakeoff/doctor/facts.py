@@ -107,7 +107,6 @@ def import_error(module: str, launcher: Launcher) -> str:
 
 
 def tried(library: Library, launcher: Launcher) -> Library:
-    """Return the library with the result of importing it."""
     if library.version is None:
         return library
     reason = import_error(module_of(library.name), launcher)
@@ -125,7 +124,6 @@ def module_of(library: str) -> str:
 
 
 def compiler(variables: Mapping[str, str]) -> str | None:
-    """Return the path of the C++ compiler that Inductor would find, or None."""
     named = variables.get("CXX")
     paths = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
     return next((path for path in paths if path), None)
@@ -172,7 +170,6 @@ def linked_major(library: Path, name: str) -> int | None:
 
 
 def nvidia_cards(bus: Path) -> int:
-    """Return the number of NVIDIA cards on the PCI bus, with a driver or without."""
     cards = 0
     for device in bus.glob("*"):
         with contextlib.suppress(OSError):

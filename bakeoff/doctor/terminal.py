@@ -24,7 +24,6 @@ STYLES = {
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the trials, the traps, and one line at the end."""
     print_whole(_machine(diagnosis.facts), console)
     print_whole(_trials(diagnosis), console)
     for part in (*map(_finding, diagnosis.findings), *map(_environment, diagnosis.environments)):
@@ -80,7 +79,6 @@ def _finding(finding: Finding) -> RenderableType:
 
 
 def _environment(other_environment: OtherEnvironment) -> RenderableType:
-    """Return what differs in an environment, and what imports there."""
     differs = [
         f"{package} {there} (here {here or 'none'})" for package, (there, here) in other_environment.differs.items()
     ]

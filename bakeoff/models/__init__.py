@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, unknown
 from bakeoff.records.package import PACKAGE
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from bakeoff.models.user import UserCode
 
 TABLE: dict[str, str] = {
-    "mlp": "bakeoff.models.mlp:MLP",
-    "conv": "bakeoff.models.conv:Conv",
-    "transformer": "bakeoff.models.transformer:Transformer",
-    "attention": "bakeoff.models.attention:Attention",
+    "mlp": "bakeoff.models.templates:MLP",
+    "conv": "bakeoff.models.templates:CONV",
+    "transformer": "bakeoff.models.templates:TRANSFORMER",
+    "attention": "bakeoff.models.templates:ATTENTION",
     "transformer_lm": "bakeoff.models.transformer_lm:TransformerLM",
-    "matmul_chain": "bakeoff.models.matmul_chain:MatmulChain",
-    "attention_block": "bakeoff.models.attention_block:AttentionBlock",
-    "mixed_ops": "bakeoff.models.mixed_ops:MixedOps",
-    "rope": "bakeoff.models.rope:Rope",
+    "matmul_chain": "bakeoff.models.templates:MATMUL_CHAIN",
+    "attention_block": "bakeoff.models.templates:ATTENTION_BLOCK",
+    "mixed_ops": "bakeoff.models.templates:MIXED_OPS",
+    "rope": "bakeoff.models.templates:ROPE",
     "fp8_transformer": "bakeoff.models.fp8_transformer:Fp8Transformer",
-    "fused_add_relu_mul": "bakeoff.models.kernel_workloads:FusedAddReluMul",
-    "tma_copy": "bakeoff.models.kernel_workloads:TmaCopy",
-    "matmul_fp16": "bakeoff.models.kernel_workloads:MatmulFp16",
-    "matmul_fp8": "bakeoff.models.kernel_workloads:MatmulFp8",
+    "fused_add_relu_mul": "bakeoff.models.templates:FUSED_ADD_RELU_MUL",
+    "tma_copy": "bakeoff.models.templates:TMA_COPY",
+    "matmul_fp16": "bakeoff.models.templates:MATMUL_FP16",
+    "matmul_fp8": "bakeoff.models.templates:MATMUL_FP8",
 }
 DEFAULT = ("mlp", "conv", "transformer")
 
@@ -86,7 +86,6 @@ SOURCES = {
 
 
 def written_sources() -> list[Source]:
-    """Return the sources whose names users write."""
     return [source for source in SOURCES.values() if source.form]
 
 
@@ -102,10 +101,10 @@ def find(name: str) -> Family:
     name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family does not load.
     """
     if name in TABLE:
-        return _class(TABLE[name])()
+        return _family(TABLE[name])
     prefix, colon, source = name.partition(":")
     if colon and prefix in SOURCES:
-        return _class(SOURCES[prefix].family)(_in_presets(source))
+        return _family(SOURCES[prefix].family, _in_presets(source))
     path, colon, factory = name.rpartition(":")
     if colon and path.endswith(".py"):
         from bakeoff.models.user import UserModel
@@ -118,7 +117,8 @@ def find(name: str) -> Family:
             _code_of(f"{name}:{option_for(name).rpartition(':')[2]}")  # says it where the file has none
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
-        from bakeoff.models.user import UserModel, can_import
+        from bakeoff.models.importing import can_import
+        from bakeoff.models.user import UserModel
 
         if "." in path or can_import(path):
             return UserModel(path, factory)
@@ -185,7 +185,7 @@ LIVE = "live:"
 def option_for(text: str) -> str:
     """Return the option that names `text` as a model. Return an empty string where it looks like no model."""
     if text.endswith(".py"):
-        from bakeoff.models.user import likely_factory
+        from bakeoff.models.source_code import likely_factory
 
         return f"--model {text}:{likely_factory(Path(text))}"
     source = text if ":" in text or text in names() else _source_of(Path(text), text)
@@ -239,13 +239,14 @@ def _in_presets(path: str) -> str:
 
 def _of_distribution(name: str, target: str) -> Family:
     try:
-        return _class(target)()
+        return _family(target)
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise BakeoffError(f"model '{name}' ({target}) does not load: {reason}") from error
 
 
-def _class(path: str) -> Callable[..., Family]:
+def _family(path: str, *arguments: str) -> Family:
     module, _, attribute = path.partition(":")
-    family: Callable[..., Family] = getattr(importlib.import_module(module), attribute)
+    value: Any = getattr(importlib.import_module(module), attribute)
+    family: Family = value(*arguments) if isinstance(value, type) else value
     return family

@@ -85,7 +85,6 @@ class Inputs:
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-        """Return the same arguments with `function` applied to every tensor."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -115,7 +114,6 @@ def call_of(example: object) -> Call:
 
 
 def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
-    """Return the first of `sets` for each combination of shapes."""
     by_shapes: dict[tuple[torch.Size, ...], Inputs] = {}
     for inputs in sets:
         by_shapes.setdefault(tuple(tensor.shape for tensor in inputs.tensors()), inputs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from bakeoff.models.base import Inputs, LoadedModel
-from bakeoff.models.user import difference_of, input_sets
+from bakeoff.models.example_inputs import difference_of, input_sets
 from bakeoff.records.errors import UsageError
 from bakeoff.records.text import counted
 

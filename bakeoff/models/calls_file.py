@@ -320,7 +320,6 @@ def _is_constant(value: Any) -> bool:
 
 
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return each tensor of a call once."""
     return list({id(tensor): tensor for tensor in Inputs(args, kwargs).tensors()}.values())
 
 

@@ -112,11 +112,9 @@ def describe(folder: str) -> Facts:
 
 
 def _first(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the first number that the configuration has under one of these names."""
     return next((number for name in names if (number := _number(config.get(name)))), None)
 
 
 def _number(value: object) -> int | None:
-    """Return a whole number, or the first one of a list."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     return first if isinstance(first, int) else None

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.axes import axis_name
 from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.example_inputs import input_sets
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded
-from bakeoff.models.user import input_sets
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
 
@@ -117,7 +117,6 @@ def _drawn(fake: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 
 def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
-    """Return the name and the fake tensor of each input, in the order of a call's arguments."""
     import torch
 
     wanted = set(program.graph_signature.user_inputs)
@@ -175,7 +174,6 @@ def _only_weights() -> Iterator[None]:
 
 
 def _writer(path: Path) -> str:
-    """Return words on the torch that wrote the file, or an empty string if the file does not say."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("models/model.json"))

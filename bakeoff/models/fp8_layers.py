@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bakeoff.models.decoder_layers import QkvSplit, RMSNorm, RotaryEmbedding, SwiGLU
+from bakeoff.models.template_layers import E4M3, LARGEST_E4M3
 from bakeoff.records.errors import Unavailable
-
-E4M3 = torch.float8_e4m3fn
-LARGEST_E4M3 = 448.0
 
 
 class Decoder(nn.Module):

@@ -83,7 +83,6 @@ class Attending(nn.Module):
         self.context = context
 
     def call(self, tokens: Tensor, positions: Tensor, layers: list[Rows]) -> Tensor:
-        """Return the last position's logits. The cache's `layers` hold what they were updated to."""
         logits: Tensor = self.language_model(
             input_ids=tokens,
             position_ids=positions[None],

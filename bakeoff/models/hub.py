@@ -71,7 +71,6 @@ def _library(source: str) -> Any:
 
 @contextmanager
 def _explained(source: str) -> Iterator[None]:
-    """Raise UsageError with the hub's reason, in one line."""
     try:
         yield
     except Exception as error:  # of httpx, requests, the operating system or huggingface_hub, by version

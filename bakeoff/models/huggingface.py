@@ -256,7 +256,6 @@ def _check_type(model: str, config: Mapping[str, Any]) -> None:
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that the configuration allows; None if it sets no limit."""
     model_type = str(config.get("model_type", ""))
     limits = ("max_target_positions", "max_position_embeddings")
     limit = next((config[name] for name in limits if config.get(name) is not None), None)
@@ -306,6 +305,5 @@ def _image_size(parts: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _channels(config: Any) -> int:
-    """Return the channels of an image, which the part for images may name."""
     parts = (config, *(getattr(config, name, None) for name in ("vision_config", "encoder")))
     return int(next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3))

@@ -120,7 +120,6 @@ def with_other_values(values: torch.Tensor, rows: int, by: int) -> torch.Tensor:
 
 
 def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:
-    """Return other values, whatever they mean. Whole numbers become smaller, and zeros stay."""
     flat = values.flatten()
     if bool((flat != flat[0]).any()):
         rolled = flat.roll(by).view(values.shape)

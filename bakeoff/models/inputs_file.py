@@ -50,11 +50,9 @@ class WithInputs(Family):
 
     @property
     def with_values(self) -> list[SizeInFile]:
-        """Return the sizes that can be measured, the most frequent first."""
         return [size for size in self.sizes if size.kept]
 
     def calls_of(self, dimensions: Sizes) -> tuple[int, int]:
-        """Return how many calls were recorded of the size in `dimensions`, and of all sizes."""
         counts = {size.label: size.count for size in self.sizes}
         return counts[str(dimensions[CALL])], sum(counts.values())
 
@@ -88,13 +86,13 @@ class WithInputs(Family):
 
     def _with_inputs(self, model: LoadedModel, dimensions: Sizes) -> LoadedModel:
         from bakeoff.models.calibration import second_half
-        from bakeoff.models.user import input_sets, input_sets_of
+        from bakeoff.models.example_inputs import input_sets, sets_of_calls
 
         calls = calls_in(self.file, str(dimensions[CALL]))
         for call in calls:
             _require_parameters(model.module, call, self.file)
         # what a family knows of its own inputs does not hold for these
-        sets = input_sets_of(str(self.file), calls)
+        sets = sets_of_calls(str(self.file), calls)
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
         model = replace(model, inputs=sets, bolder_inputs=bolder, spared_bytes=0, work=None)
         if model.calibrate is not None or len(calls) < 2:

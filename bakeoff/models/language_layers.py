@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bakeoff.models.decoder_layers import ROPE_BASE, RMSNorm, SwiGLU, turned
-from bakeoff.models.small_layers import ATTENTIONS
+from bakeoff.models.template_layers import ATTENTIONS
 
 
 class DecoderLM(nn.Module):

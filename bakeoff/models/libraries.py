@@ -69,7 +69,6 @@ def naming_torchvision(model: str) -> Iterator[None]:
 
 
 def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError:
-    """Return an error that says which torchvision would fit."""
     import torch
 
     reason = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
@@ -106,7 +105,6 @@ def _process() -> subprocess.Popen[str]:
 
 
 def answer() -> None:
-    """Answer the questions on standard input until it closes."""
     import torch  # noqa: F401 - from now on, this process answers for itself
 
     answers = os.fdopen(os.dup(1), "w")

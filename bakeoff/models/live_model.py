@@ -30,9 +30,11 @@ import cloudpickle
 from pydantic import Field
 
 from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
+from bakeoff.models.example_inputs import module_in, with_own_inputs, with_stages
+from bakeoff.models.importing import spec_of
 from bakeoff.models.seeding import seeded
+from bakeoff.models.source_code import dimension_of
 from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
-from bakeoff.models.user import dimension_of, module_in, spec_of, with_own_inputs, with_stages
 from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import LIVE
@@ -137,7 +139,6 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
 
 
 def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
-    """Write the function that says how good a model is, and return its name. Raise UsageError as `save` does."""
     if not callable(evaluate):
         raise UsageError(f"evaluate is a {type(evaluate).__name__}: give a function, or FILE.py:FUNCTION")
     _write({EVALUATE: evaluate}, folder, EVALUATE_PROGRAM, EVALUATE_WEIGHTS)
@@ -178,7 +179,6 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
 
 
 def weights_bytes(folder: Path) -> int | None:
-    """Return the size of the tensors of all live models, or None where there is no model."""
     models = [about.with_name(WEIGHTS) for about in folder.rglob(ABOUT)]
     return sum(weights.stat().st_size for weights in models) if models else None
 
@@ -336,7 +336,6 @@ class _Pickling:
         return True
 
     def forget_modules(self) -> None:
-        """Leave cloudpickle's list of modules as it was."""
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)
         self._by_value.clear()

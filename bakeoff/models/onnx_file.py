@@ -133,7 +133,6 @@ def _default(value: onnx.ValueInfoProto, axis: int) -> int:
 
 
 def _ids_below(model: onnx.ModelProto, name: str) -> int:
-    """Return the length of the shortest table that the input indexes."""
     tables = {weight.name: weight.dims for weight in model.graph.initializer}
     lengths = [
         int(tables[node.input[0]][0])

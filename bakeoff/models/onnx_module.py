@@ -74,7 +74,6 @@ class OnnxModule(nn.Module):
         return ReferenceEvaluator(model)
 
     def _whole(self) -> onnx.ModelProto:
-        """Return a copy of the model with all weights in it."""
         import onnx
 
         copy = onnx.ModelProto()

@@ -133,7 +133,6 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
 
 
 def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]) -> dict[str, Calls]:
-    """Call the pipeline once, and return the calls of each of these modules."""
     with contextlib.ExitStack() as held:
         calls = {name: held.enter_context(record(module)) for name, module in modules.items()}
         run_once(pipeline, example)
@@ -141,7 +140,6 @@ def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]
 
 
 def run_once(pipeline: Any, example: Any) -> Any:
-    """Make the example call, without gradients."""
     import torch
 
     with torch.no_grad():
@@ -168,7 +166,6 @@ def part_of(pipeline: object, name: str) -> nn.Module:
 
 
 def _modules_of(pipeline: object) -> dict[str, nn.Module]:
-    """Return the modules that an object holds by their names."""
     from torch import nn
 
     if isinstance(pipeline, nn.Module):

@@ -58,7 +58,6 @@ class Torchvision(Family):
         return LoadedModel(module.eval(), inputs)
 
     def arguments(self, dimensions: Sizes) -> dict[str, Any]:
-        """Return what the model is made with, beside its name."""
         size = int(dimensions["size"])
         given: dict[str, Any] = {}
         if (argument := SIZE_ARGUMENTS.get(self.facts["file"])) and size != self.facts["size"]:

@@ -79,14 +79,12 @@ def form_by_mode(module: nn.Module) -> tuple[str, ...]:
 
 
 def is_scripted(module: nn.Module) -> bool:
-    """Return True if the module or a part of it is a ScriptModule, scripted or traced."""
     import torch
 
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
 def is_quantised(module: nn.Module) -> bool:
-    """Return True if a part of the module has quantised weights."""
     return any(_has_quantised_weights(part) for part in module.modules())
 
 
@@ -159,7 +157,6 @@ def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
 
 
 def _uncompiled(value: Any) -> Any:
-    """Return what a compiled function was made of, or None for anything else."""
     return getattr(value, "_torchdynamo_orig_callable", None) if callable(value) else None
 
 

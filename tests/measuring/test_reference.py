@@ -14,7 +14,7 @@ from bakeoff.measuring.worker import loading, reference
 from bakeoff.measuring.worker.reference import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
-from bakeoff.models.user import with_own_inputs
+from bakeoff.models.example_inputs import with_own_inputs
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff import models
-from bakeoff.models.big_libraries import imported_by
+from bakeoff.models.source_code import big_libraries_of
 
 FACTORY = "def factory():\n    return None\n"
 
@@ -37,7 +37,7 @@ FACTORY = "def factory():\n    return None\n"
     ],
 )
 def test_libraries_are_shared_unless_the_file_may_change_their_import(source: str, modules: tuple[str, ...]) -> None:
-    assert imported_by(ast.parse(source)) == modules
+    assert big_libraries_of(ast.parse(source)) == modules
 
 
 def test_a_library_of_the_users_own_is_not_the_installed_one(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from torch import nn
 
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.example_inputs import MAX_CALLS
 from bakeoff.models.unwrapping import form_by_mode
-from bakeoff.models.user import MAX_CALLS, UserModel
+from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 from tests.support.checkout import python
 

@@ -16,7 +16,7 @@ from bakeoff.backends.calling import returned_by_call
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.sampling import no_garbage_collection
 from bakeoff.models.base import Around, Inputs
-from bakeoff.models.user import as_inputs
+from bakeoff.models.example_inputs import as_inputs
 from bakeoff.records.call_form import HasNoForm, Make, maker
 from bakeoff.records.errors import Unsupported, UsageError, first_line
 from bakeoff.records.schema import AroundCall

@@ -27,8 +27,8 @@ from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
+from bakeoff.models.example_inputs import answer_request
 from bakeoff.models.seeding import seeded
-from bakeoff.models.user import answer_request
 from bakeoff.records.call_form import Arguments, maker
 from bakeoff.records.errors import BakeoffError, NotServed, UsageError
 from bakeoff.records.metrics import Metric, Metrics

@@ -10,14 +10,12 @@ from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import LoadedModel
-from bakeoff.models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
-from bakeoff.models.kernel_modules import ScaledProduct
+from bakeoff.models.fp8_layers import PlainLinear, Quantise, ScaledLinear
+from bakeoff.models.template_layers import E4M3, LARGEST_E4M3, ScaledProduct
 from bakeoff.planning.plan import unsupported_precision
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from tests.support.cells import cell_of
-
-E4M3 = torch.float8_e4m3fn
 
 PRODUCT: dict[str, int | str] = {"m": 32, "n": 48, "k": 64}
 DECODER: dict[str, int | str] = {
