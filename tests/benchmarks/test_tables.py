@@ -33,9 +33,7 @@ def test_a_line_that_a_stop_has_cut_is_left_out_and_replaced(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("eager_ms", "ours", "said"), [(6.0, 3.1, "yes"), (6.0, 3.2, "NO"), (0.6, 4.0, "no limit: under 1 ms")]
 )
-def test_ratios_of_calls_over_a_millisecond_have_a_tolerance(
-    eager_ms: float, ours: float, said: str
-) -> None:
+def test_ratios_of_calls_over_a_millisecond_have_a_tolerance(eager_ms: float, ours: float, said: str) -> None:
     problem = published.PROBLEMS[0]
     script = {
         f"{name}{hot}_ms": ms for name, ms in (("eager", eager_ms), ("inductor", eager_ms / 3)) for hot in ("", "_hot")
