@@ -1,53 +1,53 @@
 #!/usr/bin/env python3
-"""How often is a winner called between two copies of one backend, and how often is a planted slowdown found?
+"""How often is a winner called between two copies of one build, and how often is a slower copy found?
 
-    python benchmarks/aa.py --models mlp,transformer --trials 100 --out results/aa
-    python benchmarks/aa.py --models mlp --neighbour --trials 100 --out results/aa
+    python benchmarks/aa.py --device cpu --cores-per-lane 2 --limit 570 --out results/aa
+    python benchmarks/aa.py --device cuda --limit 570 --out results/aa
+    python benchmarks/aa.py --table --out results/aa
 
-Each trial is a whole contest of eager with itself, in its own fork servers (`bakeoff.commands.selfcheck`). Trials are
-appended to files in `--out`, so that you can stop and continue.
+The trials are fixed before any is measured: `TRIALS` says of which kinds they are, how many of each, and on which
+models. They come in one order, in which every part has all kinds. Each trial is a contest in a process of its own. Its
+result is appended to `trials-DEVICE.jsonl` in `--out` as soon as it has ended. The same command goes on where it was
+stopped, on any number of lanes. A trial that fails counts as failed, and is not repeated.
 
-- `--neighbour` runs a process beside it that burns one core, on and off for half a second on average.
-- `--usual` measures the copies as most scripts do: one process each, one after the other, medians of 100 calls. A gap
-  over 2 % counts as a difference.
-- `--planted 1.03` multiplies the samples of the second copy. `--by-itself 1.03` makes the copy itself slower: each of
-  its calls spins for 3 % of its own time.
-- `--backend inductor` enters this backend twice instead of eager, without planted slowdowns. So do `onnx` and
-  `tensorrt`.
-- `--schedule sequential` uses the harness's own sequential schedule.
+- **A/A**: two copies of one build, called a winner if one of them is ("wrong"). In the kinds with many cells they stand
+  among others, and a winner is wrong if it has a copy there.
+- **A/B**: the samples of the second copy are multiplied by 1.02, 1.05 and 1.10. "Found" are the trials that call the
+  first copy faster, and "decided after" is when a contest with this copy alone would have ended.
+- **usual**: the two copies as most scripts measure them, one process after the other, medians of 100 calls. A gap over
+  2 % counts as a winner.
 
-    python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
-
-draws contests from the pairs of processes that these trials measured, with either sign, and decides them as the harness
-would. It shows more than so few trials can, but does not replace them: it treats neighbouring pairs as unrelated.
+A lane measures one trial at a time, on cores of its own, which share no physical core with others. On a GPU each lane
+has a GPU of its own. Results of other versions of the rules (the files of bakeoff/judging and bakeoff/measuring) are
+counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
-import gzip
+import hashlib
 import json
-import math
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.commands import selfcheck
-from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer, Trial
-from bakeoff.judging.decision import MAX_PROCESSES, Relation, is_decided, relation
-from bakeoff.judging.estimate import ratio_over_processes
+from bakeoff.judging.contest import judge_contest
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import (
     BeginWarmUp,
     Build,
@@ -60,136 +60,207 @@ from bakeoff.measuring.messages import (
     ReadyToBuild,
     TakeBurst,
 )
+from bakeoff.planning.places import physical_cores
+from bakeoff.planning.plan import Contest, PlannedCell
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Burst, Cell
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from benchmarks.common import ROOT, Limit, Lines, machine, say, table
 
-PLUGIN = Path(__file__).resolve().parent.parent / "tests/support/plugin"
-"""The tests' plug-in, with the copies of eager that are really slower."""
+COPIES = ROOT / "benchmarks" / "copies"
+"""A plug-in with backends under second names. It is none of the tests': they list what is installed."""
 
-COPIES = Path(__file__).resolve().parent / "copies"
-"""A plug-in with other backends under second names. It is none of the tests': they list what is installed."""
+SLOWER = (1.02, 1.05, 1.10)
+"""The factors of A/B."""
 
-SLOWER_COPIES = {1.03: "eager-3-percent-slower", 1.05: "eager-5-percent-slower"}
-"""Its backends, by how many times slower than eager they are."""
+SECOND_COPIES = {"tensorrt-again": "tensorrt-once-more"}
+"""All others are called `NAME-again`."""
 
 USUAL_CALLS = 100
 USUAL_MARGIN = 0.02
-"""The usual method measures each side in one process, one after the other, and compares medians of this many calls. A
-gap over this margin counts as a difference."""
+PROCESS_LIMIT_S = 120.0
 
-USUAL_LIMIT_S = 120.0
+TRIAL_LIMIT_S = 600.0
+"""A trial that takes longer has failed."""
 
-RESAMPLES = 3000
-MEAN_S = 0.5
-BURN = f"""
-import os, random, time
-parent = os.getppid()
-while os.getppid() == parent:  # ends with the trials, however they end
-    end = time.monotonic() + random.expovariate(1 / {MEAN_S})
-    while time.monotonic() < end:
-        pass
-    time.sleep(random.expovariate(1 / {MEAN_S}))
-"""
+EXPECTED_S = 60.0
+"""How long a trial takes, as long as none of its kind has ended."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="mlp,transformer")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--backend", choices=("eager", "inductor", "onnx", "tensorrt"), default="eager")
-    parser.add_argument("--mode", default="default", help="mode of the backend: default or cuda-graph")
-    parser.add_argument("--trials", type=int, default=100, help="trials of each model, including those in --out")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")
-    parser.add_argument("--planted", default="1,1.03,1.05", help="factors for the second copy's samples")
-    parser.add_argument(
-        "--by-itself",
-        type=float,
-        choices=tuple(SLOWER_COPIES),
-        help="how many times slower the second copy itself is",
-    )
-    parser.add_argument("--schedule", choices=("interleaved", "sequential"), default="interleaved")
-    parser.add_argument("--neighbour", action="store_true")
-    parser.add_argument("--usual", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("results/aa"))
-    parser.add_argument("--resample", type=Path, nargs="+", help="files of earlier trials, .jsonl or .jsonl.gz")
-    options = parser.parse_args()
-    if options.by_itself and (options.usual or options.mode != "default"):
-        parser.error("--by-itself needs mode default, and does not go with --usual")
-    if options.backend != "eager" and (options.usual or options.by_itself):
-        parser.error("--usual and --by-itself are for eager")
-    if options.resample:
-        _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
-        _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-        for path in options.resample:
-            resample(path)
-        return
-    options.out.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    _say("| trials | planted | of | right | undecided | winner | at most (95 %) | half-width | processes | s each |")
-    _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    with neighbour() if options.neighbour else contextlib.nullcontext():
-        for model in options.models.split(","):
-            kind = "usual" if options.usual else "bakeoff" if options.backend == "eager" else options.backend
-            if options.by_itself:
-                kind = f"slower-{options.by_itself}"
-            if options.schedule == "sequential":
-                kind = f"sequential-{kind}"
-            place = "neighbour" if options.neighbour else "quiet"
-            path = options.out / f"{kind}-{model}-{options.device}-{options.mode}-{place}.jsonl"
-            left_s = options.limit - (time.monotonic() - begun)
-            missing = options.trials - (len(path.read_text().splitlines()) if path.exists() else 0)
-            measure = usual if options.usual else ours
-            with path.open("a") as file:
-                for line in measure(model, options, missing, left_s):
-                    file.write(line + "\n")
-                    file.flush()
-            report(path, model, options.mode)
+@dataclass(frozen=True)
+class Model:
+    """A model with its sizes."""
+
+    name: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    precision: str = "fp32"
 
 
-def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    planted, copy = [float(factor) for factor in options.planted.split(",")], dict[str, Any]()
-    if options.by_itself:
-        use_plugin(PLUGIN)
-        planted, copy = [options.by_itself], {"again": SLOWER_COPIES[options.by_itself], "by_itself": options.by_itself}
-    elif options.backend != "eager":
-        use_plugin(COPIES)
-        planted, copy = [1.0], {"first": options.backend, "again": f"{options.backend}-again"}
-    what = model, options.device, options.mode
-    for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, schedule=options.schedule, **copy):
-        yield to_json(trial)
+@dataclass(frozen=True)
+class Kind:
+    """So many trials of one kind: each is of the next model, and then of the next pair of copies."""
+
+    name: str
+    device: str
+    trials: int
+    models: tuple[Model, ...]
+    copied: tuple[str, ...] = ("eager",)
+    """Backends and modes; the second copy of `onnx/cuda-graph` is `onnx-again/cuda-graph`."""
+    others: tuple[str, ...] = ()
+    """The other cells of a contest in which all of `copied` stand, each twice."""
+    slower: tuple[float, ...] = (1.0,)
+    is_usual: bool = False
 
 
-def use_plugin(plugin: Path) -> None:
-    """Install a plug-in, which has the second copies, also for worker processes."""
-    sys.path.insert(0, str(plugin))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(plugin), os.environ.get("PYTHONPATH"))))
+TEMPLATES = tuple(map(Model, ("mlp", "conv", "transformer")))
+REAL_ON_CPU = (
+    Model("hf:presets/zoo/small/bert", (("batch", 1), ("seq", 64))),
+    Model("timm:mobilenetv3_large_100", (("batch", 1),)),
+    Model("timm:resnet18", (("batch", 1),)),
+)
+REAL_ON_GPU = (
+    Model("hf:presets/zoo/bert", (("batch", 8), ("seq", 128)), "fp16"),
+    Model("timm:resnet50", (("batch", 8),), "fp16"),
+    Model("timm:vit_base_patch16_224", (("batch", 8),), "fp16"),
+)
+ENGINES = ("onnx", "openvino", "inductor")
+GRAPHS = ("inductor/cuda-graph", "onnx/cuda-graph", "tensorrt-again/cuda-graph")
+"""TensorRT's two copies share one engine, since two builds of it are no copies (benchmarks/copies)."""
+
+TRIALS = (
+    Kind("A/A, templates", "cpu", 267, TEMPLATES, ("eager", *ENGINES)),
+    Kind("A/A, real models", "cpu", 267, REAL_ON_CPU, ("eager", *ENGINES)),
+    Kind("A/A, many cells", "cpu", 266, TEMPLATES, ENGINES, ("eager", "torchscript")),
+    Kind("A/B, templates", "cpu", 60, TEMPLATES, slower=SLOWER),
+    Kind("A/B, real models", "cpu", 30, REAL_ON_CPU, slower=SLOWER),
+    Kind("usual, templates", "cpu", 75, TEMPLATES, is_usual=True),
+    Kind("usual, real models", "cpu", 75, REAL_ON_CPU, is_usual=True),
+    Kind("A/A, templates", "cuda", 50, TEMPLATES, ("eager", "eager/cuda-graph", *GRAPHS)),
+    Kind("A/A, real models", "cuda", 50, REAL_ON_GPU, ("eager", "eager/cuda-graph", *GRAPHS[:2])),
+    Kind("A/A, many cells", "cuda", 50, TEMPLATES, GRAPHS, ("eager", "eager/cuda-graph", "inductor", "onnx")),
+    Kind("A/B, templates", "cuda", 20, TEMPLATES, ("eager/cuda-graph",), slower=SLOWER),
+    Kind("A/B, real models", "cuda", 10, REAL_ON_GPU, ("eager/cuda-graph",), slower=SLOWER),
+    Kind("usual, templates", "cuda", 25, TEMPLATES, is_usual=True),
+    Kind("usual, real models", "cuda", 25, REAL_ON_GPU, is_usual=True),
+)
+"""The plan, as docs/evidence.md has it. It is not changed because of what was measured."""
 
 
-def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
-    cells = [selfcheck.cell_of(model, options.device, backend, options.mode) for backend in (FIRST, AGAIN)]
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder) / "reference.safetensors"
-        with Launchers("auto") as launchers:
-            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
-            worker.receive(time.monotonic() + USUAL_LIMIT_S)
-        for _ in range(trials):
-            started = time.monotonic()
-            if started - begun > limit_s:
-                return
-            medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
-            gap = max(medians) / min(medians) - 1  # slower median over faster median
-            yield json.dumps({"gap": gap, "seconds": time.monotonic() - started})
+def in_order(device: str) -> list[tuple[Kind, int]]:
+    """Return the trials of a device, so that each part of the list has the kinds in their proportion."""
+    kinds = [kind for kind in TRIALS if kind.device == device]
+    trials = [((number + 0.5) / kind.trials, kind, number) for kind in kinds for number in range(kind.trials)]
+    return [(kind, number) for _, kind, number in sorted(trials, key=lambda trial: trial[0])]
 
 
-def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
+def twin(label: str) -> str:
+    """Return the second copy of a backend and mode."""
+    backend, slash, mode = label.partition("/")
+    return f"{SECOND_COPIES.get(backend, f'{backend}-again')}{slash}{mode}"
+
+
+def rules() -> str:
+    """Return a digest of the files that measure and judge."""
+    digest = hashlib.sha256()
+    for room in ("judging", "measuring"):
+        for path in sorted((ROOT / "bakeoff" / room).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+# --- one trial, in a process of its own
+
+
+def trial(kind: Kind, number: int) -> dict[str, Any]:
+    """Measure a trial, and return what it says."""
+    use_plugin(COPIES)
+    model = kind.models[number % len(kind.models)]
+    copied = kind.copied[number // len(kind.models) % len(kind.copied)]
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bakeoff-aa-") as name:
+        folder = Path(name)
+        if kind.is_usual:
+            found = {"gap": usual_gap([cell_of(model, kind.device, copied)] * 2, folder)}
+        elif kind.others:
+            labels = [*kind.others, *kind.copied, *map(twin, kind.copied)]
+            found = among_others([cell_of(model, kind.device, label) for label in labels], kind, folder)
+        else:
+            found = pair([cell_of(model, kind.device, label) for label in (copied, twin(copied))], kind, folder)
+    return {"model": model.name, "copied": copied, "took_s": round(time.monotonic() - begun_s, 1), **found}
+
+
+def cell_of(model: Model, device: str, label: str) -> Cell:
+    backend, _, mode = label.partition("/")
+    cell = selfcheck.cell_of(model.name, device, backend, mode or "default", dict(model.sizes))
+    return cell.model_copy(update={"precision": Precision(model.precision)})
+
+
+def pair(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
+    """Measure a contest of two copies until it is decided for each factor, and return what each factor gives."""
+    reference = folder / "reference.safetensors"
+    measured = selfcheck.trial_of(*contest_of(cells, kind.device), folder / "run", reference, Silent(), kind.slower)
+    label = measured.records[0].cell.label
+    return {
+        "answers": [
+            {
+                "slower": answer.planted,
+                "winner": answer.winner and ("first" if answer.winner == label else "again"),
+                "is_open": answer.unstable,
+                "ratio": answer.ratio.value,
+                "ends": answer.ratio.ci95 and [answer.ratio.ci95.low, answer.ratio.ci95.high],
+                "processes": answer.processes,
+                "seconds": round(answer.seconds, 1),
+            }
+            for answer in measured.answers
+        ]
+    }
+
+
+def among_others(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
+    """Measure a contest of many cells, and return who leads, and whether the leader has a copy there."""
+    request, contest = contest_of(cells, kind.device)
+    plan, reference = selfcheck.plan_of(request), folder / "reference.safetensors"
+    with Launchers(request.start_method) as launchers:
+        launchers.prepare(plan.processes)
+        records = selfcheck.measured(launchers, request, contest, folder / "run", reference, Silent(), plan)
+    judged = judge_contest(records)
+    ranked = [cell.label for cell in judged.ranked]
+    leader, tied = judged.fastest.leader, judged.fastest.tied
+    copies = {twin(copied): copied for copied in kind.copied} | {copied: twin(copied) for copied in kind.copied}
+    return {
+        "leader": leader,
+        "first": list(tied) or [leader],
+        "is_open": judged.fastest.is_open,
+        "is_wrong": copies.get(leader or "") in ranked,
+        "ranked": ranked,
+        "not_ranked": {record.cell.label: record.reason for record in records if record.cell.label not in ranked},
+        "processes": max((len(record.processes) for record in records), default=0),
+    }
+
+
+def contest_of(cells: Sequence[Cell], device: str) -> tuple[Request, Contest]:
+    planned = tuple(PlannedCell(cell, asked_by_name=True) for cell in cells)
+    return Request(models=(cells[0].model,), devices=(device,)), Contest(cells[0].contest_id, planned)
+
+
+def usual_gap(cells: Sequence[Cell], folder: Path) -> float:
+    """Measure two copies in one process each, one after the other; return the slower median over the faster one."""
+    reference = folder / "reference.safetensors"
+    with Launchers("auto") as launchers:
+        worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), folder / "log")
+        worker.receive(time.monotonic() + PROCESS_LIMIT_S)
+    medians = [usual_median_ns(cell, reference, folder) for cell in cells]
+    return max(medians) / min(medians) - 1
+
+
+def usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
     plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
     with Launchers("auto") as launchers:
         job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
         worker = launchers.first.start(job, folder / "log")
-        while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
+        while not isinstance(event := worker.receive(time.monotonic() + PROCESS_LIMIT_S), BurstTaken):
             if isinstance(event, Failed):
                 raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
             if isinstance(event, ReadyToBuild):
@@ -201,102 +272,212 @@ def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
         return statistics.median(event.samples_ns)
 
 
-def to_json(trial: Trial) -> str:
-    """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
-    answers = [answer.model_dump(mode="json") for answer in trial.answers]
-    return json.dumps(
-        {"answers": answers, "bursts": [[_condensed(burst) for burst in each.bursts] for each in trial.records]}
-    )
+def use_plugin(plugin: Path) -> None:
+    """Install a plug-in, which has the second copies, also for worker processes."""
+    sys.path.insert(0, str(plugin))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(plugin), os.environ.get("PYTHONPATH"))))
 
 
-def answers_of(line: str) -> list[Answer]:
-    """Return the answers in a line that `to_json` has made."""
-    return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
+# --- all trials, on lanes
 
 
-def _condensed(burst: Burst) -> dict[str, object]:
-    ordered = sorted(burst.samples_ns)
-    deciles = [ordered[round((len(ordered) - 1) * part / 20)] for part in range(21)]
-    conditions = burst.conditions
-    return {
-        "process": burst.process,
-        "round": burst.round,
-        "calls": len(ordered),
-        "mean_ns": round(statistics.mean(ordered)),
-        "twentieths_ns": deciles,
-        "wait": conditions and conditions.wait_share,
-        "steal": conditions and conditions.steal_share,
-        "switches": conditions and conditions.involuntary_switches,
-        "calibration_ms": conditions and conditions.calibration_ms,
-    }
+@dataclass(frozen=True)
+class Lane:
+    """Cores that one trial at a time has for itself, and its GPU."""
+
+    number: int
+    cores: frozenset[int]
+    gpu: str | None = None
+
+    def run(self, arguments: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
+        """Run this script on the lane, and return the last line that it prints."""
+        variables = {"BAKEOFF_CACHE_DIR": str(out / "caches" / str(self.number))}
+        if self.gpu is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = self.gpu
+        process = subprocess.Popen(
+            [sys.executable, __file__, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+            preexec_fn=lambda: os.sched_setaffinity(0, self.cores),
+        )
+        try:
+            printed, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
+            process.kill()
+            return {"cut_after_s": limit_s}
+        if process.returncode:
+            return {"failure": (errors.strip() or "it said nothing").splitlines()[-1]}
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return found
 
 
-def report(path: Path, model: str, mode: str) -> None:
-    """Print one row for each planted slowdown, or one for the usual method."""
-    lines = path.read_text().splitlines()
-    if path.name.startswith("usual"):
-        trials = [json.loads(line) for line in lines]
-        false = sum(trial["gap"] > USUAL_MARGIN for trial in trials)
-        seconds = statistics.median(trial["seconds"] for trial in trials)
-        shares = f"{1 - false / len(trials):.1%} | | {false / len(trials):.1%}"
-        _say(f"| {path.stem} | 1.00 | {len(trials)} | {shares} | | | 1 | {seconds:.1f} |")
+def lanes_of(device: str, cores_per_lane: int, most: int | None) -> list[Lane]:
+    """Return as many lanes as there are cores, and GPUs, for them."""
+    by_physical: dict[int, list[int]] = {}
+    usable = usable_cores()
+    physical = physical_cores(usable)
+    for core in sorted(usable):
+        by_physical.setdefault(physical.get(core, core), []).append(core)
+    cores = [core for threads in by_physical.values() for core in threads]
+    parts = [frozenset(cores[start : start + cores_per_lane]) for start in range(0, len(cores), cores_per_lane)]
+    lanes = [Lane(number, part) for number, part in enumerate(parts) if len(part) == cores_per_lane]
+    if device == "cuda":
+        gpus = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(gpus.splitlines()))))
+        lanes = [Lane(lane.number, lane.cores, gpu) for lane, gpu in zip(lanes, visible.split(","), strict=False)]
+    return lanes[:most]
+
+
+class Queue:
+    """The trials that are missing, for all lanes."""
+
+    def __init__(self, options: argparse.Namespace, results: Lines) -> None:
+        self.options, self.results = options, results
+        self.limit = Limit(options.limit)
+        self.rules = rules()
+        done = {(one["kind"], one["number"]) for one in results.read() if one["rules"] == self.rules}
+        self.missing = [
+            (kind, number)
+            for kind, number in in_order(options.device)
+            if (kind.name, number) not in done and (not options.kinds or kind.name in options.kinds.split(";"))
+        ]
+        self._took_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def work(self, lane: Lane) -> None:
+        """Measure trials on a lane until none is missing, or none would end in time."""
+        while (found := self._next()) is not None:
+            kind, number = found
+            begun_s = time.monotonic()
+            limit_s = min(self.limit.left_s, TRIAL_LIMIT_S)
+            said = lane.run(["--device", kind.device, "--trial", kind.name, str(number)], self.options.out, limit_s)
+            if "cut_after_s" in said and said["cut_after_s"] < TRIAL_LIMIT_S:
+                return  # the time is over, and the trial is measured in the next call
+            with self._lock:
+                took_s = time.monotonic() - begun_s
+                self._took_s[kind.name] = max(took_s, self._took_s.get(kind.name, 0.0))
+                about = {"kind": kind.name, "number": number, "rules": self.rules, "lane": lane.number}
+                self.results.append(about | said)
+                left = f"{took_s:.0f} s; {self.limit.left_s:.0f} s are left"
+                say(f"{kind.name} {number}, lane {lane.number}: {brief(said)}, {left}")
+
+    def _next(self) -> tuple[Kind, int] | None:
+        with self._lock:
+            for place, (kind, _) in enumerate(self.missing):
+                if self._took_s.get(kind.name, EXPECTED_S) < self.limit.left_s:
+                    return self.missing.pop(place)
+        return None
+
+
+def brief(said: Mapping[str, Any]) -> str:
+    if "answers" in said:
+        called = {one["slower"]: one["winner"] or ("open" if one["is_open"] else "tie") for one in said["answers"]}
+        return ", ".join(f"{slower:g}: {what}" for slower, what in called.items())
+    if "gap" in said:
+        return f"{said['gap']:.1%} apart"
+    return str(said.get("failure") or f"first: {' and '.join(map(str, said.get('first', ['nothing in time'])))}")
+
+
+# --- the table
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one trial said of one second copy."""
+
+    wrong: bool
+    right: bool
+    seconds: float
+    processes: int
+
+
+def outcomes_of(trial: Mapping[str, Any]) -> dict[str, Outcome]:
+    """Return the outcome for each second copy that a trial has; none of one that has failed."""
+    if "gap" in trial:
+        wrong = trial["gap"] > USUAL_MARGIN
+        return {"equal": Outcome(wrong, not wrong, trial["took_s"], 1)}
+    if "first" in trial:
+        wrong = trial["is_wrong"]
+        return {"equal": Outcome(wrong, not wrong and not trial["is_open"], trial["took_s"], trial["processes"])}
+    outcomes = {}
+    for answer in trial.get("answers", ()):
+        slower, winner = answer["slower"], answer["winner"]
+        wanted = "first" if slower > 1 else None
+        name = "equal" if slower == 1 else f"{slower - 1:.0%} slower"
+        outcomes[name] = Outcome(
+            wrong=winner not in (wanted, None),
+            right=winner == wanted and not answer["is_open"],
+            seconds=answer["seconds"],
+            processes=answer["processes"],
+        )
+    return outcomes
+
+
+def rows_of(kind: str, trials: Sequence[Mapping[str, Any]]) -> Iterator[list[object]]:
+    """Yield a row for each second copy in the trials of one kind."""
+    found = [outcomes_of(trial) for trial in trials]
+    for name in dict.fromkeys(name for outcomes in found for name in outcomes):
+        these = [outcomes[name] for outcomes in found if name in outcomes]
+        wrong, right = sum(one.wrong for one in these), sum(one.right for one in these)
+        seconds = statistics.median(one.seconds for one in these)
+        processes = statistics.mean(one.processes for one in these)
+        most = selfcheck.upper_bound(wrong, len(these))
+        row: list[object] = [kind, name, len(these), wrong, f"{most:.1%}", right, len(these) - wrong - right]
+        yield [*row, f"{seconds:.0f}", f"{processes:.1f}", sum(not outcomes for outcomes in found)]
+
+
+LAST = ("decided after (s):", "processes:", "failed:")
+
+
+def tables(out: Path) -> str:
+    """Return a table of all trials for each device and version of the rules."""
+    columns = ["trials", "second copy", "number:", "wrong:", "at most (95 %):", "right:", "undecided:"]
+    texts = []
+    for path in sorted(out.glob("trials-*.jsonl")):
+        by_rules: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        for one in Lines(path).read():
+            by_rules.setdefault(one["rules"], {}).setdefault(one["kind"], []).append(one)
+        for version, kinds in by_rules.items():
+            rows = [row for name in sorted(kinds) for row in rows_of(name, kinds[name])]
+            texts.append(f"{path.stem.partition('-')[2]}, rules {version}\n\n{table([*columns, *LAST], rows)}")
+    return "\n\n".join(texts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--cores-per-lane", type=int, default=2)
+    parser.add_argument("--lanes", type=int, help="at most so many lanes [as the cores, and GPUs, allow]")
+    parser.add_argument("--kinds", default="", help="only trials of these kinds, between semicolons")
+    parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
+    parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
+    parser.add_argument("--out", type=Path, default=Path("results/aa"))
+    parser.add_argument("--trial", nargs=2, metavar=("KIND", "NUMBER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.trial:
+        name, number = options.trial
+        kind = next(kind for kind in TRIALS if (kind.name, kind.device) == (name, options.device))
+        with contextlib.redirect_stdout(sys.stderr):
+            found = trial(kind, int(number))
+        say(json.dumps(found))
         return
-    for row in selfcheck.summarise_trials(model, mode, [answers_of(line) for line in lines]):
-        shares = " | ".join(f"{number / row.trials:.1%}" for number in (row.right, row.unstable, row.winners))
-        measured = f"{row.upper:.1%} | {row.half_width:.2%} | {row.processes:.1f} | {row.seconds:.1f}"
-        _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {shares} | {measured} |")
-
-
-def resample(path: Path) -> None:
-    """Print one row for each planted slowdown."""
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-    pairs = [log for line in text.splitlines() for log in pair_logs(json.loads(line)["bursts"])]
-    middle = statistics.mean(pairs)
-    draw = random.Random(0)
-    for planted in selfcheck.PLANTED:
-        called = undecided = processes = 0
-        for _ in range(RESAMPLES):
-            logs = [
-                (draw.choice(pairs) - middle) * draw.choice((1, -1)) + math.log(planted) for _ in range(MAX_PROCESSES)
-            ]
-            ratio = next(
-                (seen for count in range(3, MAX_PROCESSES) if is_decided(seen := ratio_over_processes(logs[:count]))),
-                ratio_over_processes(logs),
-            )
-            is_found = (Relation.FASTER,) if planted > 1 else (Relation.FASTER, Relation.SLOWER)
-            called += relation(ratio) in is_found
-            undecided += not is_decided(ratio)
-            processes += ratio.processes
-        shares = f"{called / RESAMPLES:.2%} | {undecided / RESAMPLES:.2%} | {processes / RESAMPLES:.1f}"
-        name = path.name.partition(".")[0]
-        _say(f"| {name} | {len(pairs)} | {statistics.stdev(pairs):.2%} | {planted:.2f} | {shares} |")
-
-
-def pair_logs(bursts: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
-    """Return the median over rounds of log(again / first) for each pair of processes that lived together."""
-    first, again = (
-        {(burst["process"], burst["round"]): burst["twentieths_ns"][10] for burst in side} for side in bursts
-    )
-    logs: dict[int, list[float]] = {}
-    for process, number in first.keys() & again.keys():
-        logs.setdefault(process, []).append(math.log(again[process, number] / first[process, number]))
-    return [statistics.median(each) for each in logs.values()]
-
-
-@contextlib.contextmanager
-def neighbour() -> Iterator[None]:
-    """Run a process that takes a core, on and off."""
-    process = subprocess.Popen([sys.executable, "-c", BURN])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    options.out = options.out.resolve()
+    if not options.table:
+        queue = Queue(options, Lines(options.out / f"trials-{options.device}.jsonl"))
+        lanes = lanes_of(options.device, options.cores_per_lane, options.lanes)
+        say(f"{len(queue.missing)} trials are missing; {len(lanes)} lanes of {options.cores_per_lane} cores")
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
+            for future in [pool.submit(queue.work, lane) for lane in lanes]:
+                future.result()
+    text = f"{tables(options.out)}\n\n{machine()}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
+    say(f"\n{text}")
 
 
 if __name__ == "__main__":

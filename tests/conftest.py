@@ -26,7 +26,7 @@ from tests.lent_servers import lent_servers
 LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_folder.py")
 """Files with long tests that would come last."""
 
-CHECKOUT = ("tests.", "benchmarks.", "scripted_backends", "slowed_eager")
+CHECKOUT = ("tests.", "benchmarks.", "scripted_backends")
 """How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
 
 settings.register_profile("brief", max_examples=40, deadline=None)

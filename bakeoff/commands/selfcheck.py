@@ -30,7 +30,7 @@ from bakeoff.measuring.controller.progress import Progress, Silent
 from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.plan import Contest, PlannedCell
-from bakeoff.planning.request import Request, Schedule
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
@@ -104,29 +104,19 @@ def run(
     progress: Progress,
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
-    again: str = AGAIN,
-    first: str = FIRST,
-    by_itself: float = 1.0,
-    schedule: Schedule = "interleaved",
     max_processes: int = MAX_PROCESSES,
 ) -> Iterator[Trial]:
-    """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
-
-    `again` is the backend that is the second copy of `first`. It may really be slower, `by_itself` times. Samples are
-    multiplied by the rest.
-    """
-    cells = (cell_of(model, device, first, mode), cell_of(model, device, again, mode))
+    """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes."""
+    cells = (cell_of(model, device, FIRST, mode), cell_of(model, device, AGAIN, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
-    request = Request(models=(model,), devices=(device,), schedule=schedule)
+    request = Request(models=(model,), devices=(device,))
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.safetensors"
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return
-            yield _trial(
-                request, contest, Path(folder) / str(number), reference, progress, planted, by_itself, max_processes
-            )
+            yield trial_of(request, contest, Path(folder) / str(number), reference, progress, planted, max_processes)
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
@@ -147,7 +137,7 @@ def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
         winners=winners,
         right=sum(answer.is_right for answer in answers),
         unstable=sum(answer.unstable for answer in answers),
-        upper=_upper_bound(winners, len(answers)),
+        upper=upper_bound(winners, len(answers)),
         half_width=statistics.median(_half_width(answer.ratio) for answer in answers),
         processes=statistics.mean(answer.processes for answer in answers),
         seconds=statistics.median(answer.seconds for answer in answers),
@@ -160,22 +150,22 @@ class SelfcheckAnswer(Frozen):
     rows: list[Summary]
 
 
-def _trial(
+def trial_of(
     request: Request,
     contest: Contest,
     folder: Path,
     reference: Path,
     progress: Progress,
     planted: Sequence[float],
-    by_itself: float,
-    max_processes: int,
+    max_processes: int = MAX_PROCESSES,
 ) -> Trial:
+    """Measure a contest of two copies until it is decided for each planted slowdown of the second one."""
     begun = time.monotonic()
     ends_s: list[float] = []
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for factor in planted for pair in undecided(with_slowdown(records, factor / by_itself, name))]
+        return [pair for factor in planted for pair in undecided(with_slowdown(records, factor, name))]
 
     name = contest.cells[0].cell.backend
     plan = plan_of(request, max_processes)
@@ -184,7 +174,7 @@ def _trial(
         records = measured(launchers, request, contest, folder, reference, progress, plan, undecided_for_any)
     first = next(record for record in records if record.cell.backend == name)
     again = next(record for record in records if record.cell.backend != name)
-    answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
+    answers = tuple(answer_for([first, again], factor, ends_s, plan.processes) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 
 
@@ -227,11 +217,9 @@ def measured(
     return records
 
 
-def answer_for(
-    records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
-) -> Answer:
+def answer_for(records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int) -> Answer:
     """Return the verdict at the time when a contest with this slowdown would have stopped."""
-    second_slowed = with_slowdown(records, planted / by_itself, records[0].cell.backend)
+    second_slowed = with_slowdown(records, planted, records[0].cell.backend)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
         seen = [_first_processes(record, processes) for record in second_slowed]
@@ -282,7 +270,7 @@ def _half_width(ratio: Ratio) -> float:
     return float("inf") if ratio.ci95 is None else (ratio.ci95.high - ratio.ci95.low) / 2
 
 
-def _upper_bound(hits: int, trials: int) -> float:
+def upper_bound(hits: int, trials: int) -> float:
     """Return Clopper and Pearson's one-sided 95 % upper bound of a rate."""
     return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))
 

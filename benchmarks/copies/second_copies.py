@@ -11,6 +11,7 @@ from torch import nn
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.inductor import Inductor
 from bakeoff.backends.onnx import Onnx
+from bakeoff.backends.openvino import OpenVINO
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.models.base import Inputs
 
@@ -23,6 +24,11 @@ class InductorAgain(Inductor):
 class OnnxAgain(Onnx):
     name = "onnx-again"
     description = "ONNX Runtime under another name, for checks of the harness"
+
+
+class OpenVINOAgain(OpenVINO):
+    name = "openvino-again"
+    description = "OpenVINO under another name, for checks of the harness"
 
 
 class TensorRTAgain(TensorRT):

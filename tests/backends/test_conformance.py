@@ -44,7 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
 }
 """One tensor in and out; several tensors, one of whole numbers; keywords out of order, a constant, nested outputs."""
 
-OF_OTHER_TESTS = {"null-packaged", "eager-3-percent-slower", "eager-5-percent-slower", "planted"}
+OF_OTHER_TESTS = {"null-packaged", "planted"}
 """Backends of the tests' plug-in that add nothing to what `null` and `eager` show here, or are wrong on purpose."""
 
 NAMES = [name for name in backends.names() if name not in OF_OTHER_TESTS]

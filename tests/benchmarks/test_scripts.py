@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.checkout import ROOT
 
-SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
+SCRIPTS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "common")
 
 START_EACH = """
 import contextlib, io, json, os, runpy, sys, traceback
