@@ -42,7 +42,7 @@ from bakeoff.measuring.worker.fingerprint import (
     own_files,
 )
 from bakeoff.measuring.worker.float64 import KeepFloat64
-from bakeoff.measuring.worker.generating import Greedy, generate
+from bakeoff.measuring.worker.generating import Greedy, generate, steps_in_place
 from bakeoff.measuring.worker.loading import (
     calibration_of,
     drawn_type,
@@ -84,9 +84,10 @@ from bakeoff.measuring.worker.user_code import noting_reads, users_data, weights
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
+from bakeoff.models.generation import caches_in_place
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
+from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Status, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, OneAnswer, Setting
 
 Outputs = tuple["torch.Tensor", ...]
@@ -467,6 +468,10 @@ def as_it_is(
     longest_sum = 1
     without_fast_path: tuple[Outputs, ...] = ()
     shown = calibration or shown_to_builds(sets, cell)
+
+    def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        return flatten_outputs(module(*inputs.args, **inputs.kwargs))
+
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:
             understood = understand(module, sets)
@@ -520,8 +525,10 @@ def as_it_is(
             if files is not None and traits.written_inputs:
                 save_written_inputs(module, sets[0], calls, files.written_inputs)
         else:
-            traits, eager = NO_TRAITS, run_eager(module, sets, training)
-        greedy = generate(lambda each: flatten_outputs(module(*each.args, **each.kwargs)), sets, cell)
+            traits, is_in_place = NO_TRAITS, cell.task == DECODE and caches_in_place(module, sets[0])
+            steps = steps_in_place(answer, sets) if is_in_place else ()
+            eager = tuple(map(thinned, steps)) or run_eager(module, sets, training)
+        greedy = generate(answer, sets, cell)
     if model_fingerprint:  # a call may load what a function then keeps
         data = [path for path in users_data(read) if not path.is_relative_to(known.workspace.resolve())]
         model_fingerprint = hashlib.sha256(f"{model_fingerprint} {digests_of_data(data)}".encode()).hexdigest()
