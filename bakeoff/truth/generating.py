@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -42,9 +43,7 @@ class WithCaches(Wrapped):
 
     def __init__(self, inner: Compiled, sets: Sequence[Inputs]) -> None:
         super().__init__(inner)
-        first, second = sets[0].args, sets[1].args
-        is_shared = first[2].data_ptr() == second[2].data_ptr()
-        self._rows = [cache[:, :, int(first[1])] for cache in first[2:]] if is_shared else []
+        self._rows = _empty_rows(sets)
         self._caches: Sequence[torch.Tensor] = ()
         self._writes_in_place = False
 
@@ -64,6 +63,32 @@ class WithCaches(Wrapped):
 
     def settings(self) -> Settings:
         return {"caches": "in place" if self._writes_in_place else "copied", **super().settings()}
+
+
+def _empty_rows(sets: Sequence[Inputs]) -> list[torch.Tensor]:
+    """Return the row at the first set's position of each cache that all sets share: it is empty at the start."""
+    first, second = sets[0].args, sets[1].args
+    is_shared = first[2].data_ptr() == second[2].data_ptr()
+    return [cache[:, :, int(first[1])] for cache in first[2:]] if is_shared else []
+
+
+def steps_in_place(call: Call, sets: Sequence[Inputs]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the outputs of a decode step for each set, with caches in which steps have written at all positions.
+
+    A build that writes in place leaves its own rows there, which the other sets then show. So eager must leave its own.
+    The caches are copies, shared by the sets as those given are.
+    """
+    sets = copy.deepcopy(tuple(sets))
+    empty = _empty_rows(sets)
+    for is_shown in (False, True):
+        for inputs in sets:
+            for row in empty:
+                row.zero_()
+            outputs = call(inputs)
+            for cache, new in zip(inputs.args[2:], outputs[1:], strict=True):
+                cache.copy_(new)
+            if is_shown:
+                yield outputs
 
 
 def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:

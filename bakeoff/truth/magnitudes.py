@@ -44,10 +44,14 @@ LEAST_SHARE = 2.0**-25
 """An error counts as at least this share of its value: it may be zero by chance."""
 
 
-def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
-    """Add up squares of these errors, their logarithms to base 2, and their number, in the octave of each size."""
+def errors_by_octave(sizes: torch.Tensor, errors: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Add up squares of these errors, their logarithms to base 2, their number, and how many are more than the rounding
+    of an exact value to `dtype`, in the octave of each size."""
+    type_info = torch.finfo(dtype)
     logs = errors.maximum(LEAST_SHARE * sizes).log2_()
-    return torch.stack([sums_by_octave(sizes, each) for each in (errors.square(), logs, torch.ones_like(errors))])
+    is_inexact = errors > sizes.clamp_min(type_info.smallest_normal) * (type_info.eps / 2)
+    added = (errors.square(), logs, torch.ones_like(errors), is_inexact.double())
+    return torch.stack([sums_by_octave(sizes, values) for values in added])
 
 
 class EagerOctaves(NamedTuple):
@@ -57,12 +61,15 @@ class EagerOctaves(NamedTuple):
     reference_squares: torch.Tensor
     eager_squares: torch.Tensor
     eager_logs: torch.Tensor
+    eager_inexact: torch.Tensor
+    """How many of eager's values are not as exact as their type can be, and so tell what its rounding does."""
 
     @classmethod
     def of(cls, eager: torch.Tensor) -> EagerOctaves:
         """Return eager's errors by octave, to which each input set's values of the reference are to be added."""
         none = torch.zeros(EXPONENTS, dtype=torch.float64)
-        return cls(none, none, *eager.cpu()[:2])
+        squares, logs, _, inexact = eager.cpu()
+        return cls(none, none, squares, logs, inexact)
 
     def with_reference(self, values: torch.Tensor) -> EagerOctaves:
         """Return the same with these values of the reference, which are finite and in float64."""
@@ -101,18 +108,24 @@ class EagerOctaves(NamedTuple):
     @property
     def eager(self) -> torch.Tensor:
         """Eager's errors by octave."""
-        return torch.stack([self.eager_squares, self.eager_logs, self.counts])
+        return torch.stack([self.eager_squares, self.eager_logs, self.counts, self.eager_inexact])
 
     def groups(self, errors: torch.Tensor) -> Groups | None:
-        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
-        ends, count = list[int](), 0.0
+        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave.
+
+        Where eager hands most values on, such as the rows of a cache, the few that it computes decide a group's error.
+        So there must be none of them, or as many as make a magnitude.
+        """
+        ends, count, inexact = list[int](), 0.0, 0.0
         exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
         for exponent, following in itertools.zip_longest(exponents, exponents[1:], fillvalue=EXPONENTS):
             count += float(self.counts[exponent])
+            inexact += float(self.eager_inexact[exponent])
             is_apart = count >= MIN_APART_VALUES and following < exponent - APART_OCTAVES
-            if count >= MIN_MAGNITUDE_VALUES or is_apart:
+            is_known = inexact == 0 or inexact >= MIN_MAGNITUDE_VALUES
+            if (count >= MIN_MAGNITUDE_VALUES and is_known) or is_apart:
                 ends.append(exponent)
-                count = 0.0
+                count = inexact = 0.0
         if not ends:
             return None
         if count:  # the smallest ones count with those before them, unless they lie far below
@@ -127,7 +140,7 @@ class EagerOctaves(NamedTuple):
             return torch.stack([sums[low:high].sum() for low, high in zip(ends, starts, strict=True)])
 
         counts = summed(self.counts)
-        squares, logs, compared = errors.cpu()  # perhaps of fewer input sets
+        squares, logs, compared, _ = errors.cpu()  # perhaps of fewer input sets
         squared = (squares, self.eager_squares, self.reference_squares)
         ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
         typical_ours = summed(logs).div(summed(compared)).exp2().nan_to_num(0.0)

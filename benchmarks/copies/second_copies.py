@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 from pathlib import Path
@@ -42,12 +43,14 @@ class TensorRTAgain(TensorRT):
 
     def package(self, module: nn.Module, inputs: Inputs, context: BuildContext) -> None:
         engine = Path(tempfile.gettempdir()) / f"one-engine-{context.cell.reference_id}"
-        if engine.exists():
-            with context.phase("compile"):
-                shutil.copytree(engine, context.workspace, dirs_exist_ok=True)
-            return
-        super().package(module, inputs, context)
-        shutil.copytree(context.workspace, engine)
+        with open(f"{engine}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # copies are built side by side
+            if engine.exists():
+                with context.phase("compile"):
+                    shutil.copytree(engine, context.workspace, dirs_exist_ok=True)
+                return
+            super().package(module, inputs, context)
+            shutil.copytree(context.workspace, engine)
 
 
 class TensorRTOnceMore(TensorRTAgain):

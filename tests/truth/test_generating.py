@@ -10,7 +10,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell
-from bakeoff.truth.generating import Greedy, WithCaches, compare, generate
+from bakeoff.truth.generating import Greedy, WithCaches, compare, generate, steps_in_place
 
 ROWS, WIDTH = 6, 3
 
@@ -93,6 +93,16 @@ def test_a_row_that_a_step_has_written_is_empty_again_after_restore() -> None:
     assert compiled.settings()["caches"] == "in place"
     compiled.restore()
     assert not sets[1].args[2].any()
+
+
+def test_steps_in_place_show_the_rows_that_other_steps_have_written() -> None:
+    """The row of the first position is empty where it has not been written in the same call. The caches given stay."""
+    sets = sets_of_steps()
+    step = Counter(in_place=False)
+    caches = [cache for _, cache in steps_in_place(lambda inputs: step(*inputs.args), sets)]
+    written = [[place for place in range(ROWS) if cache[0, 0, place].any()] for cache in caches]
+    assert written == [[2, 3, 4, 5], [2, 3, 4], [2, 3, 4], [2, 3, 4]]
+    assert not any(inputs.args[2].any() for inputs in sets)
 
 
 def test_generate_is_planned_as_prefill_and_decode_with_the_same_sizes() -> None:

@@ -5,7 +5,7 @@ import torch
 from bakeoff.records.precision import Precision
 from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
 
-NOTHING = torch.zeros((3, EXPONENTS), dtype=torch.float64)
+NOTHING = torch.zeros((4, EXPONENTS), dtype=torch.float64)
 
 
 def octaves_of(values: torch.Tensor, errors: torch.Tensor) -> EagerOctaves:
@@ -79,3 +79,18 @@ def test_a_perturbed_model_says_nothing_of_octaves_without_values() -> None:
     groups = octaves.or_perturbed(octaves_of(values, 1e-6 * values)).groups(NOTHING)
     assert groups is not None
     torch.testing.assert_close(groups.typical_eager, 1e-6 * groups.sizes)
+
+
+def test_a_few_computed_values_among_those_handed_on_are_no_magnitude() -> None:
+    """Of 4096 rows of a cache two are computed. By chance eager is right in a small value there, and a build is not."""
+    values = torch.cat([2.0 ** -(torch.arange(4000) % 10).double(), torch.full((96,), 1e-4, dtype=torch.float64)])
+    rounding = torch.where(torch.arange(4096) % 40 == 0, 5e-4, 0.0).double()
+    eager, build, zeros = rounding.clone(), rounding.clone(), torch.where(values < 0.2, values, 0.0)
+    eager[4000:], build[4000:] = 0.0, 0.0
+    eager[4000], build[4000] = 1e-7, 1e-3
+    octaves = EagerOctaves.of(errors_by_octave(values, eager, torch.float16)).with_reference(values)
+    for errors, is_found in ((build, False), (zeros, True)):
+        groups = octaves.groups(errors_by_octave(values, errors, torch.float16))
+        assert groups is not None and groups.counts.sum() == 4096
+        limits = groups.limits(Precision.FP16, limit=5e-4, eager_rmse=8e-5)
+        assert bool((groups.ours > limits).any()) is is_found

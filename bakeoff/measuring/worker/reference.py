@@ -44,12 +44,13 @@ from bakeoff.measuring.worker.loading import (
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
+from bakeoff.models.generation import caches_in_place
 from bakeoff.models.input_sets import MASKS, WHOLES
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Work
+from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference
-from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager
+from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
 from bakeoff.truth.eager_error import (
     MAX_ROUNDING,
@@ -63,7 +64,7 @@ from bakeoff.truth.eager_error import (
     within_float32,
     yardsticks,
 )
-from bakeoff.truth.generating import Greedy, generate
+from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
@@ -531,6 +532,10 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, subject.data_files, weights)
     subject.announce("call")
     shown = calibration or shown_to_builds(sets, cell)
+
+    def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        return flatten_outputs(module(*inputs.args, **inputs.kwargs))
+
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:
             understood = understand(module, sets)
@@ -539,9 +544,11 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
                     return as_it_is(subject, inputs, wants_fingerprint)
             found = _inference(subject, model, module, sets, understood)
         else:
-            eager = run_eager(module, sets, training)
+            is_in_place = cell.task == DECODE and caches_in_place(module, sets[0])
+            steps = steps_in_place(answer, sets) if is_in_place else ()
+            eager = tuple(map(thinned, steps)) or run_eager(module, sets, training)
             found = AsItIs(NO_TRAITS, eager, len(sets))
-        greedy = generate(lambda given: flatten_outputs(module(*given.args, **given.kwargs)), sets, cell)
+        greedy = generate(answer, sets, cell)
     if model_fingerprint:  # a call may load what a function then keeps
         data = [path for path in users_data(read) if not path.is_relative_to(subject.workspace.resolve())]
         seen = f"{model_fingerprint} {found.fingerprint} {digests_of_data(data)}"
