@@ -72,7 +72,7 @@ def _empty_rows(sets: Sequence[Inputs]) -> list[torch.Tensor]:
     return [cache[:, :, int(first[1])] for cache in first[2:]] if is_shared else []
 
 
-def steps_in_place(call: Call, sets: Sequence[Inputs]) -> Iterator[tuple[torch.Tensor, ...]]:
+def steps_in_place(call: Call, sets: Sequence[Inputs]) -> Iterator[Sequence[torch.Tensor]]:
     """Yield the outputs of a decode step for each set, with caches in which steps have written at all positions.
 
     A build that writes in place leaves its own rows there, which the other sets then show. So eager must leave its own.

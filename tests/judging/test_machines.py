@@ -86,7 +86,7 @@ def test_runs_of_one_host_are_of_one_machine() -> None:
     reports["c"] = reports["c"].model_copy(update={"environment": elsewhere})
     found = machines_of(reports)
     assert found.hosts == [["a", "b"], ["c"]]
-    text = to_markdown(found)
+    text = markdown.render(blocks_of(found))
     assert text.startswith("# 2 machines, 3 runs\n") and "a and b are runs of one machine." in text
 
 

@@ -546,7 +546,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
         else:
             is_in_place = cell.task == DECODE and caches_in_place(module, sets[0])
             steps = steps_in_place(answer, sets) if is_in_place else ()
-            eager = tuple(map(thinned, steps)) or run_eager(module, sets, training)
+            eager = tuple(thinned(tuple(outputs)) for outputs in steps) or run_eager(module, sets, training)
             found = AsItIs(NO_TRAITS, eager, len(sets))
         greedy = generate(answer, sets, cell)
     if model_fingerprint:  # a call may load what a function then keeps
