@@ -43,28 +43,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bakeoff import models
 from bakeoff.commands import selfcheck
 from bakeoff.judging.contest import judge_contest
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    ComputeReference,
-    Failed,
-    MeasureCell,
-    Ready,
-    ReadyToBuild,
-    TakeBurst,
-)
 from bakeoff.planning.places import physical_cores
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from benchmarks.common import ROOT, Limit, Lines, machine, say, table
@@ -79,6 +66,7 @@ SECOND_COPIES = {"tensorrt-again": "tensorrt-once-more"}
 """All others are called `NAME-again`."""
 
 USUAL_CALLS = 100
+USUAL_WARM_UP_S = 0.5
 USUAL_MARGIN = 0.02
 PROCESS_LIMIT_S = 120.0
 
@@ -112,6 +100,9 @@ class Kind:
     """The other cells of a contest in which all of `copied` stand, each twice."""
     slower: tuple[float, ...] = (1.0,)
     is_usual: bool = False
+
+    def model(self, number: int) -> Model:
+        return self.models[number % len(self.models)]
 
 
 TEMPLATES = tuple(map(Model, ("mlp", "conv", "transformer")))
@@ -176,13 +167,13 @@ def rules() -> str:
 def trial(kind: Kind, number: int) -> dict[str, Any]:
     """Measure a trial, and return what it says."""
     use_plugin(COPIES)
-    model = kind.models[number % len(kind.models)]
+    model = kind.model(number)
     copied = kind.copied[number // len(kind.models) % len(kind.copied)]
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bakeoff-aa-") as name:
         folder = Path(name)
         if kind.is_usual:
-            found = {"gap": usual_gap([cell_of(model, kind.device, copied)] * 2, folder)}
+            found = {"gap": usual_gap(kind, number)}
         elif kind.others:
             labels = [*kind.others, *kind.copied, *map(twin, kind.copied)]
             found = among_others([cell_of(model, kind.device, label) for label in labels], kind, folder)
@@ -245,31 +236,36 @@ def contest_of(cells: Sequence[Cell], device: str) -> tuple[Request, Contest]:
     return Request(models=(cells[0].model,), devices=(device,)), Contest(cells[0].contest_id, planned)
 
 
-def usual_gap(cells: Sequence[Cell], folder: Path) -> float:
-    """Measure two copies in one process each, one after the other; return the slower median over the faster one."""
-    reference = folder / "reference.safetensors"
-    with Launchers("auto") as launchers:
-        worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), folder / "log")
-        worker.receive(time.monotonic() + PROCESS_LIMIT_S)
-    medians = [usual_median_ns(cell, reference, folder) for cell in cells]
-    return max(medians) / min(medians) - 1
+def usual_gap(kind: Kind, number: int) -> float:
+    """Measure two copies in one process each, one after the other; return how far the medians are apart."""
+    command = [sys.executable, __file__, "--device", kind.device, "--usual", kind.name, str(number)]
+    medians_ms = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=PROCESS_LIMIT_S).stdout)
+        for _ in range(2)
+    ]
+    return max(medians_ms) / min(medians_ms) - 1
 
 
-def usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
-    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
-    with Launchers("auto") as launchers:
-        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
-        worker = launchers.first.start(job, folder / "log")
-        while not isinstance(event := worker.receive(time.monotonic() + PROCESS_LIMIT_S), BurstTaken):
-            if isinstance(event, Failed):
-                raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
-            if isinstance(event, ReadyToBuild):
-                worker.send(Build())
-            if isinstance(event, Built):
-                worker.send(BeginWarmUp())
-            if isinstance(event, Ready):
-                worker.send(TakeBurst())
-        return statistics.median(event.samples_ns)
+def usual_median_ms(model: Model, device: str) -> float:
+    """Return the median of 100 calls of eager after a warm-up, as most scripts measure it."""
+    import torch
+
+    dtype = {"fp32": torch.float32, "fp16": torch.float16}[model.precision]
+    family = models.find(model.name)
+    loaded = family.load(family.resolve(dict(model.sizes)), seed=0)
+    module = loaded.module.to(device, dtype)
+    inputs = loaded.inputs[0].map(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
+    times_ms: list[float] = []
+    with torch.inference_mode():
+        warm_from_s = time.perf_counter() + USUAL_WARM_UP_S
+        while len(times_ms) < USUAL_CALLS:
+            begun_s = time.perf_counter()
+            module(*inputs.args, **inputs.kwargs)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if begun_s >= warm_from_s:
+                times_ms.append((time.perf_counter() - begun_s) * 1e3)
+    return statistics.median(times_ms)
 
 
 def use_plugin(plugin: Path) -> None:
@@ -457,13 +453,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
     parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
-    parser.add_argument("--trial", nargs=2, metavar=("KIND", "NUMBER"), help=argparse.SUPPRESS)
+    for flag in ("--trial", "--usual"):
+        parser.add_argument(flag, nargs=2, metavar=("KIND", "NUMBER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.trial:
-        name, number = options.trial
-        kind = next(kind for kind in TRIALS if (kind.name, kind.device) == (name, options.device))
+    if one := options.trial or options.usual:
+        kind = next(kind for kind in TRIALS if (kind.name, kind.device) == (one[0], options.device))
+        number = int(one[1])
         with contextlib.redirect_stdout(sys.stderr):
-            found = trial(kind, int(number))
+            found = trial(kind, number) if options.trial else usual_median_ms(kind.model(number), kind.device)
         say(json.dumps(found))
         return
     options.out = options.out.resolve()
