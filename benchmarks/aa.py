@@ -28,6 +28,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import statistics
@@ -62,6 +63,9 @@ COPIES = ROOT / "benchmarks" / "copies"
 SLOWER = (1.02, 1.05, 1.10)
 """The factors of A/B."""
 
+NEEDED = {"onnx": "onnxruntime", "openvino": "openvino", "tensorrt-again": "tensorrt"}
+"""The library that a backend needs beside torch."""
+
 SECOND_COPIES = {"tensorrt-again": "tensorrt-once-more"}
 """All others are called `NAME-again`."""
 
@@ -95,7 +99,7 @@ class Kind:
     trials: int
     models: tuple[Model, ...]
     copied: tuple[str, ...] = ("eager",)
-    """Backends and modes; the second copy of `onnx/cuda-graph` is `onnx-again/cuda-graph`."""
+    """Backends and modes, of which those count that are installed; `onnx-again/cuda-graph` copies `onnx/cuda-graph`."""
     others: tuple[str, ...] = ()
     """The other cells of a contest in which all of `copied` stand, each twice."""
     slower: tuple[float, ...] = (1.0,)
@@ -168,15 +172,17 @@ def trial(kind: Kind, number: int) -> dict[str, Any]:
     """Measure a trial, and return what it says."""
     use_plugin(COPIES)
     model = kind.model(number)
-    copied = kind.copied[number // len(kind.models) % len(kind.copied)]
+    installed = [label for label in kind.copied if is_installed(label)]
+    copied = installed[number // len(kind.models) % len(installed)]
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bakeoff-aa-") as name:
         folder = Path(name)
         if kind.is_usual:
             found = {"gap": usual_gap(kind, number)}
         elif kind.others:
-            labels = [*kind.others, *kind.copied, *map(twin, kind.copied)]
-            found = among_others([cell_of(model, kind.device, label) for label in labels], kind, folder)
+            copies = {label: twin(label) for label in installed}
+            labels = [*kind.others, *copies, *copies.values()]
+            found = among_others([cell_of(model, kind.device, label) for label in labels], copies, folder)
         else:
             found = pair([cell_of(model, kind.device, label) for label in (copied, twin(copied))], kind, folder)
     return {"model": model.name, "copied": copied, "took_s": round(time.monotonic() - begun_s, 1), **found}
@@ -209,9 +215,14 @@ def pair(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
     }
 
 
-def among_others(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
+def is_installed(label: str) -> bool:
+    library = NEEDED.get(label.partition("/")[0], "torch")
+    return importlib.util.find_spec(library) is not None
+
+
+def among_others(cells: Sequence[Cell], copies: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """Measure a contest of many cells, and return who leads, and whether the leader has a copy there."""
-    request, contest = contest_of(cells, kind.device)
+    request, contest = contest_of(cells, str(cells[0].device))
     plan, reference = selfcheck.plan_of(request), folder / "reference.safetensors"
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
@@ -219,12 +230,12 @@ def among_others(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, A
     judged = judge_contest(records)
     ranked = [cell.label for cell in judged.ranked]
     leader, tied = judged.fastest.leader, judged.fastest.tied
-    copies = {twin(copied): copied for copied in kind.copied} | {copied: twin(copied) for copied in kind.copied}
+    other_copies = {again: first for first, again in copies.items()} | dict(copies)
     return {
         "leader": leader,
         "first": list(tied) or [leader],
         "is_open": judged.fastest.is_open,
-        "is_wrong": copies.get(leader or "") in ranked,
+        "is_wrong": other_copies.get(leader or "") in ranked,
         "ranked": ranked,
         "not_ranked": {record.cell.label: record.reason for record in records if record.cell.label not in ranked},
         "processes": max((len(record.processes) for record in records), default=0),

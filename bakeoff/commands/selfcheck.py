@@ -34,6 +34,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
@@ -212,9 +213,11 @@ def measured(
         undecided=undecided_pairs,
     )
     measure_contest(run, contest, contest.cells)
+    records = store.records()
+    if not store.reference(contest.id).exists():
+        raise BakeoffError(next((record.reason for record in records if record.reason), "the model was not measured"))
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)
-    records = store.records()
     shutil.rmtree(folder)
     return records
 
