@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How often is a winner called between two copies of one build, and how often is a slower copy found?
 
-    python benchmarks/aa.py --device cpu --cores-per-lane 2 --limit 570 --out results/aa
+    python benchmarks/aa.py --device cpu --limit 570 --out results/aa
     python benchmarks/aa.py --device cuda --limit 570 --out results/aa
     python benchmarks/aa.py --table --out results/aa
 
@@ -17,8 +17,8 @@ stopped, on any number of lanes. A trial that fails counts as failed, and is not
 - **usual**: the two copies as most scripts measure them, one process after the other, medians of 100 calls. A gap over
   2 % counts as a winner.
 
-A lane measures one trial at a time, on cores of its own, which share no physical core with others. On a GPU each lane
-has a GPU of its own. Results of other versions of the rules (the files of bakeoff/judging and bakeoff/measuring) are
+A lane measures one trial at a time, on two cores of its own, which share no physical core with others. On GPUs each
+lane has a GPU of its own, and its share of the cores. Results of other versions of the rules (the files of bakeoff/judging and bakeoff/measuring) are
 counted apart.
 """
 
@@ -73,6 +73,8 @@ USUAL_CALLS = 100
 USUAL_WARM_UP_S = 0.5
 USUAL_MARGIN = 0.02
 PROCESS_LIMIT_S = 120.0
+
+CORES_PER_LANE = 2
 
 TRIAL_LIMIT_S = 600.0
 """A trial that takes longer has failed."""
@@ -323,21 +325,27 @@ class Lane:
         return found
 
 
-def lanes_of(device: str, cores_per_lane: int, most: int | None) -> list[Lane]:
-    """Return as many lanes as there are cores, and GPUs, for them."""
+def lanes_of(device: str, cores_per_lane: int | None, most: int | None) -> list[Lane]:
+    """Return as many lanes as there are cores, and GPUs, for them; by default of two cores, or of a GPU's share."""
     by_physical: dict[int, list[int]] = {}
     usable = usable_cores()
     physical = physical_cores(usable)
     for core in sorted(usable):
         by_physical.setdefault(physical.get(core, core), []).append(core)
     cores = [core for threads in by_physical.values() for core in threads]
-    parts = [frozenset(cores[start : start + cores_per_lane]) for start in range(0, len(cores), cores_per_lane)]
-    lanes = [Lane(number, part) for number, part in enumerate(parts) if len(part) == cores_per_lane]
+    gpus = visible_gpus() if device == "cuda" else []
+    size = cores_per_lane or (max(1, len(cores) // len(gpus)) if gpus else CORES_PER_LANE)
+    parts = [frozenset(cores[start : start + size]) for start in range(0, len(cores) - size + 1, size)]
     if device == "cuda":
-        gpus = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(gpus.splitlines()))))
-        lanes = [Lane(lane.number, lane.cores, gpu) for lane, gpu in zip(lanes, visible.split(","), strict=False)]
-    return lanes[:most]
+        return [Lane(number, *lane) for number, lane in enumerate(zip(parts, gpus, strict=False))][:most]
+    return [Lane(number, part) for number, part in enumerate(parts)][:most]
+
+
+def visible_gpus() -> list[str]:
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return chosen.split(",")
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+    return [str(number) for number in range(len(listed.splitlines()))]
 
 
 class Queue:
@@ -458,7 +466,7 @@ def tables(out: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--cores-per-lane", type=int, default=2)
+    parser.add_argument("--cores-per-lane", type=int, help="[2; on GPUs all cores over the number of GPUs]")
     parser.add_argument("--lanes", type=int, help="at most so many lanes [as the cores, and GPUs, allow]")
     parser.add_argument("--kinds", default="", help="only trials of these kinds, between semicolons")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
@@ -478,7 +486,9 @@ def main() -> None:
     if not options.table:
         queue = Queue(options, Lines(options.out / f"trials-{options.device}.jsonl"))
         lanes = lanes_of(options.device, options.cores_per_lane, options.lanes)
-        say(f"{len(queue.missing)} trials are missing; {len(lanes)} lanes of {options.cores_per_lane} cores")
+        if not lanes:
+            parser.error("there are too few cores for one lane")
+        say(f"{len(queue.missing)} trials are missing; {len(lanes)} lanes of {len(lanes[0].cores)} cores")
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             for future in [pool.submit(queue.work, lane) for lane in lanes]:
                 future.result()
