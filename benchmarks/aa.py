@@ -18,8 +18,8 @@ stopped, on any number of lanes. A trial that fails counts as failed, and is not
   2 % counts as a winner.
 
 A lane measures one trial at a time, on two cores of its own, which share no physical core with others. On GPUs each
-lane has a GPU of its own, and its share of the cores. Results of other versions of the rules (the files of bakeoff/judging and bakeoff/measuring) are
-counted apart.
+lane has a GPU of its own, and its share of the cores. Results of other versions of the rules (the files of
+bakeoff/judging and bakeoff/measuring) are counted apart.
 """
 
 from __future__ import annotations
