@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How often is a winner called between two copies of one build, and how often is a slower copy found?
 
-    python benchmarks/aa.py --device cpu --cores-per-lane 2 --limit 570 --out results/aa
+    python benchmarks/aa.py --device cpu --limit 570 --out results/aa
     python benchmarks/aa.py --device cuda --limit 570 --out results/aa
     python benchmarks/aa.py --table --out results/aa
 
@@ -17,9 +17,9 @@ stopped, on any number of lanes. A trial that fails counts as failed, and is not
 - **usual**: the two copies as most scripts measure them, one process after the other, medians of 100 calls. A gap over
   2 % counts as a winner.
 
-A lane measures one trial at a time, on cores of its own, which share no physical core with others. On a GPU each lane
-has a GPU of its own. Results of other versions of the rules (the files of bakeoff/judging and bakeoff/measuring) are
-counted apart.
+A lane measures one trial at a time, on two cores of its own, which share no physical core with others. On GPUs each
+lane has a GPU of its own, and its share of the cores. Results of other versions of the rules (the files of
+bakeoff/judging and bakeoff/measuring) are counted apart.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import statistics
@@ -43,28 +44,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bakeoff import models
 from bakeoff.commands import selfcheck
 from bakeoff.judging.contest import judge_contest
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    ComputeReference,
-    Failed,
-    MeasureCell,
-    Ready,
-    ReadyToBuild,
-    TakeBurst,
-)
 from bakeoff.planning.places import physical_cores
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from benchmarks.common import ROOT, Limit, Lines, machine, say, table
@@ -75,12 +63,18 @@ COPIES = ROOT / "benchmarks" / "copies"
 SLOWER = (1.02, 1.05, 1.10)
 """The factors of A/B."""
 
+NEEDED = {"onnx": "onnxruntime", "openvino": "openvino", "tensorrt-again": "tensorrt"}
+"""The library that a backend needs beside torch."""
+
 SECOND_COPIES = {"tensorrt-again": "tensorrt-once-more"}
 """All others are called `NAME-again`."""
 
 USUAL_CALLS = 100
+USUAL_WARM_UP_S = 0.5
 USUAL_MARGIN = 0.02
 PROCESS_LIMIT_S = 120.0
+
+CORES_PER_LANE = 2
 
 TRIAL_LIMIT_S = 600.0
 """A trial that takes longer has failed."""
@@ -107,11 +101,14 @@ class Kind:
     trials: int
     models: tuple[Model, ...]
     copied: tuple[str, ...] = ("eager",)
-    """Backends and modes; the second copy of `onnx/cuda-graph` is `onnx-again/cuda-graph`."""
+    """Backends and modes, of which those count that are installed; `onnx-again/cuda-graph` copies `onnx/cuda-graph`."""
     others: tuple[str, ...] = ()
     """The other cells of a contest in which all of `copied` stand, each twice."""
     slower: tuple[float, ...] = (1.0,)
     is_usual: bool = False
+
+    def model(self, number: int) -> Model:
+        return self.models[number % len(self.models)]
 
 
 TEMPLATES = tuple(map(Model, ("mlp", "conv", "transformer")))
@@ -164,7 +161,7 @@ def twin(label: str) -> str:
 def rules() -> str:
     """Return a digest of the files that measure and judge."""
     digest = hashlib.sha256()
-    for room in ("judging", "measuring"):
+    for room in ("judging", "measuring", "truth"):
         for path in sorted((ROOT / "bakeoff" / room).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
@@ -176,16 +173,18 @@ def rules() -> str:
 def trial(kind: Kind, number: int) -> dict[str, Any]:
     """Measure a trial, and return what it says."""
     use_plugin(COPIES)
-    model = kind.models[number % len(kind.models)]
-    copied = kind.copied[number // len(kind.models) % len(kind.copied)]
+    model = kind.model(number)
+    installed = [label for label in kind.copied if is_installed(label)]
+    copied = installed[number // len(kind.models) % len(installed)]
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bakeoff-aa-") as name:
         folder = Path(name)
         if kind.is_usual:
-            found = {"gap": usual_gap([cell_of(model, kind.device, copied)] * 2, folder)}
+            found = {"gap": usual_gap(kind, number)}
         elif kind.others:
-            labels = [*kind.others, *kind.copied, *map(twin, kind.copied)]
-            found = among_others([cell_of(model, kind.device, label) for label in labels], kind, folder)
+            copies = {label: twin(label) for label in installed}
+            labels = [*kind.others, *copies, *copies.values()]
+            found = among_others([cell_of(model, kind.device, label) for label in labels], copies, folder)
         else:
             found = pair([cell_of(model, kind.device, label) for label in (copied, twin(copied))], kind, folder)
     return {"model": model.name, "copied": copied, "took_s": round(time.monotonic() - begun_s, 1), **found}
@@ -218,9 +217,14 @@ def pair(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
     }
 
 
-def among_others(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
+def is_installed(label: str) -> bool:
+    library = NEEDED.get(label.partition("/")[0], "torch")
+    return importlib.util.find_spec(library) is not None
+
+
+def among_others(cells: Sequence[Cell], copies: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """Measure a contest of many cells, and return who leads, and whether the leader has a copy there."""
-    request, contest = contest_of(cells, kind.device)
+    request, contest = contest_of(cells, str(cells[0].device))
     plan, reference = selfcheck.plan_of(request), folder / "reference.safetensors"
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
@@ -228,12 +232,12 @@ def among_others(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, A
     judged = judge_contest(records)
     ranked = [cell.label for cell in judged.ranked]
     leader, tied = judged.fastest.leader, judged.fastest.tied
-    copies = {twin(copied): copied for copied in kind.copied} | {copied: twin(copied) for copied in kind.copied}
+    other_copies = {again: first for first, again in copies.items()} | dict(copies)
     return {
         "leader": leader,
         "first": list(tied) or [leader],
         "is_open": judged.fastest.is_open,
-        "is_wrong": copies.get(leader or "") in ranked,
+        "is_wrong": other_copies.get(leader or "") in ranked,
         "ranked": ranked,
         "not_ranked": {record.cell.label: record.reason for record in records if record.cell.label not in ranked},
         "processes": max((len(record.processes) for record in records), default=0),
@@ -245,31 +249,36 @@ def contest_of(cells: Sequence[Cell], device: str) -> tuple[Request, Contest]:
     return Request(models=(cells[0].model,), devices=(device,)), Contest(cells[0].contest_id, planned)
 
 
-def usual_gap(cells: Sequence[Cell], folder: Path) -> float:
-    """Measure two copies in one process each, one after the other; return the slower median over the faster one."""
-    reference = folder / "reference.safetensors"
-    with Launchers("auto") as launchers:
-        worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), folder / "log")
-        worker.receive(time.monotonic() + PROCESS_LIMIT_S)
-    medians = [usual_median_ns(cell, reference, folder) for cell in cells]
-    return max(medians) / min(medians) - 1
+def usual_gap(kind: Kind, number: int) -> float:
+    """Measure two copies in one process each, one after the other; return how far the medians are apart."""
+    command = [sys.executable, __file__, "--device", kind.device, "--usual", kind.name, str(number)]
+    medians_ms = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=PROCESS_LIMIT_S).stdout)
+        for _ in range(2)
+    ]
+    return max(medians_ms) / min(medians_ms) - 1
 
 
-def usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
-    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
-    with Launchers("auto") as launchers:
-        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
-        worker = launchers.first.start(job, folder / "log")
-        while not isinstance(event := worker.receive(time.monotonic() + PROCESS_LIMIT_S), BurstTaken):
-            if isinstance(event, Failed):
-                raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
-            if isinstance(event, ReadyToBuild):
-                worker.send(Build())
-            if isinstance(event, Built):
-                worker.send(BeginWarmUp())
-            if isinstance(event, Ready):
-                worker.send(TakeBurst())
-        return statistics.median(event.samples_ns)
+def usual_median_ms(model: Model, device: str) -> float:
+    """Return the median of 100 calls of eager after a warm-up, as most scripts measure it."""
+    import torch
+
+    dtype = {"fp32": torch.float32, "fp16": torch.float16}[model.precision]
+    family = models.find(model.name)
+    loaded = family.load(family.resolve(dict(model.sizes)), seed=0)
+    module = loaded.module.to(device, dtype)
+    inputs = loaded.inputs[0].map(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
+    times_ms: list[float] = []
+    with torch.inference_mode():
+        warm_from_s = time.perf_counter() + USUAL_WARM_UP_S
+        while len(times_ms) < USUAL_CALLS:
+            begun_s = time.perf_counter()
+            module(*inputs.args, **inputs.kwargs)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if begun_s >= warm_from_s:
+                times_ms.append((time.perf_counter() - begun_s) * 1e3)
+    return statistics.median(times_ms)
 
 
 def use_plugin(plugin: Path) -> None:
@@ -316,21 +325,27 @@ class Lane:
         return found
 
 
-def lanes_of(device: str, cores_per_lane: int, most: int | None) -> list[Lane]:
-    """Return as many lanes as there are cores, and GPUs, for them."""
+def lanes_of(device: str, cores_per_lane: int | None, most: int | None) -> list[Lane]:
+    """Return as many lanes as there are cores, and GPUs, for them; by default of two cores, or of a GPU's share."""
     by_physical: dict[int, list[int]] = {}
     usable = usable_cores()
     physical = physical_cores(usable)
     for core in sorted(usable):
         by_physical.setdefault(physical.get(core, core), []).append(core)
     cores = [core for threads in by_physical.values() for core in threads]
-    parts = [frozenset(cores[start : start + cores_per_lane]) for start in range(0, len(cores), cores_per_lane)]
-    lanes = [Lane(number, part) for number, part in enumerate(parts) if len(part) == cores_per_lane]
+    gpus = visible_gpus() if device == "cuda" else []
+    size = cores_per_lane or (max(1, len(cores) // len(gpus)) if gpus else CORES_PER_LANE)
+    parts = [frozenset(cores[start : start + size]) for start in range(0, len(cores) - size + 1, size)]
     if device == "cuda":
-        gpus = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(gpus.splitlines()))))
-        lanes = [Lane(lane.number, lane.cores, gpu) for lane, gpu in zip(lanes, visible.split(","), strict=False)]
-    return lanes[:most]
+        return [Lane(number, *lane) for number, lane in enumerate(zip(parts, gpus, strict=False))][:most]
+    return [Lane(number, part) for number, part in enumerate(parts)][:most]
+
+
+def visible_gpus() -> list[str]:
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return chosen.split(",")
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+    return [str(number) for number in range(len(listed.splitlines()))]
 
 
 class Queue:
@@ -451,26 +466,29 @@ def tables(out: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--cores-per-lane", type=int, default=2)
+    parser.add_argument("--cores-per-lane", type=int, help="[2; on GPUs all cores over the number of GPUs]")
     parser.add_argument("--lanes", type=int, help="at most so many lanes [as the cores, and GPUs, allow]")
     parser.add_argument("--kinds", default="", help="only trials of these kinds, between semicolons")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
     parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
-    parser.add_argument("--trial", nargs=2, metavar=("KIND", "NUMBER"), help=argparse.SUPPRESS)
+    for flag in ("--trial", "--usual"):
+        parser.add_argument(flag, nargs=2, metavar=("KIND", "NUMBER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.trial:
-        name, number = options.trial
-        kind = next(kind for kind in TRIALS if (kind.name, kind.device) == (name, options.device))
+    if one := options.trial or options.usual:
+        kind = next(kind for kind in TRIALS if (kind.name, kind.device) == (one[0], options.device))
+        number = int(one[1])
         with contextlib.redirect_stdout(sys.stderr):
-            found = trial(kind, int(number))
+            found = trial(kind, number) if options.trial else usual_median_ms(kind.model(number), kind.device)
         say(json.dumps(found))
         return
     options.out = options.out.resolve()
     if not options.table:
         queue = Queue(options, Lines(options.out / f"trials-{options.device}.jsonl"))
         lanes = lanes_of(options.device, options.cores_per_lane, options.lanes)
-        say(f"{len(queue.missing)} trials are missing; {len(lanes)} lanes of {options.cores_per_lane} cores")
+        if not lanes:
+            parser.error("there are too few cores for one lane")
+        say(f"{len(queue.missing)} trials are missing; {len(lanes)} lanes of {len(lanes[0].cores)} cores")
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             for future in [pool.submit(queue.work, lane) for lane in lanes]:
                 future.result()

@@ -26,6 +26,7 @@ from bakeoff.judging.under_load import judge_load
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning.config import parse_dimensions
 from bakeoff.planning.request import Request
+from benchmarks.common import Limit, Lines, say, table
 
 COPIES = ("eager", "eager-again")
 
@@ -42,16 +43,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")
     parser.add_argument("--out", type=Path, default=Path("results/aa-load"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{options.load.replace(':', '-')}-{options.model}.jsonl"
-    begun_s = time.monotonic()
-    done = len(path.read_text().splitlines()) if path.exists() else 0
-    for _ in range(done, options.trials):
-        if time.monotonic() - begun_s > options.limit:
+    trials = Lines(options.out / f"{options.load.replace(':', '-')}-{options.model}.jsonl")
+    limit = Limit(options.limit)
+    for _ in range(len(trials.read()), options.trials):
+        if limit.left_s < 0:
             break
-        with path.open("a") as file:
-            file.write(json.dumps(trial(options)) + "\n")
-    report([json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [])
+        trials.append(trial(options))
+    report(trials.read())
 
 
 def trial(options: argparse.Namespace) -> dict[str, Any]:
@@ -94,16 +92,18 @@ def report(trials: list[dict[str, Any]]) -> None:
     gaps = [each["gap"] for each in trials if each["gap"] is not None]
     called = sum(each["winner"] is not None for each in trials)
     alike = sum(len({json.dumps(chosen) for chosen in each["settings"].values()}) == 1 for each in trials)
-    _say("| trials | both carried something | winner called | same settings | median gap | widest gap | s each |")
-    _say("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    spread = f"{statistics.median(gaps):.1%} | {max(gaps):.1%}" if gaps else " | "
+    columns = [
+        "trials:",
+        "both carried something:",
+        "winner called:",
+        "same settings:",
+        "median gap:",
+        "widest gap:",
+        "s:",
+    ]
+    spread = [f"{statistics.median(gaps):.1%}", f"{max(gaps):.1%}"] if gaps else ["", ""]
     seconds = statistics.median(each["seconds"] for each in trials) if trials else 0.0
-    _say(f"| {len(trials)} | {len(gaps)} | {called} | {alike} | {spread} | {seconds:.0f} |")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    say(table(columns, [[len(trials), len(gaps), called, alike, *spread, f"{seconds:.0f}"]]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import math
 import os
 import re
@@ -39,8 +38,7 @@ from bakeoff.judging.estimate import process_medians_ms, ratio_over_processes
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.planning.places import Place, physical_cores, places_of
-
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import ROOT, Limit, Lines, say
 
 SITUATIONS = ("alone", "beside")
 ORDER = ("alone", "beside", "beside", "alone")
@@ -64,21 +62,17 @@ def main() -> None:
     places = places_of(options.devices.split(","), cores, physical_cores(cores))
     if len(places) != len(SITUATIONS):
         parser.error(f"--devices {options.devices}: name two places, such as cuda:0,cuda:1 or cpu:0,cpu:1")
-    options.out.mkdir(parents=True, exist_ok=True)
     where = re.sub("[^0-9a-z]+", "-", options.devices)
-    path = options.out / f"{where}-{options.model}-{options.mode}.jsonl"
-    begun_s = time.monotonic()
-    done = len(path.read_text().splitlines()) if path.exists() else 0
-    missing = range(done, len(SITUATIONS) * options.trials)
-    for situation, trials in itertools.groupby(ORDER[number % len(ORDER)] for number in missing):
+    trials = Lines(options.out / f"{where}-{options.model}-{options.mode}.jsonl")
+    limit = Limit(options.limit)
+    missing = range(len(trials.read()), len(SITUATIONS) * options.trials)
+    for situation, numbers in itertools.groupby(ORDER[number % len(ORDER)] for number in missing):
         with measuring_at(places[1], options.other) if situation == "beside" else contextlib.nullcontext():
-            for _ in trials:
-                if time.monotonic() - begun_s > options.limit:
+            for _ in numbers:
+                if limit.left_s < 0:
                     break
-                found = {"situation": situation, **trial(places[0], options.model, options.mode)}
-                with path.open("a") as file:
-                    file.write(json.dumps(found) + "\n")
-    report([json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [])
+                trials.append({"situation": situation, **trial(places[0], options.model, options.mode)})
+    report(trials.read())
 
 
 def trial(place: Place, model: str, mode: str) -> dict[str, Any]:
@@ -126,18 +120,13 @@ def report(trials: Sequence[dict[str, Any]]) -> None:
         winners[one["situation"]] += one["winner"] is not None
     for situation in SITUATIONS:
         latency_ms = f"{math.exp(float(np.mean(logs[situation]))):.4g} ms" if logs[situation] else "no trial yet"
-        _say(f"| {situation} | {len(logs[situation])} trials | {winners[situation]} winners | {latency_ms} |")
+        say(f"| {situation} | {len(logs[situation])} trials | {winners[situation]} winners | {latency_ms} |")
     pairs = [beside - alone for alone, beside in zip(*logs.values(), strict=False)]
     if len(pairs) > 1:
         ratio = ratio_over_processes(pairs)
         assert ratio.ci95 is not None
         interval = f"{ratio.value:.4f} [{ratio.ci95.low:.4f}, {ratio.ci95.high:.4f}]"
-        _say(f"| beside over alone | {len(pairs)} pairs | {interval} |")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        say(f"| beside over alone | {len(pairs)} pairs | {interval} |")
 
 
 if __name__ == "__main__":

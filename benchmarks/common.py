@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -116,6 +117,7 @@ def run(arguments: Sequence[str], out: Path, limit_s: float, variables: dict[str
     from bakeoff.api.result import result_at
 
     out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)  # of a script that was stopped in it
     begun_s = time.monotonic()
     log = out.with_suffix(".log")
     with log.open("w", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 
     python benchmarks/coverage.py
 
-simulates contests and prints five tables in Markdown. docs/method.md has their main numbers. In the simulation, a
+simulates contests and prints five tables in Markdown. docs/evidence.md has their main numbers. In the simulation, a
 process is off by a bias for as long as it lives. A round's ratio adds noise to the biases of its two processes. In a
 disturbed round, one side is up to twice as slow. The decisions are those of judging/decision.py itself.
 """
@@ -28,6 +28,7 @@ from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.ranking import is_known_well
 from bakeoff.records.schema import Ratio
+from benchmarks.common import say
 
 Array = npt.NDArray[np.float64]
 
@@ -86,17 +87,15 @@ class Outcomes:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, each as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=4)
+    parser.add_argument("--tables", default=",".join(TABLES), help="names, separated by commas")
     options = parser.parse_args()
-    random = np.random.default_rng(options.seed)
-    sections = [coverage_table(random, options.trials), fit_table(random, options.trials // 10)]
-    sections.append(procedure_table(random, options.trials))
-    sections.append(equals_table(random, options.trials // 5))
-    sections.append(race_table(random, options.trials // 20))
-    print("\n\n".join("\n".join(lines) for lines in sections))  # noqa: T201
+    for name in options.tables.split(","):
+        table_of, share = TABLES[name]
+        say("\n".join(table_of(np.random.default_rng(options.seed), options.trials // share)) + "\n")
 
 
 def coverage_table(random: np.random.Generator, trials: int) -> list[str]:
@@ -398,6 +397,15 @@ def _header(*names: str) -> list[str]:
 def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
+
+TABLES: dict[str, tuple[Callable[[np.random.Generator, int], list[str]], int]] = {
+    "coverage": (coverage_table, 1),
+    "fit": (fit_table, 10),
+    "procedure": (procedure_table, 1),
+    "equals": (equals_table, 5),
+    "race": (race_table, 20),
+}
+"""Each table, and the share of the trials that it takes."""
 
 if __name__ == "__main__":
     main()

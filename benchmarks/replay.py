@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What would today's rules have said in the stored trials of a backend against itself?
 
-    python benchmarks/replay.py                     # every set of trials, one row each
+    python benchmarks/replay.py                     # a row for each device, with and without a program beside it
+    python benchmarks/replay.py --sets              # a row for each machine, model and mode
     python benchmarks/replay.py --planted 1.03      # the same samples, with the second copy made 3 % slower
 
 `benchmarks/equals.npz` holds 1,320 trials in which the second copy was equal, and 80 in which it was slower by itself
-(docs/method.md says how they were made, docs/evidence.md where their raw data is). Of every round it keeps the median
+(docs/evidence.md says where they and their raw data are from). Of every round it keeps the median
 latency of both copies, to 0.02 %, and whether something disturbed them. A replay asks after every process, from the
 third on, whether the contest is decided, as a run does, and leaves out the rounds that a run would not take today. It
 cannot ask for more processes than a trial had: trials that were stored after three processes often stay undecided when
@@ -34,6 +35,7 @@ from bakeoff.judging.gaps import gap, is_clear
 from bakeoff.measuring.controller.rounds import MAX_ERROR_AT_HALF
 from bakeoff.planning.sampling_plan import MIN_ROUNDS_PER_EPOCH
 from bakeoff.records.schema import Ratio
+from benchmarks.common import say, table
 
 STORED = Path(__file__).with_name("equals.npz")
 LOG_STEP = 2e-4
@@ -64,20 +66,29 @@ class Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--planted", type=float, default=1.0, help="how many times slower the second copy is made")
-    planted = parser.parse_args().planted
-    by_source: dict[str, list[Outcome]] = {}
+    parser.add_argument("--sets", action="store_true", help="a row for each set of trials")
+    options = parser.parse_args()
+    by_group: dict[str, list[Outcome]] = {}
     for trial in stored_trials():
-        by_source.setdefault(trial.source, []).append(replay(trial, planted))
-    table = [
-        "| set | trials | first is faster | second is faster | tie | undecided | processes |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(row(source, outcomes) for source, outcomes in by_source.items()),
-        row("all", [outcome for outcomes in by_source.values() for outcome in outcomes]),
-    ]
-    sys.stdout.write("\n".join(table) + "\n")
+        outcome = replay(trial, options.planted)
+        for group in [trial.source] if options.sets else [group_of(trial), f"all, {second_copy(trial)}"]:
+            by_group.setdefault(group, []).append(outcome)
+    columns = ["trials of", "number:", "first is faster:", "second is faster:", "tie:", "undecided:", "processes:"]
+    say(table(columns, [row(group, by_group[group]) for group in sorted(by_group)]))
 
 
-def row(name: str, outcomes: list[Outcome]) -> str:
+def group_of(trial: StoredTrial) -> str:
+    """Return the device, whether something ran beside it, and what the second copy is."""
+    _, _, device, _, place, *_ = trial.source.split()
+    return f"{device}, {place}, {second_copy(trial)}"
+
+
+def second_copy(trial: StoredTrial) -> str:
+    *_, last = trial.source.split()
+    return f"slower by itself, {last.removeprefix('slower-')} times" if last.startswith("slower") else "equal"
+
+
+def row(name: str, outcomes: list[Outcome]) -> list[object]:
     counts = [
         sum(one.relation is Relation.FASTER for one in outcomes),
         sum(one.relation is Relation.SLOWER for one in outcomes),
@@ -85,7 +96,7 @@ def row(name: str, outcomes: list[Outcome]) -> str:
         sum(not one.decided for one in outcomes),
     ]
     processes = sum(one.ratio.processes for one in outcomes) / len(outcomes)
-    return f"| {name} | {len(outcomes)} | {' | '.join(map(str, counts))} | {processes:.1f} |"
+    return [name, len(outcomes), *counts, f"{processes:.1f}"]
 
 
 def replay(trial: StoredTrial, planted: float = 1.0) -> Outcome:

@@ -29,8 +29,8 @@ from bakeoff.judging.intervals import median_interval
 from bakeoff.records import report_file
 from bakeoff.records.schema import Report
 from bakeoff.shipping import export, script_parts
+from benchmarks.common import ROOT, say, table
 
-RUNNER = Path(__file__).parents[1] / "runner.py"
 PRINTED = re.compile(r"median latency (\S+) ms")
 
 
@@ -44,15 +44,23 @@ def main() -> None:
     if options.repetitions < 1:
         parser.error("--repetitions: at least 1")
     configurations = options.configurations.split(",")
-    _say("| model | configuration | report (ms) | folder (ms) | folder / report [95 %] | report / report, at most |")
-    _say("| --- | --- | ---: | ---: | --- | --- |")
+    rows = []
     for model in options.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            compare(model, configurations, options.device, options.repetitions, Path(folder))
+            rows += compare(model, configurations, options.device, options.repetitions, Path(folder))
+    columns = [
+        "model",
+        "configuration",
+        "report (ms):",
+        "folder (ms):",
+        "folder / report [95 %]",
+        "report / report, at most",
+    ]
+    say(table(columns, rows))
 
 
-def compare(model: str, configurations: Sequence[str], device: str, repetitions: int, folder: Path) -> None:
-    """Print a row for each of a model's configurations."""
+def compare(model: str, configurations: Sequence[str], device: str, repetitions: int, folder: Path) -> list[list[str]]:
+    """Return a row for each of a model's configurations."""
     told: dict[str, list[float]] = {configuration: [] for configuration in configurations}
     printed: dict[str, list[float]] = {configuration: [] for configuration in configurations}
     for number in range(repetitions):
@@ -65,13 +73,12 @@ def compare(model: str, configurations: Sequence[str], device: str, repetitions:
             told[configuration].append(record.latency.median_ms)
             _, script = export.export(run, record.cell.id, run / f"folder-{record.cell.id}", with_models=True)
             printed[configuration].append(measured_by_script(script, folder))
-    for configuration in configurations:
-        _say(row(model, configuration, told[configuration], printed[configuration]))
+    return [row(model, configuration, told[configuration], printed[configuration]) for configuration in configurations]
 
 
 def measured_by_harness(model: str, configurations: Sequence[str], device: str, folder: Path) -> Report:
     """Run the cells in one process each, as a script does, and return the report."""
-    command = [sys.executable, str(RUNNER), "run", "--model", model, "--backends", ",".join(configurations)]
+    command = [sys.executable, str(ROOT / "runner.py"), "run", "--model", model, "--backends", ",".join(configurations)]
     command += ["--devices", device, "--processes", "1", "--out", str(folder), "--quiet"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return report_file.read(folder)
@@ -88,18 +95,13 @@ def measured_by_script(path: Path, folder: Path) -> float:
     return float(found[1])
 
 
-def row(model: str, configuration: str, told: Sequence[float], printed: Sequence[float]) -> str:
+def row(model: str, configuration: str, told: Sequence[float], printed: Sequence[float]) -> list[str]:
     ratios = [script / report for script, report in zip(printed, told, strict=True)]
     interval = median_interval(ratios)
     spelled = f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-"
-    medians = " | ".join(f"{statistics.median(values):.4g}" for values in (told, printed))
+    medians = [f"{statistics.median(values):.4g}" for values in (told, printed)]
     ratio = f"{statistics.median(ratios):.2f} {spelled}"
-    return f"| {model} | {configuration} | {medians} | {ratio} | {max(told) / min(told):.2f} |"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    return [model, configuration, *medians, ratio, f"{max(told) / min(told):.2f}"]
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Ratio, Record, Status
+from benchmarks.common import say
 
 MODELS = "mlp,conv,transformer,rope,attention,transformer_lm,matmul_chain,mixed_ops,attention_block,fused_add_relu_mul"
 BACKENDS = "eager,inductor,inductor/cuda-graph,onnx,onnx/cuda-graph,aotinductor/single-threaded,aotinductor/cuda-graph"
@@ -127,11 +128,6 @@ def lines(shared: list[Record], apart: list[Record]) -> Iterator[tuple[str, tupl
 def spelled(ratio: Ratio) -> str:
     interval = f" [{ratio.ci95.low:.3f}, {ratio.ci95.high:.3f}]" if ratio.ci95 else ""
     return f"{ratio.value:.3f}{interval}"
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

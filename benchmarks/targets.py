@@ -28,7 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import ROOT, Limit, Lines, say, table
+
 MODELS = Path(__file__).parent / "models" / "random_weights.py"
 FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
 RESNET = "--model torchvision:resnet50 --set batch=8"
@@ -67,7 +70,7 @@ ROWS = (
 def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
     """Return what a run took. Its builds are kept in the folder, and what it prints in `logs`."""
     out = folder / name
-    command = [sys.executable, str(CHECKOUT / "runner.py"), "run", *row.arguments.split(), "--devices", row.device]
+    command = [sys.executable, str(ROOT / "runner.py"), "run", *row.arguments.split(), "--devices", row.device]
     begun_s, log = time.time(), logs / f"{row.name}-{name}.log"
     with open(log, "w", encoding="utf-8") as file:
         run = subprocess.run(
@@ -75,7 +78,7 @@ def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
             env={**os.environ, "BAKEOFF_CACHE_DIR": str(folder / "builds")},
             stdout=file,
             stderr=subprocess.STDOUT,
-            cwd=CHECKOUT,
+            cwd=ROOT,
         )
     taken: dict[str, Any] = {"row": row.name, "run": name, "exit_status": run.returncode}
     report = out / "report.json"
@@ -90,23 +93,19 @@ def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
     return taken | {"failure": reasons[-1] if reasons else "it said nothing"}
 
 
-def table(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        "| run | cells | first (s) | target | second (s) | target | times |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+def targets_table(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> str:
+    lines: list[list[object]] = []
     for row in rows:
         mine = [run for run in runs if run["row"] == row.name]
         seconds = {name: [run["seconds"] for run in mine if run["run"] == name and "seconds" in run] for name in TURNS}
         if failed := next((run["failure"] for run in mine if "failure" in run), None):
-            lines.append(f"| {row.name} | failed: {failed} | | | | | |")
+            lines.append([row.name, f"failed: {failed}", *[""] * 5])
         if all(seconds.values()):
             first, second = (f"{statistics.median(values):.0f}" for values in seconds.values())
             cells = max(run["cells"] for run in mine if "cells" in run)
             targets = [f"{each:g}" if each else "" for each in (row.first_s, row.second_s)]
-            columns = [row.name, cells, first, targets[0], second, targets[1], len(seconds["second"])]
-            lines.append(f"| {' | '.join(map(str, columns))} |")
-    return "\n".join(lines)
+            lines.append([row.name, cells, first, targets[0], second, targets[1], len(seconds["second"])])
+    return table(["run", "cells:", "first (s):", "target:", "second (s):", "target:", "times:"], lines)
 
 
 TURNS = ("first", "second")
@@ -125,10 +124,9 @@ def main() -> None:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(row.name for row in ROWS)}")
     rows = [row for row in ROWS if row.name in names]
     options.out.mkdir(parents=True, exist_ok=True)
-    known = options.out / "runs.jsonl"
-    runs = [json.loads(line) for line in known.read_text().splitlines()] if known.exists() else []
-    ends_s = time.monotonic() + options.limit
-    compileall.compile_dir(str(CHECKOUT / "bakeoff"), quiet=1)  # as an installation does
+    known = Lines(options.out / "runs.jsonl")
+    runs, limit = known.read(), Limit(options.limit)
+    compileall.compile_dir(str(ROOT / "bakeoff"), quiet=1)  # as an installation does
     if not runs:
         with tempfile.TemporaryDirectory() as folder:
             measure(
@@ -141,18 +139,16 @@ def main() -> None:
         for row in rows:
             before = [run["until_end_s"] for run in runs if run["row"] == row.name and "until_end_s" in run]
             expected_s = 2 * max(before, default=row.first_s or 2 * row.second_s)
-            if len(before) >= 2 * (number + 1) or time.monotonic() + expected_s > ends_s:
+            if len(before) >= 2 * (number + 1) or expected_s > limit.left_s:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 for name in TURNS:
                     runs.append(measure(row, Path(folder), name, options.out))
-                    with open(known, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(runs[-1]) + "\n")
+                    known.append(runs[-1])
                     if "failure" in runs[-1]:
                         break
-            (options.out / "targets.md").write_text(table(rows, runs) + "\n", encoding="utf-8")
-            sys.stdout.write(f"{table(rows, runs)}\n\n")
-            sys.stdout.flush()
+            (options.out / "targets.md").write_text(targets_table(rows, runs) + "\n", encoding="utf-8")
+            say(f"{targets_table(rows, runs)}\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import random
@@ -53,6 +52,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell
 from bakeoff.reports import headline
 from benchmarks.aa import COPIES, use_plugin
+from benchmarks.common import Limit, Lines, say
 
 SHORT: Mapping[str, str | int] = {"batch": 1, "features": 64, "hidden": 64}
 MEDIUM: Mapping[str, str | int] = {"batch": 8, "features": 256, "hidden": 512}
@@ -212,25 +212,22 @@ def main() -> None:
     parser.add_argument("--merge", type=Path, nargs="+", help="print the table of these files")
     options = parser.parse_args()
     if options.merge:
-        _say("\n".join(table([json.loads(line) for path in options.merge for line in path.read_text().splitlines()])))
+        say("\n".join(table([one for path in options.merge for one in Lines(path).read()])))
         return
     if options.cpus:
         os.sched_setaffinity(0, {int(cpu) for cpu in options.cpus.split(",")})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the other programs end with it
     use_plugin(COPIES)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    done = len(options.out.read_text().splitlines()) if options.out.exists() else 0
-    with options.out.open("a") as file:
-        for found in contests(options, done):
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-            _say(f"{found['seconds']:5.1f} s  {found['pair']:24} {found['load']:20} {found['says']}")
+    results = Lines(options.out)
+    for found in contests(options, len(results.read())):
+        results.append(found)
+        say(f"{found['seconds']:5.1f} s  {found['pair']:24} {found['load']:20} {found['says']}")
 
 
 def contests(options: argparse.Namespace, done: int) -> Iterator[dict[str, Any]]:
     """Measure the contests of this share in their order, without the first `done` of them, as long as there is time."""
     number, parts = map(int, options.share.split("/"))
-    draw, begun_s = random.Random(0), time.monotonic()
+    draw, limit = random.Random(0), Limit(options.limit)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bakeoff-under-load-")))
         try:
@@ -238,7 +235,7 @@ def contests(options: argparse.Namespace, done: int) -> Iterator[dict[str, Any]]
             stack.callback(group.leave)
         except OSError as error:
             group = None
-            _say(f"no contests under a quota: {error}")
+            say(f"no contests under a quota: {error}")
         loads = [load for load in options.loads.split(";") if group or load != QUOTA]
         launchers = {
             threads: stack.enter_context(_with_threads(threads, options.max_processes))
@@ -247,7 +244,7 @@ def contests(options: argparse.Namespace, done: int) -> Iterator[dict[str, Any]]
         every = [(pair, load) for pair in options.pairs.split(";") for load in loads]
         in_order = [one for _ in range(options.trials) for one in draw.sample(every, len(every))]
         for pair, load in in_order[number - 1 :: parts][done:]:
-            if time.monotonic() - begun_s > options.limit:
+            if limit.left_s < 0:
                 return
             others = Others(load, group)
             try:
@@ -356,11 +353,6 @@ def counts(these: Sequence[Mapping[str, Any]], quiet: Sequence[Mapping[str, Any]
 def is_wrong(one: Mapping[str, Any]) -> bool:
     """Return True where a winner was told, with a doubt or without, that is none."""
     return one["winner"] is not None and (one["winner"] == "slow" or PAIRS[one["pair"]].ratio == 1.0)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

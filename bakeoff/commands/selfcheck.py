@@ -33,7 +33,9 @@ from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records.conditions import Conditions
 from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
@@ -210,9 +212,11 @@ def measured(
         undecided=undecided_pairs,
     )
     measure_contest(run, contest, contest.cells)
+    records = store.records()
+    if not store.reference(contest.id).exists():
+        raise BakeoffError(next((record.reason for record in records if record.reason), "the model was not measured"))
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)
-    records = store.records()
     shutil.rmtree(folder)
     return records
 
@@ -246,9 +250,20 @@ def with_slowdown(records: Sequence[Record], factor: float, first: str = FIRST) 
 
 def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
     return [
-        burst.model_copy(update={"samples_ns": [round(sample * factor) for sample in burst.samples_ns]})
+        burst.model_copy(
+            update={
+                "samples_ns": [round(sample * factor) for sample in burst.samples_ns],
+                "conditions": burst.conditions and _slowed_conditions(burst.conditions, factor),
+            }
+        )
         for burst in bursts
     ]
+
+
+def _slowed_conditions(conditions: Conditions, factor: float) -> Conditions:
+    """Return the conditions with the latencies that stand for a burst which waited `factor` times as long, too."""
+    times_ms = {name: getattr(conditions, name) for name in ("quiet_ms", "given_ms")}
+    return conditions.model_copy(update={name: ms and ms * factor for name, ms in times_ms.items()})
 
 
 def _first_processes(record: Record, count: int) -> Record:

@@ -1,6 +1,5 @@
 """Trials of two copies: their fixed order, what counts as wrong, and the usual method."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,15 @@ def test_lanes_share_no_core() -> None:
     assert len(aa.lanes_of("cpu", 1, 1)) == 1
 
 
+def test_each_gpu_has_a_lane_with_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(aa, "usable_cores", lambda: set(range(1000, 1016)))
+    first, second = aa.lanes_of("cuda", None, None)
+    assert (first.gpu, second.gpu) == ("3", "5")
+    assert len(first.cores) == len(second.cores) == 8 and not first.cores & second.cores
+
+
 @pytest.mark.slow
-def test_the_usual_method_has_a_gap(tmp_path: Path) -> None:
-    cells = [aa.cell_of(aa.Model("mlp"), "cpu", "eager")] * 2
-    assert aa.usual_gap(cells, tmp_path) >= 0
+def test_the_usual_method_has_a_gap() -> None:
+    kind = next(kind for kind in aa.TRIALS if kind.is_usual and kind.device == "cpu")
+    assert aa.usual_gap(kind, 0) >= 0

@@ -5,6 +5,7 @@ import pytest
 from bakeoff.commands import selfcheck
 from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer
 from bakeoff.measuring.controller.progress import Silent
+from bakeoff.records.conditions import Conditions
 from bakeoff.records.schema import Interval, Ratio, Record
 from tests.reports import samples
 
@@ -46,6 +47,15 @@ def test_only_the_second_copy_is_slowed() -> None:
     assert again.latency is not None and EQUAL[1].latency is not None
     assert again.latency.median_ms == pytest.approx(2 * EQUAL[1].latency.median_ms, rel=1e-3)
     assert again.bursts[0].samples_ns[0] == 2 * EQUAL[1].bursts[0].samples_ns[0]
+
+
+def test_a_burst_that_waited_is_slowed_as_far_as_it_counts() -> None:
+    conditions = Conditions(wait_share=0.5, quiet_ms=1.0, quiet_calls=9, quiet_wait_share=0.0, others_cores=1.0)
+    waited = []
+    for record in EQUAL:
+        bursts = [burst.model_copy(update={"conditions": conditions}) for burst in record.bursts]
+        waited.append(record.model_copy(update={"bursts": bursts}))
+    assert selfcheck.answer_for(waited, 1.05, [10.0], fewest=6).ratio.value == pytest.approx(1.05, rel=0.001)
 
 
 def answer(planted: float, winner: str | None, unstable: bool = False) -> Answer:
