@@ -113,6 +113,7 @@ class _Asked(TypedDict):
     requirements: Requirements
     calls: int | None
     price_per_hour: float | None
+    over_best: bool
 
 
 def _asked_of(report: Report) -> _Asked:
@@ -122,6 +123,7 @@ def _asked_of(report: Report) -> _Asked:
         requirements=Requirements.parse(str(report.request.get("require") or "")),
         calls=calls if isinstance(calls, int) else None,
         price_per_hour=Price.parse(price).per_hour if price else None,
+        over_best=report.request.get("baseline") == "eager/best",
     )
 
 
