@@ -177,7 +177,7 @@ class Inductor(Backend):
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
-        return True
+        return not torch_kernels.tries_out(self.mode(cell.mode))  # cuDNN keeps nothing on disk
 
     def times_kernels(self, cell: Cell) -> bool:
         mode = self.mode(cell.mode)
