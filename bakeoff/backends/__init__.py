@@ -47,7 +47,6 @@ def names() -> list[str]:
 
 
 def in_all() -> list[str]:
-    """Return the backends that `all` stands for."""
     left_out = ONLY_BY_NAME | plug_ins(ENTRY_POINTS_ONLY_BY_NAME).keys() - TABLE.keys()
     return [name for name in names() if name not in left_out]
 

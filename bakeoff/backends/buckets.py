@@ -54,7 +54,6 @@ class Buckets:
         raise Unsupported(f"padding cannot be cut off axis {number} of output {place}, which has no input's size")
 
     def around(self, function: Callable[..., object]) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """Return `function` over padded inputs. It returns flat outputs, cut."""
         from bakeoff.backends.calling import flatten_outputs
 
         def on_padded(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:

@@ -237,7 +237,6 @@ def _collect(value: object, place: str, leaves: list[tuple[str, Any]], opened: s
 
 
 def _from_numpy(value: object) -> torch.Tensor | None:
-    """Return an array or a number of NumPy as a tensor, if torch has its type."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic) or value.dtype.kind not in "biufc":
         return None

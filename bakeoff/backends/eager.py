@@ -231,7 +231,6 @@ class Steps(Compiled):
 
 
 def torch_available(device: Device) -> Availability:
-    """Return whether this machine's torch can run on `device`."""
     import torch
 
     if not device.is_cuda:

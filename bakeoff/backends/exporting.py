@@ -114,7 +114,6 @@ def _round_folded_weights(model: ir.Model) -> None:
 
 
 def _needs_bfloat16_opset(model: ir.Model) -> bool:
-    """Return True if an operator takes bfloat16 from `BFLOAT16_OPSET` on, but not in the graph's opset."""
     opset = model.graph.opset_imports[""]
     return opset < BFLOAT16_OPSET and any(
         not _allows_bfloat16(node, opset) and _allows_bfloat16(node, BFLOAT16_OPSET)
@@ -124,7 +123,6 @@ def _needs_bfloat16_opset(model: ir.Model) -> bool:
 
 
 def _allows_bfloat16(node: ir.Node, opset: int) -> bool:
-    """Return True if ONNX allows the node's bfloat16 inputs in this opset."""
     import onnx
     from onnxscript import ir
 

@@ -8,8 +8,9 @@ other numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Backend, Settings
@@ -52,8 +53,9 @@ def can_take(module: torch.nn.Module) -> bool:
     return any(isinstance(part, nn.TransformerEncoderLayer | nn.MultiheadAttention) for part in module.modules())
 
 
-def in_force(module: torch.nn.Module) -> Settings:
-    """Return whether the fast path is on, or nothing for a module that could not take it."""
+def in_force(module: torch.nn.Module, switches: Mapping[str, bool] = MappingProxyType({})) -> Settings:
+    """Return whether the fast path is on, or nothing for a module that could not take it, and a mode's switches."""
     import torch
 
-    return {SWITCH: torch.backends.mha.get_fastpath_enabled()} if can_take(module) else {}
+    fast: Settings = {SWITCH: torch.backends.mha.get_fastpath_enabled()} if can_take(module) else {}
+    return {**fast, **switches}

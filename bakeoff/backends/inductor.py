@@ -177,7 +177,7 @@ class Inductor(Backend):
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
-        return True
+        return not torch_kernels.tries_out(self.mode(cell.mode))  # cuDNN keeps nothing on disk
 
     def times_kernels(self, cell: Cell) -> bool:
         mode = self.mode(cell.mode)
@@ -284,7 +284,6 @@ class Inductor(Backend):
             return cuda_graph.capture(optimised, inputs, context) if captures else optimised
 
     def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
-        """Return the context to compile in. Coordinate descent changes attention in steps of one sequence."""
         from bakeoff.backends.attention_products import attention_as_products
 
         is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1
@@ -465,7 +464,6 @@ def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def generated_and_called() -> dict[str, int]:
-    """Count the kernels that Inductor generated in this process, and the calls to libraries in its code."""
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
 

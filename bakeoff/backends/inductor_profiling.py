@@ -63,7 +63,6 @@ class NamedKernels:
 
 
 def options_for_names() -> dict[str, Any]:
-    """Return the options of Inductor with which kernels on a CPU appear in a profile under their names."""
     return {"cpp.enable_kernel_profile": True}
 
 
@@ -123,7 +122,6 @@ def computes_nothing(node: Any) -> bool:
 
 
 def graph_breaks() -> list[GraphBreak]:
-    """Return where Dynamo broke graphs in this process so far, each place once."""
     from torch._dynamo import utils
 
     breaks = [

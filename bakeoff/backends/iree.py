@@ -141,7 +141,6 @@ def _gpu_available(device: Device) -> Availability:
 
 
 def _address(device: Device) -> str:
-    """Return the name of a GPU for IREE, which counts them as torch does."""
     return f"cuda://{device.cuda_index}"
 
 

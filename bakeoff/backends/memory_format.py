@@ -54,7 +54,6 @@ def converted_module(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def converted_inputs(inputs: Inputs) -> Inputs:
-    """Return the inputs with tensors of four dimensions in channels_last memory."""
     import torch
 
     from bakeoff.backends.calling import plain_tensors

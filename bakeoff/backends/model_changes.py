@@ -135,7 +135,6 @@ def use_sdpa(module: torch.nn.Module, inputs: Inputs) -> int:
 
 
 def _with_attention(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the models of transformers that are in no other one."""
     known: list[tuple[str, torch.nn.Module]] = []
     for path, part in module.named_modules():
         is_inside = any(not above or path.startswith(f"{above}.") for above, _ in known)

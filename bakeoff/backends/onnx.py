@@ -183,7 +183,6 @@ class Onnx(Backend):
 
     @classmethod
     def _more(cls, cell: Cell) -> Mapping[str, str]:
-        """Return what the mode sets of its provider besides what all modes do."""
         more: Any = cls.mode(cell.mode).options.get("options", {})
         return dict(more)
 
@@ -501,7 +500,6 @@ class BoundSession(Compiled):
         return tensors[len(tensors) - self._caches :]
 
     def instance(self) -> Compiled:
-        """Return a further session, or the same one with buffers of its own."""
         if self._static is not None:
             raise Unsupported("a session that replays a CUDA graph answers one call at a time")
         if self._sessions.are_shared and self._device.type == "cuda":
@@ -676,7 +674,6 @@ class _DeviceMemory:
 
 
 def _copied(value: Any, device: torch.device) -> torch.Tensor:
-    """Return a copy of a value that ONNX Runtime has allocated on `device`."""
     import torch
 
     dtype, shape = _torch_type(value.data_type()), tuple(value.shape())
@@ -701,5 +698,4 @@ def _torch_type(name: str) -> torch.dtype:
 
 
 def _element(name: str) -> str:
-    """Return `float` for `tensor(float)`."""
     return name.removeprefix("tensor(").removesuffix(")")

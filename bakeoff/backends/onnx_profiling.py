@@ -72,7 +72,6 @@ class Node:
 
 
 def nodes_at(path: Path) -> list[Node]:
-    """Return the nodes of an ONNX file that compute something from its inputs, without those of subgraphs."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph

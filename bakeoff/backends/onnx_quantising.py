@@ -85,7 +85,6 @@ def static_onnx(
 
 
 def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates: Sequence[Any]) -> list[str]:
-    """Return the names of layers that compute for one of these modules, or for one inside of it."""
     if not modules:
         return []
     owners = owners_of(nodes_at(exported), nodes_at(prepared))
@@ -118,7 +117,6 @@ def attributes_of(node: Any) -> dict[str, Any]:
 
 
 def layers_of(graph: Any) -> Iterator[Layer]:
-    """Yield the products of an ONNX graph with a constant weight, which may be dequantised, or have few bits."""
     import onnx
 
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}

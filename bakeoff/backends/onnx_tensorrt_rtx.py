@@ -72,7 +72,6 @@ def is_served(capability: tuple[int, int]) -> bool:
 
 
 def shows_gpu(system: Path) -> bool:
-    """Return whether the kernel shows an NVIDIA card where ONNX Runtime looks for one."""
     vendors = [*system.glob("class/drm/card*/device/vendor"), *system.glob("bus/pci/devices/*/vendor")]
     return any(path.read_text().strip() == NVIDIA for path in vendors)
 
@@ -99,7 +98,6 @@ def session_options(options: Any, context: BuildContext, profile: dict[str, str]
 
 @cache
 def _register(library: str) -> None:
-    """Load the plug-in into ONNX Runtime, which refuses to load it twice."""
     import onnxruntime
 
     onnxruntime.register_execution_provider_library(PROVIDER, library)

@@ -214,7 +214,6 @@ class Step(Engine):
 
 
 def _common_length(first: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two sequences have in common from their beginning on."""
     differing = (place for place, pair in enumerate(zip(first, other, strict=False)) if pair[0] != pair[1])
     return next(differing, min(len(first), len(other)))
 

@@ -250,7 +250,6 @@ def _from_torch_export(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes) 
 
 
 def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settings]:
-    """Return the model with the weights of a precision that rounds these alone, and how many layers have them."""
     if not precision.is_weight_only:
         return model, {}
     rounded = weight_only.openvino_weights(model, precision)
@@ -258,7 +257,6 @@ def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settin
 
 
 def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
-    """Return the shape of each input by its place, with ranges for open axes."""
     import openvino
 
     shapes = {}
@@ -383,7 +381,6 @@ def _plain(value: Any) -> str | int:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    """Return a contiguous tensor's memory as an array, with words for bfloat16."""
     import torch
 
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()

@@ -130,7 +130,6 @@ Means = Mapping[str, tuple[str, float]]
 
 
 def means_of(infos: Sequence[Any]) -> Means:
-    """Return the mean times of all calls so far, in the order in which nodes run."""
     return {info.node_name: (info.node_type, info.real_time.total_seconds() * 1e6) for info in infos}
 
 

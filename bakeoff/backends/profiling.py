@@ -148,7 +148,6 @@ def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, Step]) -> dict
 
 
 def reached(starts: Iterable[str], beyond: Callable[[str], Iterable[str]]) -> list[str]:
-    """Return all that can be reached from `starts`, and these, each once."""
     waiting, seen = list(starts), dict[str, None]()
     while waiting:
         name = waiting.pop()
@@ -185,11 +184,9 @@ class Profiler(ABC):
         """
 
     def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
-        """Return the parts of one call, as the mean of these calls."""
         return parts_of(calls)
 
     def work(self) -> CompilerWork:
-        """Return what else is known of what the compiler did."""
         return CompilerWork()
 
     def close(self) -> None:  # noqa: B027 - most profilers hold nothing

@@ -88,11 +88,9 @@ class Prepared:
         return Inputs(_own_tensors(self.inputs)) if self.layers else self.inputs
 
     def sparing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, changed so that it leaves its inputs alone."""
         return sparing_inputs(function, self.inputs) if self.layers and not self.spares_inputs else function
 
     def adapt(self, compiled: Compiled) -> Compiled:
-        """Return `compiled` behind the model's own arguments. It reports what its layers compute in."""
         return Flattened(compiled, self.layers, self.needs_freezing) if self.layers else compiled
 
 
@@ -403,7 +401,6 @@ def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
-    """Return a copy of `module` that takes the tensors of `inputs` by position."""
     import torch
 
     from bakeoff.backends.calling import FlatModule

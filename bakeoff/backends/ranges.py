@@ -104,7 +104,6 @@ def guard_in(message: str) -> str:
 
 
 def _require_whole_range(program: ExportedProgram, axes: OpenAxes) -> None:
-    """Raise Unsupported if what the exported program allows is less than the range of an open axis."""
     wanted = set(program.graph_signature.user_inputs)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
     for each in axes:

@@ -180,7 +180,6 @@ MOST_LINES, MOST_CHARACTERS = 4, 250
 
 
 def _short_message(text: str) -> str:
-    """Return all lines of a short message as one, or else the first one that says something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     whole = " ".join(line for line in lines if not _SAYS_NOTHING.match(line))
     is_short = len(lines) <= MOST_LINES and len(whole) <= MOST_CHARACTERS and not _FRAME_BELOW.search(text)
@@ -188,7 +187,6 @@ def _short_message(text: str) -> str:
 
 
 def _first_that_says_something(text: str) -> str:
-    """Return the first line that is more than the place in a library's source."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if not _SAYS_NOTHING.match(line)), lines[0] if lines else "")
 

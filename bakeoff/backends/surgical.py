@@ -165,7 +165,6 @@ class SurgicalModule(Wrapped):
         self._eager = eager
 
     def placement(self) -> Placement:
-        """Return Inductor's placement of the compiled parts, with what an eager call ran outside of them."""
         inner = self._inner.placement()
         assert inner is not None
         outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]

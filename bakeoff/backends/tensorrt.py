@@ -247,7 +247,6 @@ def _add_profile(
     context: BuildContext,
     complaints: Complaints,
 ) -> None:
-    """Tell the builder which shapes the engine must take, and which ones it is tuned for."""
     profile = builder.create_optimization_profile()
     axes = context.open_axes
     for place, (name, shape) in enumerate(shapes.items()):

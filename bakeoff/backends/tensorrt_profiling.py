@@ -61,7 +61,6 @@ Times = list[tuple[str, float]]
 
 
 def collector_of(calls: list[Times]) -> trt.IProfiler:
-    """Return a profiler that adds each layer's time to the last of `calls`."""
     import tensorrt as trt
 
     class Collector(trt.IProfiler):

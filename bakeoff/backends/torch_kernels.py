@@ -94,7 +94,6 @@ def tries_out(mode: Mode) -> bool:
 
 
 def statements(mode: Mode) -> list[str]:
-    """Return the lines of Python that set the mode's switches."""
     return [
         f"torch.{path}({value})" if path.startswith("backends.cuda.enable_") else f"torch.{path} = {value}"
         for path, value in mode.switches.items()

@@ -150,7 +150,6 @@ def module_paths(module: torch.nn.Module) -> dict[int, str]:
 
 
 def is_on_cuda(module: torch.nn.Module) -> bool:
-    """Return True if some tensor of the module is on a GPU."""
     return any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
 
 
@@ -359,7 +358,6 @@ class TorchProfiler(Profiler):
         return with_gaps(spans, call.lasted_us, NOT_SEEN, owners=owner_between)
 
     def _on_device(self, trace: Trace, call: Event) -> list[TracedSpan]:
-        """Return what ran on the GPU in a call, and where the GPU waited."""
         owners: dict[int, tuple[str, Modules]] = {}
         runs = self._runs_of(call)
         for event, modules in (pair for run in runs for pair in run.operators):
@@ -478,7 +476,6 @@ def is_container(event: Event) -> bool:
 
 
 def outermost_in(event: Event) -> Iterator[Event]:
-    """Return the outermost operators and scopes in an event, also those that other events only hold."""
     for child in event.inside:
         if is_container(child):
             yield from outermost_in(child)

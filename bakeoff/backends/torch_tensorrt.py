@@ -277,7 +277,6 @@ def coverage(parts: Sequence[Any], graph_breaks: Sequence[str] = ()) -> Placemen
 
 
 def engines_of(parts: Sequence[Any]) -> list[Any]:
-    """Return the children of `parts` that are TensorRT engines."""
     graphs = (part for part in parts if hasattr(part, "named_children"))
     return [child for part in graphs for name, child in part.named_children() if ENGINE in name]
 

@@ -69,7 +69,6 @@ class Training:
         self.optimiser = self._new_optimiser() if task == TRAIN_STEP else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, ready for `backward`."""
         return self._loss(self.module(*args, **kwargs), *args, **kwargs)
 
     def backward(self, loss: Tensor) -> None:

@@ -60,7 +60,6 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
 
 
 def openvino_weights(model: Any, precision: Precision) -> Any:
-    """Return the OpenVINO model with weights that NNCF rounded."""
     import nncf
 
     groups: dict[str, Any] = {}

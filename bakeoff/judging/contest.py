@@ -275,6 +275,7 @@ def judge_contest(
     price_per_hour: float | None = None,
     stop: Stop = Stop.TIME_LIMIT,
     last: Verdict | None = None,
+    over_best: bool = False,
 ) -> ContestJudgement:
     """Judge the cells of one contest, beside the verdict of the `last` run if there is one.
 
@@ -282,7 +283,7 @@ def judge_contest(
     """
     if not records:
         raise ValueError("there is no record to judge")
-    ranking = Ranking(records, requirements)
+    ranking = Ranking(records, requirements, over_best)
     costs, answer = Costs(ranking), ranking.answer
     rows = {row.label: row for row in answer.rows}
     ranked = [_judged_cell(record, rows, ranking, costs) for record in ranking.ranked]

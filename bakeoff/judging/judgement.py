@@ -111,6 +111,7 @@ class _Asked(TypedDict):
     requirements: Requirements
     calls: int | None
     price_per_hour: float | None
+    over_best: bool
 
 
 def _asked_of(report: Report) -> _Asked:
@@ -120,6 +121,7 @@ def _asked_of(report: Report) -> _Asked:
         requirements=Requirements.parse(str(report.request.get("require") or "")),
         calls=calls if isinstance(calls, int) else None,
         price_per_hour=Price.parse(price).per_hour if price else None,
+        over_best=report.request.get("baseline") == "eager/best",
     )
 
 

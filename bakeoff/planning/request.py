@@ -30,6 +30,7 @@ ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
 
 Schedule = Literal["interleaved", "sequential"]
 StartMethod = Literal["auto", "forkserver", "spawn"]
+Baseline = Literal["eager", "eager/best"]
 Malloc = Literal["", "glibc", "glibc-tuned", "jemalloc", "tcmalloc"]
 Names = tuple[str, ...]
 
@@ -186,6 +187,13 @@ class Request(Frozen):
     calls: Annotated[
         int | None, Option("Compare what so many calls cost, building and first call included", in_record_command=True)
     ] = Field(default=None, ge=1)
+    baseline: Annotated[
+        Baseline,
+        Option(
+            "Over what speed-ups are: eager, or eager/best, the fastest of eager's modes that were measured",
+            in_record_command=True,
+        ),
+    ] = "eager"
     require: Annotated[
         Requirements,
         Option(

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from bakeoff import backends
 from bakeoff.backends.base import Mode
+from bakeoff.backends.inductor import EMULATED
 from bakeoff.backends.model_changes import ALIGNMENT, FOLDED_NORMS, PADDED, SDPA
 from bakeoff.backends.profiling import Kind, ProfiledKernel
+from bakeoff.backends.torch_kernels import BENCHMARK
 from bakeoff.commands import run as runs
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
@@ -50,10 +52,16 @@ class Suggestion:
     why: str
 
 
-def suggestions(profile: CellProfile, cell: Cell) -> list[Suggestion]:
-    """Return what a cell's profile speaks for: modes of its backend that can run here, and a compiler for eager."""
+def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> list[Suggestion]:
+    """Return what a cell's profile speaks for: modes of its backend that can run here, and a compiler for eager.
+
+    If its outputs are wrong, what may make them right comes first.
+    """
     backend = backends.create(cell.backend)
     suggested = []
+    emulated = cell.model_copy(update={"mode": EMULATED})
+    if is_wrong and EMULATED in backend.mode_names() and cell.mode != EMULATED and backend.supports(emulated):
+        suggested.append(Suggestion(emulated.configuration, "outputs are wrong, and fused operators round less often"))
     for mode in backend.modes:
         other = cell.model_copy(update={"mode": mode.name})
         if mode.name == cell.mode or mode.redundant or not backend.supports(other):
@@ -79,6 +87,8 @@ def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
         yield f"{percent(waiting)} of the call is no kernel, and a graph launches all of them at once"
     if mode.channels_last_of == cell.mode and convolves:
         yield f"there are convolutions, and {percent(copies)} of the call is copies"
+    if mode.name == BENCHMARK.name and convolves:
+        yield "there are convolutions, for which cuDNN can try out its algorithms"
     if mode.name == FOLDED_NORMS and convolves and norms >= NOTEWORTHY_SHARE / 2:
         yield f"{percent(norms)} of the call is batch norms, which a convolution before them can take in"
     if mode.name == PADDED and unaligned >= NOTEWORTHY_SHARE:
@@ -132,7 +142,7 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
 
     All cells of a contest have the same threads. So fewer threads are a contest of their own.
     """
-    suggested = suggestions(profile, record.cell)
+    suggested = suggestions(profile, record.cell, record.status is Status.INCORRECT)
     threads = fewer_threads(profile)
     if not suggested and not threads:
         say(f"The profile of {profile.label} suggests nothing to try.", console)

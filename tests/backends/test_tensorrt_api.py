@@ -7,6 +7,7 @@ own API (backends/tensorrt_8.py) the later versions do not have.
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +23,29 @@ ROOT = Path(__file__).parents[2]
 PINNED = "11.0.0.114"
 VERSIONS = ("10.13.3.9", PINNED, "11.4.0.106")
 """The oldest and the newest version, and the one that constraints.txt pins."""
-FILES = [
-    f"bakeoff/backends/{name}.py" for name in ("tensorrt", "runtime/tensorrt", "tensorrt_profiling", "torch_tensorrt")
+BUILDING, RUNNING = "bakeoff/backends/tensorrt.py", "bakeoff/backends/runtime/tensorrt.py"
+FILES = (BUILDING, RUNNING, "bakeoff/backends/tensorrt_profiling.py", "bakeoff/backends/torch_tensorrt.py")
+
+NULLABLE = (
+    "build_serialized_network", "create_timing_cache", "deserialize_cuda_engine", "create_execution_context",
+)  # fmt: skip
+"""Methods that can return None, which no signature says."""
+
+MISTAKES = [
+    (RUNNING, "execute_async_v3(", "execute_async_v2("),
+    (RUNNING, "range(engine.num_io_tensors)", "range(engine.num_io_tensors())"),
+    (RUNNING, "engine is None", "not ENGINE"),
+    (RUNNING, "context is None", "not ENGINE"),
+    (BUILDING, "ignore_mismatch=", "ignore_missmatch="),
+    (BUILDING, "config.profiling_verbosity", "config.profiling_verbocity"),
+    (BUILDING, "BuilderFlag.TF32", "BuilderFlag.TF23"),
+    (BUILDING, "parse_from_file(str(exported.path))", "parse_from_file(exported.path)"),
+    (BUILDING, "build_serialized_network(network, config)", "build_serialized_network(network)"),
+    (BUILDING, ".write_bytes(plan)", ".write_text(plan)"),
+    (BUILDING, "plan is None", "not ENGINE"),
+    (BUILDING, "cache is None or", ""),
 ]
+"""What is right in a file, and a mistake: a name, an argument or a type, or a None that is not checked."""
 
 CONFIGURATION = """
 [mypy]
@@ -90,6 +111,24 @@ def test_the_backend_and_a_script_that_builds_an_engine_are_clean_under_mypy(api
     lax = '# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="var-annotated"'
     (tmp_path / "script.py").write_text(f"{lax}\n{script_of_part(samples.report([record]), record, PART, 'it fails')}")
     assert mypy(tmp_path, api / "stubs", *FILES, str(tmp_path / "script.py")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", [PINNED], indirect=True)
+def test_mypy_sees_each_mistake_and_each_result_that_can_be_none_is_checked(api: Path, tmp_path: Path) -> None:
+    stubs = shutil.copytree(api / "stubs", tmp_path / "stubs")
+    stub = stubs / "tensorrt/tensorrt.pyi"
+    stub.write_text(re.sub(rf"(def ({'|'.join(NULLABLE)})\(.*\) -> \w+):", r"\1 | None:", stub.read_text()))
+    copies = []
+    for number, (file, right, wrong) in enumerate(MISTAKES):
+        source = (ROOT / file).read_text()
+        assert right in source
+        text = source.replace(right, wrong).replace("from . ", "from bakeoff.backends.runtime ")
+        copies.append(tmp_path / f"mistake_{number}.py")
+        copies[-1].write_text(text.replace("from .", "from bakeoff.backends.runtime."))
+    said = "\n".join(mypy(tmp_path, stubs, BUILDING, RUNNING, *map(str, copies)))
+    assert not re.search(r"^bakeoff/", said, re.MULTILINE), said
+    assert [copy.name for copy in copies if f"{copy.name}:" not in said] == []
 
 
 OVER_NOTHING = """

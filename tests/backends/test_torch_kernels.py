@@ -117,6 +117,8 @@ def test_cudnn_tries_out_algorithms_where_the_mode_says_and_the_model_convolves(
         assert torch.backends.cudnn.benchmark and torch.backends.mha.get_fastpath_enabled()
     finally:
         switch({CUDNN_BENCHMARK: False})
+    inductor = backends.create("inductor")
+    assert [inductor.keeps_choices(one, Path()) for one in (cell, cell_of("inductor"))] == [False, True]
     benchmark = eager.mode(cell.mode)
     with pytest.raises(Unsupported, match=r"^the model has no convolution"):
         torch_kernels.require(benchmark, nn.Linear(2, 2), tuple)

@@ -118,3 +118,25 @@ def test_a_call_that_cannot_be_captured_is_unsupported_with_the_reason(tmp_path:
     assert found["eager"].status is Status.OK
     assert found["eager/cuda-graph"].status is Status.UNSUPPORTED
     assert "cannot be captured" in found["eager/cuda-graph"].reason
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_attention_runs_by_the_kernel_that_the_mode_says(backend: str, tmp_path: Path) -> None:
+    kernels = ("flash", "efficient", "cudnn", "math")
+    names = [f"{backend}/attention-{kernel}" for kernel in kernels]
+    report = measure(tmp_path / "run", *names, models=["transformer"], devices=["cuda"], precision=["fp16"])
+    for record, kernel in zip(report.records, kernels, strict=True):
+        assert record.status is Status.OK and record.placement is not None, record.reason
+        if backend == "eager":
+            assert record.placement.engines == {f"{kernel} attention": 2}
+        elif kernel != "math":
+            assert f"Inductor's log of attention that stays torch's: {kernel}" in record.placement.evidence
+
+
+def test_cudnn_tries_out_algorithms_in_best_of_a_model_that_convolves(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager/best", "inductor/best", models=["conv"], devices=["cuda"])
+    found = {record.cell.label: record for record in report.records}
+    for label in ("eager/cudnn-benchmark", "eager/cudnn-benchmark-channels-last", "inductor/cudnn-benchmark"):
+        assert found[label].status is Status.OK, found[label].reason
+        assert found[label].settings["backends.cudnn.benchmark"] is True
+    assert "backends.cudnn.benchmark" not in found["eager"].settings

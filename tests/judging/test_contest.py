@@ -29,6 +29,7 @@ from bakeoff.judging.doubts_of_winner import (
     Undecided,
     Unpaired,
 )
+from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import Ranking, undecided
 from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
@@ -46,6 +47,7 @@ from tests.reports.samples import (
     ok,
     once,
     over_processes,
+    report,
     steady,
     strictly_on_cpu,
     under,
@@ -85,6 +87,22 @@ def test_the_fastest_wins_when_its_lead_is_clear() -> None:
     onnx, inductor, eager = (judged.break_even for judged in contest.cells)
     assert onnx is not None and inductor is not None
     assert (onnx.calls, inductor.calls, eager) == (1_001, 18_001, BreakEven(0, 0, 0, is_established=True))
+
+
+def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for() -> None:
+    modes = (
+        ok(cell("eager", "channels-last"), over_processes(1.5)),
+        ok(cell("eager", "cuda-graph"), over_processes(1.6)),
+    )
+    records = [lived(2.0, "eager"), *modes, lived(1.0, "onnx")]
+    for asked, baseline, speedup in (("eager", "eager", 2.0), ("eager/best", "eager/channels-last", 1.5)):
+        (contest,) = contests_of(report(records, request={"baseline": asked}))
+        (winner,) = [judged for judged in contest.cells if judged.label == "onnx"]
+        assert contest.baseline == baseline and winner.speedup is not None
+        assert winner.speedup.value == pytest.approx(speedup, rel=0.05)
+        assert [judged.label for judged in contest.cells if judged.is_baseline] == [baseline]
+    (alone,) = contests_of(report([records[0], records[3]], request={"baseline": "eager/best"}))
+    assert alone.baseline == "eager"
 
 
 def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> None:

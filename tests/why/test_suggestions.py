@@ -33,6 +33,25 @@ def test_each_suggestion_has_a_reason_in_the_profile() -> None:
     }
 
 
+def test_cudnn_tries_out_algorithms_where_a_gpu_convolves() -> None:
+    convolving = profile({"a": "Conv2d"}, ("convolution", Kind.COMPUTE, 1.0))
+    for backend in ("eager", "inductor"):
+        found = {one.configuration: one.why for one in suggestions(convolving, samples.cell(backend, device="cuda"))}
+        assert found[f"{backend}/cudnn-benchmark"].startswith("there are convolutions, for which cuDNN")
+
+
+def test_wrong_outputs_of_fused_half_precision_suggest_to_round_as_eager_does() -> None:
+    idle = profile({}, ("fused", Kind.COMPUTE, 1.0))
+    for precision, is_wrong, tried in (
+        ("bf16", True, ["inductor/emulate-precision-casts"]),
+        ("bf16", False, []),
+        ("fp32", True, []),
+    ):
+        cell = samples.cell("inductor", precision=precision)
+        assert [one.configuration for one in suggestions(idle, cell, is_wrong)] == tried
+    assert suggestions(idle, samples.cell("onnx"), is_wrong=True) == []
+
+
 def test_batch_norms_of_eager_are_suggested_to_be_folded() -> None:
     convolving = profile({"a": "Conv2d"}, ("aten::conv2d", Kind.COMPUTE, 0.8), ("aten::batch_norm", Kind.COMPUTE, 0.2))
     found = {each.configuration: each.why for each in suggestions(convolving, samples.cell("eager"))}

@@ -29,7 +29,6 @@ class TensorSpec:
     ranges: Mapping[int, tuple[int, int]]  # of the axes that the build leaves open, by their number
 
     def serves(self, shape: Shape) -> bool:
-        """Return True if a tensor of this shape is one."""
         if not self.ranges:
             return shape == self.shape
         return len(shape) == len(self.shape) and all(
@@ -68,7 +67,6 @@ class Artifact:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the build serves a range of sizes."""
         return any(spec.ranges for spec in self.inputs)
 
 

@@ -63,7 +63,6 @@ def _spec(described: Mapping[str, Any]) -> TensorSpec:
 
 
 def sample_inputs(folder: Path, description: Description) -> list[Any]:
-    """Return the inputs of the sample as arrays of NumPy, with words of uint16 for bfloat16."""
     import numpy
 
     with numpy.load(folder / SAMPLE) as arrays:

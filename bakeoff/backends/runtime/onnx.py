@@ -40,7 +40,6 @@ def session_options(threads: int) -> Any:
 
 
 def cuda_options(device: torch.device, stream_handle: int, tf32: bool, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the CUDA provider, with those that a mode has `more`."""
     return {
         "device_id": str(device.index or 0),
         "user_compute_stream": str(stream_handle),
@@ -86,7 +85,6 @@ def bind(bind_one: Callable[..., None], names: Sequence[str], tensors: Sequence[
 
 
 def shapes_by_call(session: Any, inputs: Sequence[Any], device: str, index: int) -> list[Shape]:
-    """Return the shapes of the outputs for such inputs, which a call with memory of ONNX Runtime's own tells."""
     binding = session.io_binding()
     bind(binding.bind_input, [value.name for value in session.get_inputs()], inputs)
     for value in session.get_outputs():

@@ -12,7 +12,6 @@ MAX_COPIED_ELEMENTS = 16_384
 
 
 def properties(hint: str, threads: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties of a compiled model, with those that a mode has `more`."""
     return {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads, **more}
 
 
@@ -95,7 +94,6 @@ class Request:
         self._output_count = len(compiled.outputs)
 
     def _bound(self, number: int, spec: TensorSpec, bind: Any) -> Any:
-        """Return memory that is bound for a small tensor of one size, or None."""
         if spec.ranges or math.prod(spec.shape) > MAX_COPIED_ELEMENTS:
             return None
         array = self._numpy.zeros(spec.shape, spec.numpy_type)
@@ -140,5 +138,4 @@ def shared(array: Any) -> Any:
 
 
 def _is_open(compiled: Any) -> bool:
-    """Return True if sizes of outputs depend on the inputs, or on values."""
     return any(port.partial_shape.is_dynamic for port in compiled.outputs)

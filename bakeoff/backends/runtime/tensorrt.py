@@ -315,7 +315,6 @@ def current_stream_handle(device: torch.device) -> int:
 
 
 def _fits(shape: Shape, wanted: Shape) -> bool:
-    """Return True if the engine takes this shape: -1 stands for an open axis."""
     return len(shape) == len(wanted) and all(size in (own, -1) for own, size in zip(shape, wanted, strict=True))
 
 

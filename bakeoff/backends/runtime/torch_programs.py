@@ -68,7 +68,6 @@ def strides_at(shape: Shape, strides: Shape, of_shape: Shape) -> Shape:
 
 
 def _laid_out(tensor: torch.Tensor, strides: Shape) -> torch.Tensor:
-    """Return the tensor in memory with these strides, which the package was compiled for."""
     if tensor.stride() == strides:
         return tensor
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
@@ -120,7 +119,6 @@ def load_model(artifact: Artifact) -> Loaded:
 
 
 def tensors_in(answer: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a model's answer, in the order of the parts that hold them."""
     if isinstance(answer, torch.Tensor):
         yield answer
     elif isinstance(answer, Mapping | list | tuple) or (hasattr(answer, "__dict__") and not callable(answer)):

@@ -141,7 +141,7 @@ class WorkerContext:
             can_write = rounds.is_weight_only or not rounds.is_quantised
             if self.cell.task == DECODE and self.backend.writes_caches and can_write:
                 module = writes_in_place(module) or module
-            self.layers_fast_path = fast_path.in_force(module)
+            self.layers_fast_path = fast_path.in_force(module, self.backend.mode(self.cell.mode).switches)
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
