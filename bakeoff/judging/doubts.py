@@ -8,7 +8,7 @@ from bakeoff.judging import doubts_of_cells as of_cells
 from bakeoff.judging import doubts_of_machine as of_machine
 from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.doubt import Doubt, OfRecords
-from bakeoff.judging.evidence import Evidence
+from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import Effect, RecordDoubt, Unsure
 
 Find = Callable[[Evidence], Iterable[Doubt]]

@@ -9,9 +9,9 @@ import numpy as np
 
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCandidates, OfCell, OfCells, OfValues, Stop
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metric_changes import is_reference, judge_metrics
+from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Record

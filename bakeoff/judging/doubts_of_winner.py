@@ -15,9 +15,8 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
-from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.ranking import BASELINE, Evidence
 from bakeoff.records.doubts import Effect, Unchecked
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names

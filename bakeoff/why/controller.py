@@ -273,7 +273,7 @@ def asked_of_worker(
             sampling=sampling_of(request),
             shared_folder=launcher.temporary / "shared",
             surgical=request.surgical,
-            weights="" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
+            weights="" if cell.environment else store.origin(cell.reference_id).weights,  # which another torch may draw
             evaluation=evaluation,
             function=f"bakeoff.why.{function}",
             question=question,

@@ -10,9 +10,8 @@ from scipy import stats
 
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import BuildSpread, spread_of_builds
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.intervals import analysis_of_variance
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import Evidence, Ranking
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Process, Record
 from tests.reports.samples import cell, lived, ok, steady

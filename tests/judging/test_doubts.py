@@ -47,9 +47,8 @@ from bakeoff.judging.doubts_of_winner import (
     Undecided,
     Unpaired,
 )
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.loaded_cell import SoakSummary
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import Evidence, Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
