@@ -20,7 +20,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
 from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
-from bakeoff.judging.fit import Fit
+from bakeoff.judging.fit import Fit, by_contest
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
 from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
@@ -503,12 +503,10 @@ def _why_open(change: Change) -> Reason:
 
 def _baselines(before: _Records, after: _Records) -> dict[str, str]:
     """Return the label of each contest's baseline. For an ONNX file it is one that both runs have, if there is any."""
-    cells: dict[str, list[Cell]] = {}
     shared = [cell_id for cell_id in before if cell_id in after]
-    for cell_id in dict.fromkeys((*shared, *before, *after)):
-        record = before.get(cell_id) or after[cell_id]
-        cells.setdefault(record.cell.contest_id, []).append(record.cell)
-    return {contest_id: baseline_of(of_contest) for contest_id, of_contest in cells.items()}
+    records = [before.get(cell_id) or after[cell_id] for cell_id in dict.fromkeys((*shared, *before, *after))]
+    contests = by_contest(records).items()
+    return {contest_id: baseline_of([record.cell for record in of_contest]) for contest_id, of_contest in contests}
 
 
 def _controls(

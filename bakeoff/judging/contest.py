@@ -9,8 +9,7 @@ from bakeoff.judging.answer import Answer, Row
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubt import Doubt, Stop
-from bakeoff.judging.doubts import doubts_of
-from bakeoff.judging.doubts_of_answers import doubts_about_latency, is_open_requirement, of_any_outcome
+from bakeoff.judging.doubts import doubts_about_latency, doubts_of, is_open_requirement, of_any_outcome
 from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.fit import Fit

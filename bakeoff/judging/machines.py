@@ -13,6 +13,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.judging.price import Price
 from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Interval, Latency, Report
 
 CALLS = 1_000_000
@@ -85,12 +86,12 @@ class Machines:
     @property
     def hosts(self) -> list[list[str]]:
         """Return the names of the reports of each machine: several runs of one host are of one machine."""
-        names: dict[tuple[str, ...], list[str]] = {}
-        for name, report in self.reports.items():
-            environment = report.environment
-            host = (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
-            names.setdefault(host, []).append(name)
-        return list(names.values())
+
+        def host(name: str) -> tuple[str, ...]:
+            environment = self.reports[name].environment
+            return (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
+
+        return list(grouped(self.reports, host).values())
 
 
 def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:
