@@ -35,7 +35,7 @@ class Requirements:
     """Everything that a cell must meet in order to win. Falsy if nothing is required."""
 
     text: str = ""
-    each: tuple[Requirement, ...] = ()
+    items: tuple[Requirement, ...] = ()
 
     @classmethod
     def parse(cls, text: str, names: Collection[str] = (), option: str = "--require") -> Requirements:
@@ -49,12 +49,12 @@ class Requirements:
         return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
-        return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
+        return [doubt for requirement in self.items if (doubt := requirement.unmet(record))]
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples tell."""
         labels_of: dict[RequirementOpen, list[str]] = {}
-        for requirement in self.each:
+        for requirement in self.items:
             for record in records:
                 if doubt := requirement.open(record):
                     labels_of.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
@@ -62,13 +62,13 @@ class Requirements:
 
     def are_surely_kept(self, record: Record) -> bool:
         """Return True if a metric is required, and each of them is met by the whole of its interval."""
-        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().each)
+        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().items)
 
     def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
         """Return the required metrics that are plain numbers in some of these records."""
         plain = {
             requirement.name: None
-            for requirement in self.each
+            for requirement in self.items
             for record in records
             if requirement.is_of_metric and (margin := requirement.margin(record)) and not margin.samples
         }
@@ -76,7 +76,7 @@ class Requirements:
 
     def refuse_metrics(self) -> None:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
-        for requirement in self.each:
+        for requirement in self.items:
             if requirement.is_of_metric:
                 asked = f"--require '{requirement}'; a metric: --evaluate"
                 raise unknown("quantity", requirement.name, QUANTITIES, asked)
@@ -92,36 +92,36 @@ class Requirements:
         return self._where(lambda requirement: not requirement.is_of_metric)
 
     def _where(self, is_kept: Callable[[Requirement], bool]) -> Requirements:
-        kept = tuple(filter(is_kept, self.each))
-        return Requirements(", ".join(map(str, kept)), kept) if len(kept) < len(self.each) else self
+        kept = tuple(filter(is_kept, self.items))
+        return Requirements(", ".join(map(str, kept)), kept) if len(kept) < len(self.items) else self
 
     @property
     def judge_starts(self) -> bool:
-        return any(requirement.is_of_start for requirement in self.each)
+        return any(requirement.is_of_start for requirement in self.items)
 
     @property
     def judge_errors(self) -> bool:
         """Return True if they say how far outputs may be off: by their error, or by a metric of the user's own."""
-        return bool(self.metrics) or any(requirement.name in ERRORS for requirement in self.each)
+        return bool(self.metrics) or any(requirement.name in ERRORS for requirement in self.items)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(requirement.name for requirement in self.each if requirement.is_of_metric))
+        return tuple(dict.fromkeys(requirement.name for requirement in self.items if requirement.is_of_metric))
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
         """Return for each required metric of the user's own whether higher is better, as its sign says."""
-        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().each}
+        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().items}
 
     @property
     def calls(self) -> int:
         from bakeoff.judging.intervals import calls_needed  # it imports numpy, which usage errors need not wait for
 
-        quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
+        quantiles = [PERCENTILES[requirement.name] for requirement in self.items if requirement.name in PERCENTILES]
         return calls_needed(max(quantiles)) if quantiles else 0
 
     def __bool__(self) -> bool:
-        return bool(self.each)
+        return bool(self.items)
 
     def __str__(self) -> str:
         return self.text
@@ -133,7 +133,7 @@ NOTHING = Requirements()
 def parse_limits_on_errors(text: str) -> Requirements:
     """Read the limits of `--accept`, such as `rmse<1e-3`. Raise UsageError for what is no upper limit of an error."""
     limits = Requirements.parse(text, ERRORS, "--accept")
-    if wrong := next((limit for limit in limits.each if not limit.comparison.startswith("<")), None):
+    if wrong := next((limit for limit in limits.items if not limit.comparison.startswith("<")), None):
         raise UsageError(f"--accept '{wrong}': an error has an upper limit: write {wrong.name}<{wrong.limit_text}")
     return limits
 
