@@ -40,7 +40,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Question:
+class ContestOfMachines:
     """What several machines were asked alike, with an offer of each that has an answer: the fastest comes first."""
 
     title: str
@@ -80,7 +80,7 @@ class Machines:
     """Reports by the names of their machines, and the questions that at least two of them answer."""
 
     reports: Mapping[str, Report]
-    questions: tuple[Question, ...]
+    questions: tuple[ContestOfMachines, ...]
     asked_once: tuple[str, ...]  # titles of what only one machine was asked, or could answer
 
     @property
@@ -111,7 +111,7 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
                 machines.setdefault(title, []).append(offer)
     several = {title: offers for title, offers in machines.items() if len({offer.machine for offer in offers}) > 1}
     questions = [
-        Question(title, tuple(sorted(offers, key=lambda offer: offer.latency.median_ms)))
+        ContestOfMachines(title, tuple(sorted(offers, key=lambda offer: offer.latency.median_ms)))
         for title, offers in several.items()
     ]
     return Machines(reports, tuple(questions), tuple(title for title in machines if title not in several))
