@@ -156,6 +156,20 @@ class Requirement:
     def __str__(self) -> str:
         return f"{self.name}{self.comparison}{self.limit_text}"
 
+    def spell_value(self, value: float, reference: float | None = None) -> str:
+        """Return `p99_ms is 5.2`, or for a metric `top1 is 0.98 (reference 1)`."""
+        if not self.is_of_metric:
+            return f"{self.name} is {_spell_quantity(self.name, value)}"
+        return f"{self.name} is {value:.4g}{'' if reference is None else f' (reference {reference:.4g})'}"
+
+    def spell_limit(self) -> str:
+        """Return the comparison and the limit as it was written, with bytes in MiB, too."""
+        number, _, unit = self.limit_text.partition(" ")
+        if not is_bytes(self.name) or self.is_of_metric or unit == "MiB":
+            return f"{self.comparison} {self.limit_text}"
+        in_mib = _spell_quantity(self.name, float(number) * UNITS.get(unit, 1))
+        return f"{self.comparison} {self.limit_text} ({in_mib})"
+
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
         from bakeoff.judging.metric_changes import change_margin, value_margin
@@ -180,8 +194,7 @@ class Requirement:
         value, reference = self._values(record)
         assert value is not None
         further = margin.further_samples(self._is_met)
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementOpen((record.cell.label,), *asked, value, reference, margin.samples, further)
+        return RequirementOpen((record.cell.label,), self, value, reference, margin.samples, further)
 
     def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
@@ -196,14 +209,13 @@ class Requirement:
             return None
         value, reference = self._values(record)
         why = "" if margin else self._why_not_measured(record)
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementMissed(record.cell.label, *asked, value, reference, True, why)
+        return RequirementMissed(record.cell.label, self, value, reference, why)
 
     def missed_by(self, label: str, value: float | None) -> RequirementMissed | None:
         """Return a doubt if this value of a cell's quantity does not meet the requirement. None: not measured."""
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
-        return RequirementMissed(label, self.name, self.comparison, self.limit_text, value)
+        return RequirementMissed(label, self, value)
 
     def _open_by_interval(self, record: Record) -> RequirementOpen | None:
         """Return a doubt if the limit lies within the interval of a quantity that has one."""
@@ -211,8 +223,7 @@ class Requirement:
         value, spread = quantity.of(record), quantity.spread(record)
         if value is None or spread is None or not spread.ci95.low <= self.limit <= spread.ci95.high:
             return None
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementOpen((record.cell.label,), *asked, value, None, spread.repeats, None)
+        return RequirementOpen((record.cell.label,), self, value, None, spread.repeats, None)
 
     def _is_met(self, above: float) -> bool:
         return _COMPARISONS[self.comparison](above, 0.0)
@@ -374,12 +385,9 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
 class RequirementMissed(OfCell):
     """A cell does not meet a requirement, or the required quantity was not measured."""
 
-    quantity: str
-    comparison: str  # one of <, <=, >, >=
-    limit: str  # as it was written
+    required: Requirement
     value: float | None  # None: it was not measured
     reference: float | None = None  # of a metric that is to be near this
-    is_of_metric: bool = False  # of the user's own
     why: str = ""  # a metric was not measured
     worst = Effect.NONE
 
@@ -389,21 +397,17 @@ class RequirementMissed(OfCell):
     @property
     def unmet(self) -> str:
         """Return which requirement is not met: `p99_ms is 5.2, not < 5`."""
+        name = self.required.name
         if self.value is None:
-            missing = QUANTITIES[self.quantity].missing if self.quantity in QUANTITIES else MISSING
-            return f"{self.quantity} cannot be judged: {self.why or missing}"
-        if self.is_of_metric:
-            return f"{_spell_metric(self.quantity, self.value, self.reference)}, not {self.comparison} {self.limit}"
-        limit = _spell_limit(self.quantity, self.limit)
-        return f"{self.quantity} is {_spell_quantity(self.quantity, self.value)}, not {self.comparison} {limit}"
+            missing = QUANTITIES[name].missing if name in QUANTITIES else MISSING
+            return f"{name} cannot be judged: {self.why or missing}"
+        return f"{self.required.spell_value(self.value, self.reference)}, not {self.required.spell_limit()}"
 
 
 class RequirementOpen(OfCandidates):
     """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
 
-    quantity: str
-    comparison: str
-    limit: str
+    required: Requirement
     value: float
     reference: float | None  # None: the limit is the metric's own, and no change
     samples: int
@@ -411,20 +415,22 @@ class RequirementOpen(OfCandidates):
 
     @property
     def brief(self) -> str:
-        asked = f"{listed(first_names(self.labels))} may miss {self.quantity} {self.comparison} {self.limit}"
-        return f"{asked}: {self._further_samples}"
+        return f"{listed(first_names(self.labels))} may miss {self.asked}: {self._further_samples}"
+
+    @property
+    def asked(self) -> str:
+        """Return what may be missed: `top1 > -1%`."""
+        return f"{self.required.name} {self.required.comparison} {self.required.limit_text}"
 
     def say(self) -> str:
-        start = f"{listed(self.labels)} may miss what is required: "
-        if self.quantity in QUANTITIES:
-            return (
-                f"{start}{self.quantity} is {_spell_quantity(self.quantity, self.value)}, and {self.samples:,} "
-                f"repetitions do not show whether it is {self.comparison} {_spell_limit(self.quantity, self.limit)}"
-            )
+        is_of_metric, value = self.required.is_of_metric, self.required.spell_value(self.value, self.reference)
+        samples = f"{self.samples:,} {'samples' if is_of_metric else 'repetitions'}"
         text = (
-            f"{start}{_spell_metric(self.quantity, self.value, self.reference)}, and {self.samples:,} samples do not "
-            f"show whether it is {self.comparison} {self.limit}"
+            f"{listed(self.labels)} may miss what is required: {value}, and {samples} do not show whether it is "
+            f"{self.required.spell_limit()}"
         )
+        if not is_of_metric:
+            return text
         if self.further is None:
             return f"{text}. It is so near that {self._further_samples}"
         return f"{text}. {self._further_samples.capitalize()}, if they are like these"
@@ -436,19 +442,6 @@ class RequirementOpen(OfCandidates):
         return f"about {self.further:,} more samples would tell"
 
 
-def _spell_metric(name: str, value: float, reference: float | None) -> str:
-    near = f" (reference {reference:.4g})" if reference is not None else ""
-    return f"{name} is {value:.4g}{near}"
-
-
 def _spell_quantity(name: str, value: float) -> str:
     """Return six digits, so that a value that just misses a limit does not read like it. Tables have MiB, too."""
     return f"{value / UNITS['MiB']:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
-
-
-def _spell_limit(name: str, limit: str) -> str:
-    """Return the limit as it was written, and bytes in MiB, too."""
-    number, _, unit = limit.partition(" ")
-    if not is_bytes(name) or unit == "MiB":
-        return limit
-    return f"{limit} ({_spell_quantity(name, float(number) * UNITS.get(unit, 1))})"

@@ -248,7 +248,7 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
 def _kind_of_failure(cell: CellJudgement) -> tuple[str, ...]:
     record = cell.record
     why = record.failure.sort if record.failure else (record.reason,)
-    return (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
+    return (record.status.value, record.died_in or "", *why, *(missed.required.name for missed in cell.unmet))
 
 
 FAMILY_ERROR = 0.05
