@@ -46,7 +46,7 @@ class Acceptance:
         )
 
     def _allows(self, accuracy: Accuracy) -> bool:
-        limits = self.limits.each
+        limits = self.limits.items
         return accuracy.is_only_inexact and bool(limits) and all(limit.holds_for(accuracy) for limit in limits)
 
 

@@ -20,7 +20,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
 from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
 from bakeoff.judging.estimate import process_medians_ms
-from bakeoff.judging.fit import Fit
+from bakeoff.judging.fit import Fit, by_contest
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
 from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
@@ -222,7 +222,8 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         *_differences_of_models(base, new, shared),
         *environment_changes.differences(base.environment, new.environment),
     ]
-    fits = _Fits(base_contests, new_contests)
+    by_id = {contest.contest_id: contest for contest in new_contests}
+    fits = {one.contest_id: (one.fit, by_id[one.contest_id].fit) for one in base_contests if one.contest_id in by_id}
     baselines = _baselines(before, after)
     controls = _controls(before, after, baselines, fits, fail_above)
     rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
@@ -236,7 +237,7 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         )
         for cell_id, record in (before | after).items()
     ]
-    order, by_id = list(Outcome), {contest.contest_id: contest for contest in new_contests}
+    order = list(Outcome)
     return Comparison(
         base=base,
         new=new,
@@ -322,16 +323,8 @@ def _records_of(contests: Sequence[ContestJudgement]) -> dict[str, Record]:
     return {judged.cell.id: judged.record for contest in contests for judged in contest.cells}
 
 
-class _Fits:
-    """The fits of each contest in both runs."""
-
-    def __init__(self, base: Sequence[ContestJudgement], new: Sequence[ContestJudgement]) -> None:
-        self._base = {contest.contest_id: contest.fit for contest in base}
-        self._new = {contest.contest_id: contest.fit for contest in new}
-
-    def of(self, cell: Cell) -> tuple[Fit, Fit]:
-        """Return the fits of the contest in the base run and in the new one. Both have it."""
-        return self._base[cell.contest_id], self._new[cell.contest_id]
+_Fits = Mapping[str, tuple[Fit, Fit]]
+"""The fits of each contest that is in both runs, by its id."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +394,8 @@ def _ended(base: Record, new: Record) -> CellChange:
 
 def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rules: _Rules) -> CellChange:
     label = new.cell.label
-    raw = latency_change(*fits.of(new.cell), label)
+    both = fits[new.cell.contest_id]
+    raw = latency_change(*both, label)
     change = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
     if raw is None:
         return replace(change, reason=Reason(ReasonKind.NO_SAMPLES))
@@ -413,7 +407,7 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
     normalised = None
     if control:
         raw = raw.widened(control.change)
-        normalised = relative_change(*fits.of(new.cell), label, control.label)
+        normalised = relative_change(*both, label, control.label)
     outcome, reason, decided = _judge(raw, normalised, control, rules)
     is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
     return replace(change, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
@@ -509,12 +503,10 @@ def _why_open(change: Change) -> Reason:
 
 def _baselines(before: _Records, after: _Records) -> dict[str, str]:
     """Return the label of each contest's baseline. For an ONNX file it is one that both runs have, if there is any."""
-    cells: dict[str, list[Cell]] = {}
     shared = [cell_id for cell_id in before if cell_id in after]
-    for cell_id in dict.fromkeys((*shared, *before, *after)):
-        record = before.get(cell_id) or after[cell_id]
-        cells.setdefault(record.cell.contest_id, []).append(record.cell)
-    return {contest_id: baseline_of(of_contest) for contest_id, of_contest in cells.items()}
+    records = [before.get(cell_id) or after[cell_id] for cell_id in dict.fromkeys((*shared, *before, *after))]
+    contests = by_contest(records).items()
+    return {contest_id: baseline_of([record.cell for record in of_contest]) for contest_id, of_contest in contests}
 
 
 def _controls(
@@ -526,7 +518,7 @@ def _controls(
         new, label = after.get(cell_id), baselines[base.cell.contest_id]
         if base.cell.label != label or new is None or {base.status, new.status} != {Status.OK}:
             continue
-        if change := latency_change(*fits.of(base.cell), label):
+        if change := latency_change(*fits[base.cell.contest_id], label):
             calibration = calibration_change(base.bursts, new.bursts)
             controls[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
     return controls

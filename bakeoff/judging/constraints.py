@@ -35,7 +35,7 @@ class Requirements:
     """Everything that a cell must meet in order to win. Falsy if nothing is required."""
 
     text: str = ""
-    each: tuple[Requirement, ...] = ()
+    items: tuple[Requirement, ...] = ()
 
     @classmethod
     def parse(cls, text: str, names: Collection[str] = (), option: str = "--require") -> Requirements:
@@ -49,12 +49,12 @@ class Requirements:
         return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
-        return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
+        return [doubt for requirement in self.items if (doubt := requirement.unmet(record))]
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples tell."""
         labels_of: dict[RequirementOpen, list[str]] = {}
-        for requirement in self.each:
+        for requirement in self.items:
             for record in records:
                 if doubt := requirement.open(record):
                     labels_of.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
@@ -62,13 +62,13 @@ class Requirements:
 
     def are_surely_kept(self, record: Record) -> bool:
         """Return True if a metric is required, and each of them is met by the whole of its interval."""
-        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().each)
+        return bool(self.metrics) and all(requirement.is_surely_met(record) for requirement in self.of_metrics().items)
 
     def without_interval(self, records: Sequence[Record]) -> tuple[str, ...]:
         """Return the required metrics that are plain numbers in some of these records."""
         plain = {
             requirement.name: None
-            for requirement in self.each
+            for requirement in self.items
             for record in records
             if requirement.is_of_metric and (margin := requirement.margin(record)) and not margin.samples
         }
@@ -76,7 +76,7 @@ class Requirements:
 
     def refuse_metrics(self) -> None:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
-        for requirement in self.each:
+        for requirement in self.items:
             if requirement.is_of_metric:
                 asked = f"--require '{requirement}'; a metric: --evaluate"
                 raise unknown("quantity", requirement.name, QUANTITIES, asked)
@@ -92,36 +92,36 @@ class Requirements:
         return self._where(lambda requirement: not requirement.is_of_metric)
 
     def _where(self, is_kept: Callable[[Requirement], bool]) -> Requirements:
-        kept = tuple(filter(is_kept, self.each))
-        return Requirements(", ".join(map(str, kept)), kept) if len(kept) < len(self.each) else self
+        kept = tuple(filter(is_kept, self.items))
+        return Requirements(", ".join(map(str, kept)), kept) if len(kept) < len(self.items) else self
 
     @property
     def judge_starts(self) -> bool:
-        return any(requirement.is_of_start for requirement in self.each)
+        return any(requirement.is_of_start for requirement in self.items)
 
     @property
     def judge_errors(self) -> bool:
         """Return True if they say how far outputs may be off: by their error, or by a metric of the user's own."""
-        return bool(self.metrics) or any(requirement.name in ERRORS for requirement in self.each)
+        return bool(self.metrics) or any(requirement.name in ERRORS for requirement in self.items)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(requirement.name for requirement in self.each if requirement.is_of_metric))
+        return tuple(dict.fromkeys(requirement.name for requirement in self.items if requirement.is_of_metric))
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
         """Return for each required metric of the user's own whether higher is better, as its sign says."""
-        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().each}
+        return {requirement.name: requirement.comparison.startswith(">") for requirement in self.of_metrics().items}
 
     @property
     def calls(self) -> int:
         from bakeoff.judging.intervals import calls_needed  # it imports numpy, which usage errors need not wait for
 
-        quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
+        quantiles = [PERCENTILES[requirement.name] for requirement in self.items if requirement.name in PERCENTILES]
         return calls_needed(max(quantiles)) if quantiles else 0
 
     def __bool__(self) -> bool:
-        return bool(self.each)
+        return bool(self.items)
 
     def __str__(self) -> str:
         return self.text
@@ -133,7 +133,7 @@ NOTHING = Requirements()
 def parse_limits_on_errors(text: str) -> Requirements:
     """Read the limits of `--accept`, such as `rmse<1e-3`. Raise UsageError for what is no upper limit of an error."""
     limits = Requirements.parse(text, ERRORS, "--accept")
-    if wrong := next((limit for limit in limits.each if not limit.comparison.startswith("<")), None):
+    if wrong := next((limit for limit in limits.items if not limit.comparison.startswith("<")), None):
         raise UsageError(f"--accept '{wrong}': an error has an upper limit: write {wrong.name}<{wrong.limit_text}")
     return limits
 
@@ -155,6 +155,20 @@ class Requirement:
 
     def __str__(self) -> str:
         return f"{self.name}{self.comparison}{self.limit_text}"
+
+    def spell_value(self, value: float, reference: float | None = None) -> str:
+        """Return `p99_ms is 5.2`, or for a metric `top1 is 0.98 (reference 1)`."""
+        if not self.is_of_metric:
+            return f"{self.name} is {_spell_quantity(self.name, value)}"
+        return f"{self.name} is {value:.4g}{'' if reference is None else f' (reference {reference:.4g})'}"
+
+    def spell_limit(self) -> str:
+        """Return the comparison and the limit as it was written, with bytes in MiB, too."""
+        number, _, unit = self.limit_text.partition(" ")
+        if not is_bytes(self.name) or self.is_of_metric or unit == "MiB":
+            return f"{self.comparison} {self.limit_text}"
+        in_mib = _spell_quantity(self.name, float(number) * UNITS.get(unit, 1))
+        return f"{self.comparison} {self.limit_text} ({in_mib})"
 
     def margin(self, record: Record) -> Margin | None:
         """Return how far a metric of the record is above the limit, or None if it was not measured."""
@@ -180,8 +194,7 @@ class Requirement:
         value, reference = self._values(record)
         assert value is not None
         further = margin.further_samples(self._is_met)
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementOpen((record.cell.label,), *asked, value, reference, margin.samples, further)
+        return RequirementOpen((record.cell.label,), self, value, reference, margin.samples, further)
 
     def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
@@ -196,14 +209,13 @@ class Requirement:
             return None
         value, reference = self._values(record)
         why = "" if margin else self._why_not_measured(record)
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementMissed(record.cell.label, *asked, value, reference, True, why)
+        return RequirementMissed(record.cell.label, self, value, reference, why)
 
     def missed_by(self, label: str, value: float | None) -> RequirementMissed | None:
         """Return a doubt if this value of a cell's quantity does not meet the requirement. None: not measured."""
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
-        return RequirementMissed(label, self.name, self.comparison, self.limit_text, value)
+        return RequirementMissed(label, self, value)
 
     def _open_by_interval(self, record: Record) -> RequirementOpen | None:
         """Return a doubt if the limit lies within the interval of a quantity that has one."""
@@ -211,8 +223,7 @@ class Requirement:
         value, spread = quantity.of(record), quantity.spread(record)
         if value is None or spread is None or not spread.ci95.low <= self.limit <= spread.ci95.high:
             return None
-        asked = (self.name, self.comparison, self.limit_text)
-        return RequirementOpen((record.cell.label,), *asked, value, None, spread.repeats, None)
+        return RequirementOpen((record.cell.label,), self, value, None, spread.repeats, None)
 
     def _is_met(self, above: float) -> bool:
         return _COMPARISONS[self.comparison](above, 0.0)
@@ -374,12 +385,9 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
 class RequirementMissed(OfCell):
     """A cell does not meet a requirement, or the required quantity was not measured."""
 
-    quantity: str
-    comparison: str  # one of <, <=, >, >=
-    limit: str  # as it was written
+    required: Requirement
     value: float | None  # None: it was not measured
     reference: float | None = None  # of a metric that is to be near this
-    is_of_metric: bool = False  # of the user's own
     why: str = ""  # a metric was not measured
     worst = Effect.NONE
 
@@ -389,21 +397,17 @@ class RequirementMissed(OfCell):
     @property
     def unmet(self) -> str:
         """Return which requirement is not met: `p99_ms is 5.2, not < 5`."""
+        name = self.required.name
         if self.value is None:
-            missing = QUANTITIES[self.quantity].missing if self.quantity in QUANTITIES else MISSING
-            return f"{self.quantity} cannot be judged: {self.why or missing}"
-        if self.is_of_metric:
-            return f"{_spell_metric(self.quantity, self.value, self.reference)}, not {self.comparison} {self.limit}"
-        limit = _spell_limit(self.quantity, self.limit)
-        return f"{self.quantity} is {_spell_quantity(self.quantity, self.value)}, not {self.comparison} {limit}"
+            missing = QUANTITIES[name].missing if name in QUANTITIES else MISSING
+            return f"{name} cannot be judged: {self.why or missing}"
+        return f"{self.required.spell_value(self.value, self.reference)}, not {self.required.spell_limit()}"
 
 
 class RequirementOpen(OfCandidates):
     """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
 
-    quantity: str
-    comparison: str
-    limit: str
+    required: Requirement
     value: float
     reference: float | None  # None: the limit is the metric's own, and no change
     samples: int
@@ -411,20 +415,22 @@ class RequirementOpen(OfCandidates):
 
     @property
     def brief(self) -> str:
-        asked = f"{listed(first_names(self.labels))} may miss {self.quantity} {self.comparison} {self.limit}"
-        return f"{asked}: {self._further_samples}"
+        return f"{listed(first_names(self.labels))} may miss {self.asked}: {self._further_samples}"
+
+    @property
+    def asked(self) -> str:
+        """Return what may be missed: `top1 > -1%`."""
+        return f"{self.required.name} {self.required.comparison} {self.required.limit_text}"
 
     def say(self) -> str:
-        start = f"{listed(self.labels)} may miss what is required: "
-        if self.quantity in QUANTITIES:
-            return (
-                f"{start}{self.quantity} is {_spell_quantity(self.quantity, self.value)}, and {self.samples:,} "
-                f"repetitions do not show whether it is {self.comparison} {_spell_limit(self.quantity, self.limit)}"
-            )
+        is_of_metric, value = self.required.is_of_metric, self.required.spell_value(self.value, self.reference)
+        samples = f"{self.samples:,} {'samples' if is_of_metric else 'repetitions'}"
         text = (
-            f"{start}{_spell_metric(self.quantity, self.value, self.reference)}, and {self.samples:,} samples do not "
-            f"show whether it is {self.comparison} {self.limit}"
+            f"{listed(self.labels)} may miss what is required: {value}, and {samples} do not show whether it is "
+            f"{self.required.spell_limit()}"
         )
+        if not is_of_metric:
+            return text
         if self.further is None:
             return f"{text}. It is so near that {self._further_samples}"
         return f"{text}. {self._further_samples.capitalize()}, if they are like these"
@@ -436,19 +442,6 @@ class RequirementOpen(OfCandidates):
         return f"about {self.further:,} more samples would tell"
 
 
-def _spell_metric(name: str, value: float, reference: float | None) -> str:
-    near = f" (reference {reference:.4g})" if reference is not None else ""
-    return f"{name} is {value:.4g}{near}"
-
-
 def _spell_quantity(name: str, value: float) -> str:
     """Return six digits, so that a value that just misses a limit does not read like it. Tables have MiB, too."""
     return f"{value / UNITS['MiB']:.6g} MiB" if is_bytes(name) else f"{value:.6g}"
-
-
-def _spell_limit(name: str, limit: str) -> str:
-    """Return the limit as it was written, and bytes in MiB, too."""
-    number, _, unit = limit.partition(" ")
-    if not is_bytes(name) or unit == "MiB":
-        return limit
-    return f"{limit} ({_spell_quantity(name, float(number) * UNITS.get(unit, 1))})"

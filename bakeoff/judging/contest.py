@@ -9,16 +9,14 @@ from bakeoff.judging.answer import Answer, Row
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubt import Doubt, Stop
-from bakeoff.judging.doubts import doubts_of
-from bakeoff.judging.doubts_of_answers import doubts_about_latency, is_open_requirement, of_any_outcome
+from bakeoff.judging.doubts import doubts_about_latency, doubts_of, is_open_requirement, of_any_outcome
 from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.metric_changes import MetricJudgement, judge_metrics
 from bakeoff.judging.pareto import Front, front_of
 from bakeoff.judging.precision_rule import Tolerance
-from bakeoff.judging.ranking import Ranking, median_ms
+from bakeoff.judging.ranking import Evidence, Ranking, median_ms
 from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
 from bakeoff.judging.start_times import StartsJudgement, judge_starts
 from bakeoff.judging.under_load import LoadJudgement, judge_load

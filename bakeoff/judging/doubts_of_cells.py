@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
@@ -9,9 +10,8 @@ import numpy as np
 
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCandidates, OfCell, OfCells, OfValues, Stop
-from bakeoff.judging.evidence import Evidence
-from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.metric_changes import is_reference, judge_metrics
+from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Record
@@ -248,7 +248,14 @@ def spread_of_builds(record: Record) -> float | None:
 
 
 def _chance(builds: Sequence[Sequence[float]]) -> float:
-    return analysis_of_variance(builds) if len(builds) > 1 and any(len(build) > 1 for build in builds) else 1.0
+    if len(builds) < 2 or all(len(build) < 2 for build in builds):
+        return 1.0
+    # scipy.stats takes half a second to import, and few cells have several builds
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)
+        return float(stats.f_oneway(*builds).pvalue)
 
 
 def percentages(shares: Mapping[str, float]) -> str:

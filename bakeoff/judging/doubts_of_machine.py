@@ -19,8 +19,8 @@ from bakeoff.judging.disturbance import (
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfValues
 from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of, undisturbed
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import fit
+from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Burst, Conditions
 from bakeoff.records.text import percent

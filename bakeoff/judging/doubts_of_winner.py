@@ -15,10 +15,10 @@ from bakeoff.judging.decision import (
     relation,
 )
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.fit import Fit
-from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.ranking import BASELINE, Evidence
 from bakeoff.records.doubts import Effect, Unchecked
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
@@ -40,12 +40,9 @@ class NotRanked(OfCells):
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         """Yield one doubt for all cells that ended alike."""
-        endings: dict[tuple[Status, str], list[str]] = {}
-        for record in evidence.ranking.records:
-            if record.status is not Status.OK and record.status not in TOLD_ONCE:
-                endings.setdefault((record.status, record.reason), []).append(record.cell.label)
-        for (status, reason), labels in endings.items():
-            yield cls(tuple(labels), status, reason, evidence.is_live)
+        ended = [one for one in evidence.ranking.records if one.status not in (Status.OK, *TOLD_ONCE)]
+        for (status, reason), records in grouped(ended, lambda record: (record.status, record.reason)).items():
+            yield cls(tuple(record.cell.label for record in records), status, reason, evidence.is_live)
 
     def effect(self, first: FirstPlace) -> Effect:
         return Effect.WINNER if self.status is Status.NOT_REACHED else Effect.NONE

@@ -15,6 +15,7 @@ import numpy as np
 
 from bakeoff.judging.disturbance import Usual, given, usual_of, was_slowed
 from bakeoff.judging.intervals import around, student_half_width, student_quantile
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Burst, Interval, Ratio
 
 MANY_SAMPLES = 1000
@@ -52,10 +53,7 @@ def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
 
 def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
     """Return for each process the median over its bursts of the burst's median, in milliseconds."""
-    by_process: dict[int, list[Burst]] = {}
-    for burst in bursts:
-        if burst.samples_ns:
-            by_process.setdefault(burst.process, []).append(burst)
+    by_process = grouped((burst for burst in bursts if burst.samples_ns), lambda burst: burst.process)
     return {process: float(np.median(burst_medians_ms(by_process[process]))) for process in sorted(by_process)}
 
 

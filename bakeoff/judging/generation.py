@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from bakeoff.judging.answer import Question, Score, Term, rank
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.decision import Relation, relation
-from bakeoff.judging.doubts_of_answers import doubts_about_latency
+from bakeoff.judging.doubts import doubts_about_latency
 from bakeoff.records.schema import DECODE, PREFILL, Ratio
 
 

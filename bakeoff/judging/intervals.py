@@ -46,16 +46,7 @@ def calls_needed(quantile: float) -> int:
     With a probability of 99 %, at least two calls lie above the true quantile. The bound is binomial:
     q^n + n·q^(n-1)·(1-q) <= 1 %.
     """
-    low, high = 2, 4
-    while special_functions().bdtr(1, high, 1 - quantile) > 1 - PERCENTILE_CONFIDENCE:
-        low, high = high, high * 2
-    while low < high:
-        middle = (low + high) // 2
-        if special_functions().bdtr(1, middle, 1 - quantile) > 1 - PERCENTILE_CONFIDENCE:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return math.ceil(float(special_functions().bdtrin(1, 1 - PERCENTILE_CONFIDENCE, 1 - quantile)))
 
 
 def percentile(values: Sequence[float] | Array, quantile: float) -> float | None:
@@ -136,22 +127,6 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, ended - max(begun, reached))
         reached = max(reached, ended)
     return total
-
-
-def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
-    """Return the probability that groups of equal normal values have means as far apart as these, by Fisher's F.
-
-    Raises ValueError without a second group, or without a group of two values.
-    """
-    number, groups_number = sum(map(len, groups)), len(groups)
-    if groups_number < 2 or number <= groups_number:
-        raise ValueError("an analysis of variance needs two groups, and two values in one of them")
-    overall = float(np.mean([value for group in groups for value in group]))
-    between = sum(len(group) * (float(np.mean(group)) - overall) ** 2 for group in groups) / (groups_number - 1)
-    within = sum(float(np.var(group)) * len(group) for group in groups) / (number - groups_number)
-    if within == 0:
-        return 1.0 if between == 0 else 0.0
-    return float(special_functions().fdtrc(groups_number - 1, number - groups_number, between / within))
 
 
 def student_tail(half_widths: float, degrees: int) -> float:

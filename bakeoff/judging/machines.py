@@ -13,6 +13,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.judging.price import Price
 from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Interval, Latency, Report
 
 CALLS = 1_000_000
@@ -39,7 +40,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Question:
+class ContestOfMachines:
     """What several machines were asked alike, with an offer of each that has an answer: the fastest comes first."""
 
     title: str
@@ -79,18 +80,18 @@ class Machines:
     """Reports by the names of their machines, and the questions that at least two of them answer."""
 
     reports: Mapping[str, Report]
-    questions: tuple[Question, ...]
+    questions: tuple[ContestOfMachines, ...]
     asked_once: tuple[str, ...]  # titles of what only one machine was asked, or could answer
 
     @property
     def hosts(self) -> list[list[str]]:
         """Return the names of the reports of each machine: several runs of one host are of one machine."""
-        names: dict[tuple[str, ...], list[str]] = {}
-        for name, report in self.reports.items():
-            environment = report.environment
-            host = (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
-            names.setdefault(host, []).append(name)
-        return list(names.values())
+
+        def host(name: str) -> tuple[str, ...]:
+            environment = self.reports[name].environment
+            return (environment.hostname, environment.cpu, *(gpu.name for gpu in environment.gpus))
+
+        return list(grouped(self.reports, host).values())
 
 
 def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:
@@ -110,7 +111,7 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
                 machines.setdefault(title, []).append(offer)
     several = {title: offers for title, offers in machines.items() if len({offer.machine for offer in offers}) > 1}
     questions = [
-        Question(title, tuple(sorted(offers, key=lambda offer: offer.latency.median_ms)))
+        ContestOfMachines(title, tuple(sorted(offers, key=lambda offer: offer.latency.median_ms)))
         for title, offers in several.items()
     ]
     return Machines(reports, tuple(questions), tuple(title for title in machines if title not in several))

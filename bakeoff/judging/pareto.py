@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.records.schema import Record
 
 
@@ -56,9 +57,9 @@ def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float
 def _aims_on(records: Sequence[Record]) -> list[Aim]:
     kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
     return [
-        Aim("latency", lambda record: record.latency.median_ms if record.latency else None),
+        Aim("latency", QUANTITIES["median_ms"].of),
         Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
-        Aim(f"{kind} memory", lambda record: getattr(record.memory, f"peak_{kind}_bytes", None)),
-        Aim("build time", lambda record: record.build_s if record.phases else None),
-        Aim("error", lambda record: record.accuracy.relative_rmse if record.accuracy else None, tie=2.0),
+        Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
+        Aim("build time", QUANTITIES["build_s"].of),
+        Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
     ]

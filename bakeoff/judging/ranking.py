@@ -10,11 +10,12 @@ from functools import cached_property
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
+from bakeoff.judging.doubt import FirstPlace, Stop
 from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, common_rounds
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.judging.precision_rule import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status
+from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status, Verdict
 
 BASELINE = "eager"
 
@@ -215,6 +216,25 @@ class Ranking:
             for other, lead in self.leads.items()
             if not self.score.is_settled(self.labels[0], other, other in first)
         }
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A contest's ranking, why measuring stopped, and the verdict of its last run."""
+
+    ranking: Ranking
+    stop: Stop = Stop.TIME_LIMIT
+    last: Verdict | None = None  # of the last run of this contest
+
+    @property
+    def first(self) -> FirstPlace:
+        answer = self.ranking.answer
+        return FirstPlace(answer.first, answer.leads, answer.baseline)
+
+    @property
+    def is_live(self) -> bool:
+        """Return True if the model lived in a program, so that `resume` cannot go on."""
+        return any(record.cell.is_live for record in self.ranking.records)
 
 
 def _tolerance(measured: Sequence[Record]) -> Tolerance | None:

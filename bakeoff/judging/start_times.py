@@ -107,6 +107,6 @@ def judge_starts(cells: Sequence[StartedCell], require: str = "") -> StartsJudge
 def _unmet(cell: StartedCell, requirements: Requirements) -> list[RequirementMissed]:
     missed = [
         requirement.missed_by(cell.label, STARTED_QUANTITIES[requirement.name].of(cell))
-        for requirement in requirements.each
+        for requirement in requirements.items
     ]
     return [doubt for doubt in missed if doubt]

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -122,31 +122,32 @@ def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
 
 
 def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
-    tallies = _tallies(contests)
-    ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
+    by_label = grouped((cell for contest in contests for cell in contest.cells), lambda cell: cell.label)
+    tried = {label: cells for label, cells in by_label.items() if any(not _status(cell).is_absence for cell in cells)}
+    asked = {label: sum(_status(cell) not in NOT_TRIED for cell in cells) for label, cells in tried.items()}
+    passes = {label: sum(map(passed, cells)) for label, cells in tried.items()}
+    ranked = [label for label in tried if passes[label] and passes[label] >= MIN_PASSED_SHARE * asked[label]]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
     over = baseline[0][0] if baseline else None
     alike = [contest for contest in contests if ranked and contest.baseline == over]
     common = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
     order = sorted(ranked, key=lambda label: _log_latency(label, common))
     wins = _wins(contests)
-    profiled = [
-        contest for contest in contests if all(contest.cell_of(tally.label) for tally in tallies if tally.passed)
-    ]
+    profiled = [contest for contest in contests if all(contest.cell_of(label) for label in tried if passes[label])]
     rows = [
         SuiteRow(
-            label=tally.label,
-            passed=len(tally.passed),
-            asked=tally.asked,
-            cannot_run=tally.cannot_run,
-            not_reached=tally.not_reached,
-            wins=wins[tally.label],
-            profile=_profile(tally.label, profiled),
-            means=_means(tally.label, common, over) if tally.label in order and common else None,
-            is_baseline=tally.label == over,
-            may_lead=bool(common) and tally.label in order and not _is_surely_slower(tally.label, order[0], common),
+            label=label,
+            passed=passes[label],
+            asked=asked[label],
+            cannot_run=sum(_status(cell) is Status.UNAVAILABLE for cell in cells),
+            not_reached=sum(_status(cell) is Status.NOT_REACHED for cell in cells),
+            wins=wins[label],
+            profile=_profile(label, profiled),
+            means=_means(label, common, over) if label in order and common else None,
+            is_baseline=label == over,
+            may_lead=bool(common) and label in order and not _is_surely_slower(label, order[0], common),
         )
-        for tally in tallies
+        for label, cells in tried.items()
     ]
     places = {label: place for place, label in enumerate(order)}
     rows.sort(key=lambda row: (places.get(row.label, len(places)), -row.passed / max(row.asked, 1)))
@@ -159,34 +160,8 @@ def passed(cell: CellJudgement) -> bool:
     return cell.rank is not None
 
 
-@dataclass
-class _Tally:
-    """Counts how the cells of one label ended."""
-
-    label: str
-    passed: list[CellJudgement] = field(default_factory=list)
-    asked: int = 0
-    cannot_run: int = 0
-    not_reached: int = 0
-
-    @property
-    def share(self) -> float:
-        return len(self.passed) / self.asked if self.asked else 0.0
-
-
-def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
-    tallies: dict[str, _Tally] = {}
-    tried: set[str] = set()
-    for cell in (cell for contest in contests for cell in contest.cells):
-        tally, status = tallies.setdefault(cell.label, _Tally(cell.label)), cell.record.status
-        tally.cannot_run += status is Status.UNAVAILABLE
-        tally.not_reached += status is Status.NOT_REACHED
-        tally.asked += status not in NOT_TRIED
-        if not status.is_absence:
-            tried.add(cell.label)
-        if passed(cell):
-            tally.passed.append(cell)
-    return [tally for label, tally in tallies.items() if label in tried]
+def _status(cell: CellJudgement) -> Status:
+    return cell.record.status
 
 
 def _passed_row(contest: ContestJudgement, label: str) -> CellJudgement | None:
@@ -273,7 +248,7 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
 def _kind_of_failure(cell: CellJudgement) -> tuple[str, ...]:
     record = cell.record
     why = record.failure.sort if record.failure else (record.reason,)
-    return (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
+    return (record.status.value, record.died_in or "", *why, *(missed.required.name for missed in cell.unmet))
 
 
 FAMILY_ERROR = 0.05

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.answer import Answer, Question, Row, Score, Term, rank
-from bakeoff.judging.doubts_of_answers import ByEffect, doubts_about
+from bakeoff.judging.doubts import ByEffect, doubts_about
 from bakeoff.judging.doubts_of_load import OfLoad, doubts_of
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import fit

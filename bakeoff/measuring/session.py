@@ -68,7 +68,7 @@ def sampling_of(request: Request) -> SamplingPlan:
         builds=request.builds,
         budget_s=request.budget.seconds if request.budget else math.inf,
     )
-    required = {each.name for each in request.require.each}
+    required = {requirement.name for requirement in request.require.items}
     plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
     if any(part.inputs for part in request.parts()):
         plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes

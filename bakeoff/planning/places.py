@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError
+from bakeoff.records.grouping import grouped
 
 ALL_GPUS = "cuda:all"
 PROCESSORS = Path("/sys/devices/system/cpu")
@@ -105,9 +106,7 @@ def divide_cores(usable: Collection[int], siblings: Mapping[int, int], shares: i
 
     Raises UsageError where there are fewer physical cores than shares.
     """
-    threads: dict[int, list[int]] = {}
-    for core in sorted(usable):
-        threads.setdefault(siblings.get(core, core), []).append(core)
+    threads = grouped(sorted(usable), lambda core: siblings.get(core, core))
     per_share = len(threads) // shares
     if usable and not per_share:
         raise UsageError(f"{shares} contests side by side need as many cores, and this process may use {len(threads)}")

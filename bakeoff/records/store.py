@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,7 +52,23 @@ MOST_READ_BYTES = 2**32
 """Of a larger file, such as a data set, the time of its last change is compared. Reading it could take minutes."""
 
 Kept = TypeVar("Kept", bound=Frozen)
-KEPT_IN: dict[type[Frozen], str] = {Work: "work.json", ModelTraits: "traits.json", Metrics: "metrics.json"}
+
+
+class Origin(Frozen):
+    """Where a contest's model comes from, to tell whether it is the same later. What is not known is empty."""
+
+    fingerprint: str = ""  # that its builds are found by
+    weights: str = ""  # a digest
+    variables: dict[str, str] = Field(default_factory=dict)  # digests of the environment variables that its files read
+    files: dict[str, str] = Field(default_factory=dict)  # digests of the user's files, by their paths
+
+
+KEPT_IN: dict[type[Frozen], str] = {
+    Work: "work.json",
+    ModelTraits: "traits.json",
+    Metrics: "metrics.json",
+    Origin: "origin.json",
+}
 
 
 class UnfinishedCell(Frozen):
@@ -298,69 +314,46 @@ class Store:
         """Return the file with the contest's input sets, for cells whose build is made with those of another size."""
         return self._of_contest(contest_id, "inputs.pt")
 
-    def keep_facts(self, contest_id: str, facts: Work | ModelTraits | Metrics) -> None:
-        """Keep the work of a call, what was found out about the model, or what `evaluate` says of its reference."""
+    def keep_facts(self, contest_id: str, facts: Work | ModelTraits | Metrics | Origin) -> None:
+        """Keep a call's work, the model's traits and origin, or what `evaluate` says of the reference."""
         write_atomically(self._of_contest(contest_id, KEPT_IN[type(facts)]), facts.model_dump_json())
 
     def facts(self, contest_id: str, kind: type[Kept]) -> Kept | None:
         """Return what was kept of this kind beside a contest's reference, or None if it is not known."""
         return _read(self._of_contest(contest_id, KEPT_IN[kind]), kind)
 
-    def save_fingerprint(self, contest_id: str, fingerprint: str) -> None:
-        write_atomically(self._of_contest(contest_id, "fingerprint"), fingerprint)
+    def origin(self, contest_id: str) -> Origin:
+        """Return where the contest's model comes from. Nothing is known of it before its reference is computed."""
+        return self.facts(contest_id, Origin) or Origin()
 
-    def fingerprint(self, contest_id: str) -> str:
-        path = self._of_contest(contest_id, "fingerprint")
-        return path.read_text() if path.exists() else ""
-
-    def save_weights(self, contest_id: str, digest: str) -> None:
-        if digest:
-            write_atomically(self._of_contest(contest_id, "weights"), digest)
-
-    def weights(self, contest_id: str) -> str:
-        path = self._of_contest(contest_id, "weights")
-        return path.read_text() if path.exists() else ""
-
-    def save_own_variables(self, contest_id: str, digests: Mapping[str, str]) -> None:
-        if digests:
-            write_atomically(self._of_contest(contest_id, "variables.json"), json.dumps(digests))
+    def origins(self, contest_id: str | None = None) -> list[Origin]:
+        """Return where the model of each contest comes from, or that of one alone."""
+        files = [self._of_contest(contest_id, KEPT_IN[Origin])] if contest_id else self._origin_files()
+        return [origin for file in files if (origin := _read(file, Origin))]
 
     def own_variables(self, contest_id: str | None = None) -> dict[str, str]:
-        """Return digests of the environment variables that the models' files read, as far as a reference told them.
-
-        With `contest_id` they are those of its model alone.
-        """
-        kept = self._kept_digests("variables.json", contest_id)
-        return {name: digest for digests in kept for name, digest in digests.items()}
-
-    def save_own_files(self, contest_id: str, files: Sequence[Path]) -> None:
-        if files:
-            write_atomically(
-                self._of_contest(contest_id, "files.json"), json.dumps({str(file): _digest(file) for file in files})
-            )
+        """Return digests of the environment variables that the models' files read, or those of one contest's model."""
+        return {name: digest for origin in self.origins(contest_id) for name, digest in origin.variables.items()}
 
     def own_files(self) -> dict[str, str]:
         """Return checksums of the user's files that were read whole, by their paths below the folder that holds all."""
-        kept = self._kept_digests("files.json", None)
-        read = {path: digest for digests in kept for path, digest in digests.items() if len(digest) == CHECKSUM_DIGITS}
+        kept = {path: digest for origin in self.origins() for path, digest in origin.files.items()}
+        read = {path: digest for path, digest in kept.items() if len(digest) == CHECKSUM_DIGITS}
         common = set.intersection(*(set(Path(path).parents) for path in read)) if read else set()
         above = max(common, key=lambda folder: len(folder.parts), default=None)  # None: on several drives
         return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
 
     def all_weights(self) -> dict[str, str]:
-        files = sorted((self.root / "reference").glob("*.weights"))
-        return {file.name.removesuffix(".weights"): file.read_text() for file in files}
+        kept = {file.name.removesuffix(f".{KEPT_IN[Origin]}"): _read(file, Origin) for file in self._origin_files()}
+        return {contest_id: origin.weights for contest_id, origin in kept.items() if origin and origin.weights}
 
     def changed_files(self, contest_id: str | None = None) -> list[str]:
         """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
-        kept = self._kept_digests("files.json", contest_id)
-        return sorted({path for digests in kept for path, digest in digests.items() if _digest(Path(path)) != digest})
+        kept = {path: digest for origin in self.origins(contest_id) for path, digest in origin.files.items()}
+        return sorted(path for path, digest in kept.items() if file_digest(Path(path)) != digest)
 
-    def _kept_digests(self, what: str, contest_id: str | None) -> list[dict[str, str]]:
-        """Return digests by name that were kept for the model of each contest, or for that of one alone."""
-        every = sorted((self.root / "reference").glob(f"*.{what}"))
-        one = contest_id and self._of_contest(contest_id, what)
-        return [json.loads(file.read_text()) for file in every if not one or file == one]
+    def _origin_files(self) -> list[Path]:
+        return sorted((self.root / "reference").glob(f"*.{KEPT_IN[Origin]}"))
 
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)
@@ -437,7 +430,7 @@ def _read(path: Path, kind: type[Kept]) -> Kept | None:
     return kind.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return what a file is known by, or nothing if there is none: its content, or the time of a huge one."""
     if not path.is_file():
         return ""

@@ -6,7 +6,7 @@ from typing import Self
 from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt
-from bakeoff.judging.doubts_of_answers import is_open_requirement
+from bakeoff.judging.doubts import is_open_requirement
 from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Ratio

@@ -274,7 +274,7 @@ def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgemen
     return MetricAnswer.of(
         metric,
         mcnemar_p=metric.chance,
-        further_samples=next((doubt.further for doubt in is_open if doubt.quantity == metric.name), None),
+        further_samples=next((doubt.further for doubt in is_open if doubt.required.name == metric.name), None),
     )
 
 

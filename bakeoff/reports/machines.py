@@ -1,6 +1,6 @@
 """Shows which of several machines to rent, from one report of each."""
 
-from bakeoff.judging.machines import Machines, Offer, Question
+from bakeoff.judging.machines import ContestOfMachines, Machines, Offer
 from bakeoff.records.text import counted, first, listed, spell_ms
 from bakeoff.reports import headline, machine, number_format
 from bakeoff.reports.blocks import Block, Section, Surface, Text
@@ -15,7 +15,11 @@ def blocks_of(machines: Machines) -> list[Block]:
         *(Section(question.title, _blocks(question)) for question in machines.questions),
         Text("" if machines.questions else "No model was measured alike on two of them: there is nothing to compare."),
         Text(alone and f"On one machine only: {alone}."),
-        *(Text(f"{listed(names)} are runs of one machine.") for names in machines.hosts if len(names) > 1),
+        *(
+            Text(f"{listed(names)} are runs of one machine: bakeoff compare judges two of them.")
+            for names in machines.hosts
+            if len(names) > 1
+        ),
         text_table(["machine", "hardware"], rows, "ll"),
         Text(
             "Cells of two machines share no rounds: the fastest is named where intervals do not overlap. Calls/s "
@@ -30,7 +34,7 @@ def _title(machines: Machines) -> str:
     return counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else "")
 
 
-def _blocks(question: Question) -> list[Block]:
+def _blocks(question: ContestOfMachines) -> list[Block]:
     return [
         Text(f"{answer(question)}."),
         Table(_COLUMNS, question.offers),
@@ -41,7 +45,7 @@ def _blocks(question: Question) -> list[Block]:
     ]
 
 
-def answer(question: Question) -> str:
+def answer(question: ContestOfMachines) -> str:
     """Say which machine is the fastest, and which one is the cheapest for a million calls if prices are known."""
     fastest = question.offers[0]
     if len(question.fastest) > 1:

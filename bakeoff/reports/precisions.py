@@ -53,7 +53,7 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
             f"not {headline.condition(contest)}" if is_beyond else f"not as required{missed and f' ({missed})'}"
         )
     parts += [
-        f"may miss {doubt.quantity} {doubt.comparison} {doubt.limit}"
+        f"may miss {doubt.asked}"
         for doubt in contest.doubts
         if isinstance(doubt, RequirementOpen) and best.label in doubt.labels
     ]

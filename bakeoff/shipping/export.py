@@ -297,7 +297,7 @@ def _export_program(record: Record, run: Path, program: Path, launchers: Launche
         cell=record.cell,
         program=program.resolve(),
         pickles=pickles,
-        weights=store.weights(reference_id),
+        weights=store.origin(reference_id).weights,
         sample=sample.resolve() if repeats and sample.exists() else None,
     )
     probes.ask(launchers.first, job, Packaged, "exporting the model")

@@ -180,10 +180,10 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     refuse_with(record, "has no module to keep in fp32", why_none_kept(record))
     request = Request(**report.request)
-    required = [requirement for requirement in request.require.each if requirement.is_of_metric]
+    required = [requirement for requirement in request.require.items if requirement.is_of_metric]
     if tolerance is None:
         tolerance = next(
-            (requirement.limit for requirement in request.require.each if requirement.name == RELATIVE_ERROR), None
+            (requirement.limit for requirement in request.require.items if requirement.name == RELATIVE_ERROR), None
         )
     if tolerance is None and not required:
         raise UsageError("--keep-fp32 needs --tolerance NUMBER: the run required neither relative_rmse nor a metric")
@@ -273,7 +273,7 @@ def asked_of_worker(
             sampling=sampling_of(request),
             shared_folder=launcher.temporary / "shared",
             surgical=request.surgical,
-            weights="" if cell.environment else store.weights(cell.reference_id),  # which another torch may draw
+            weights="" if cell.environment else store.origin(cell.reference_id).weights,  # which another torch may draw
             evaluation=evaluation,
             function=f"bakeoff.why.{function}",
             question=question,

@@ -242,7 +242,7 @@ def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
     (lost,) = (folder / "cells").glob("*null.double.json")
     lost.unlink()
     kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
-    assert len(kept) == 7  # ceilings, fingerprint, reference, sample, traits, weights, work
+    assert len(kept) == 6  # ceilings, origin, reference, sample, traits, work
     watching = Watching(folder)
     report, _ = runs.resume(folder, watching)
     assert watching.ended_labels == ["null/double"]
@@ -518,7 +518,7 @@ def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_ag
     monkeypatch.setattr(export, "Launchers", lambda _: Launchers("auto"))  # whose servers have imported torch
     with pytest.raises(UsageError, match="the model has other weights than those that were measured"):
         export.export(folder, "eager", tmp_path / "export")
-    for kept in folder.glob("reference/*.weights"):
+    for kept in folder.glob("reference/*.origin.json"):
         kept.unlink()
     with pytest.raises(UsageError, match=r"the model does not compute what was measured: the RMSE of output 0 is"):
         export.export(folder, "eager", tmp_path / "export")

@@ -13,8 +13,7 @@ from bakeoff.judging.doubts_of_machine import (
     GpuShared,
     SpeedDrifted,
 )
-from bakeoff.judging.evidence import Evidence
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import Evidence, Ranking
 from bakeoff.records.schema import Burst, Conditions, Record
 from tests.reports.samples import cell, constant, ok, under
 

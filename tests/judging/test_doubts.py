@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, RequirementOpen
+from bakeoff.judging.constraints import QUANTITIES, Requirement, RequirementMissed, RequirementOpen
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
 from bakeoff.judging.doubts import IN_ORDER_OF_WEIGHT
@@ -47,9 +47,8 @@ from bakeoff.judging.doubts_of_winner import (
     Undecided,
     Unpaired,
 )
-from bakeoff.judging.evidence import Evidence
 from bakeoff.judging.loaded_cell import SoakSummary
-from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.ranking import Evidence, Ranking
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
@@ -104,7 +103,7 @@ DOUBTS: list[Doubt] = [
     NoBaseline("eager", ("onnx",), is_live=True),
     ModelChanges("eager"),
     Unpaired(),
-    RequirementMissed("onnx", "peak_device_bytes", "<", "400 MB", 412e6),
+    RequirementMissed("onnx", Requirement("peak_device_bytes", "<", 4e8, "400 MB"), 412e6),
     OfRecords(caveat("no trend"), ("onnx", "eager")),
     OfRecords(Caveat(text="never ran"), ("onnx",)),
     CoarseCheck(("eager", "onnx"), error=0.416),
@@ -178,6 +177,7 @@ EXAMPLES: dict[object, object] = {
     Extent: Extent.PARTIAL,
     Stop: Stop.BUDGET,
     Failure: Failure(kind="", text=""),
+    Requirement: Requirement("p99_ms", "<", 5.0, "5"),
     tuple[Access, ...]: (Access(kind=AccessKind.PRINT),),
     Scenario: Scenario.SERVER,
     tuple[SoakSummary, ...]: (SOAK,),
@@ -222,7 +222,7 @@ def test_each_kind_of_doubt_has_a_row() -> None:
 
 def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:
     def unmet(name: str) -> str:
-        return RequirementMissed("onnx", name, "<", "5", None).unmet
+        return RequirementMissed("onnx", Requirement(name, "<", 5.0, "5"), None).unmet
 
     assert unmet("p99_ms") == "p99_ms cannot be judged: the sample is too small for this percentile: raise --min-time"
     assert unmet("joules_per_call") == (

@@ -87,7 +87,10 @@ def test_runs_of_one_host_are_of_one_machine() -> None:
     found = machines_of(reports)
     assert found.hosts == [["a", "b"], ["c"]]
     text = markdown.render(blocks_of(found))
-    assert text.startswith("# 2 machines, 3 runs\n") and "a and b are runs of one machine." in text
+    assert (
+        text.startswith("# 2 machines, 3 runs\n")
+        and "a and b are runs of one machine: bakeoff compare judges two of them." in text
+    )
 
 
 def test_machines_without_a_common_model_are_told_so() -> None:

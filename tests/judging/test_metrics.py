@@ -5,7 +5,13 @@ import pytest
 
 from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.answer import Certainty
-from bakeoff.judging.constraints import RequirementMissed, RequirementOpen, Requirements, parse_limits_on_errors
+from bakeoff.judging.constraints import (
+    Requirement,
+    RequirementMissed,
+    RequirementOpen,
+    Requirements,
+    parse_limits_on_errors,
+)
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.doubts_of_cells import EvaluationVaries, NotEvaluated, WithoutInterval
 from bakeoff.judging.metric_changes import judge_metrics, mcnemar
@@ -60,7 +66,9 @@ def test_eight_samples_stay_undecided_and_eight_hundred_decide() -> None:
 def test_flipped_labels_cannot_win_however_fast_they_come() -> None:
     contest = judged(right(800, 100), right(800), "top1>-1%")
     assert contest.fastest.winner == "eager"
-    assert contest.doubts == (RequirementMissed("onnx", "top1", ">", "-1%", 0.875, 1.0, is_of_metric=True),)
+    assert contest.doubts == (
+        RequirementMissed("onnx", Requirement("top1", ">", -0.01, "-1%", True, True), 0.875, 1.0),
+    )
     assert "top1 is 0.875 (reference 1), not > -1%" in doubt_sentences.doubts(contest)[0]
     assert judged(right(800, 100), right(800), "top1>-20%").fastest.winner == "onnx"
 

@@ -14,7 +14,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Record, Status, Work
-from bakeoff.records.store import Store
+from bakeoff.records.store import Origin, Store, file_digest
 from tests.reports.samples import bursts, environment, ok
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -210,7 +210,8 @@ def test_a_changed_row_of_large_weights_is_seen_and_a_huge_file_is_known_by_its_
     for path, size in ((weights, 2**29), (huge, 2**35)):
         with path.open("wb") as file:
             file.truncate(size)  # sparse; reading all of 32 GiB would take half a minute
-    store.save_own_files("contest", [weights, huge, source])
+    files = {str(file): file_digest(file) for file in (weights, huge, source)}
+    store.keep_facts("contest", Origin(files=files))
     weights.touch()
     source.write_text("one")
     assert store.changed_files() == [], "they were written again, with the same content"

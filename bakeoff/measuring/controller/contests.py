@@ -199,7 +199,7 @@ def _folders_in_cache(run: RunContext, cells: Sequence[PlannedCell]) -> dict[str
     claimed = {
         planned.cell.id: run.build_cache.claim(planned, fingerprint, threads)
         for planned in cells
-        if (fingerprint := run.store.fingerprint(planned.cell.reference_id))
+        if (fingerprint := run.store.origin(planned.cell.reference_id).fingerprint)
     }
     if others := run.build_cache.used_by_others:
         run.store.note(f"another run uses the cache for {listed(others)}: built here, too, and not kept")

@@ -28,7 +28,7 @@ from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
-from bakeoff.records.store import Store
+from bakeoff.records.store import Origin, Store, file_digest
 from bakeoff.records.text import spell_minutes
 
 NOT_COMPUTED = "the reference could not be computed"
@@ -97,10 +97,13 @@ def reference(
             raise NoReference(Status.ERROR, CHANGED, Failure(kind="model changed", text="start a new run"))
         return path, None, None
     store.keep_facts(contest.id, event.traits)
-    store.save_fingerprint(contest.id, event.fingerprint)
-    store.save_weights(contest.id, event.weights)
-    store.save_own_variables(contest.id, own_digests(event.named_variables, os.environ))
-    store.save_own_files(contest.id, event.own_files)
+    origin = Origin(
+        fingerprint=event.fingerprint,
+        weights=event.weights,
+        variables=own_digests(event.named_variables, os.environ),
+        files={str(file): file_digest(file) for file in event.own_files},
+    )
+    store.keep_facts(contest.id, origin)
     if cache and event.is_changed:
         cache.distrust(cell.contest_id)
         store.note(f"eager's error in {contest.id} is not what it was in an earlier run: all was built anew")
