@@ -23,7 +23,6 @@ NOTE = (
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say which cell is the cheapest from which call on, what nothing dominates, and what energy was counted."""
     sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
     if len(contest.contenders) > 1:
         sentences.append(_what_nothing_dominates(contest))
@@ -112,5 +111,4 @@ def _what_nothing_dominates(contest: ContestJudgement) -> str:
 
 
 def _starts(contest: ContestJudgement) -> list[Start]:
-    """Return the starts that a cell which may win was measured in."""
     return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

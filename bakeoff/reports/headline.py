@@ -12,7 +12,6 @@ from bakeoff.reports.number_format import NONE
 
 
 def candidates(contest: ContestJudgement) -> str:
-    """Return who wins a contest at what it was asked, or who may."""
     return answers.named(contest.answer)
 
 
@@ -29,7 +28,6 @@ def value(contest: ContestJudgement) -> str:
 
 
 def spell(contest: ContestJudgement, question: Question, value: float) -> str:
-    """Return a value that answers the question, with its unit."""
     if question is Question.LOAD and contest.load:
         return load_report.carried(contest.load, value)
     if question is Question.GENERATION:
@@ -60,7 +58,6 @@ def certainty(contest: ContestJudgement, of: Answer | None = None) -> str:
 
 
 def how_sure(contest: ContestJudgement, answer: Answer) -> str:
-    """Say in a few words how sure an answer of this contest is."""
     if answer.certainty is Certainty.NOTHING:
         return _why_nothing(answer, contest)
     alone = "was measured" if contest.awaits_others else "could be ranked"
@@ -85,7 +82,6 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
 
 
 def is_unsure(contest: ContestJudgement) -> bool:
-    """Return True where the answer is to be set apart from a sure one."""
     asked = contest.answer
     return bool(asked.doubt) or asked.certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 

@@ -15,7 +15,6 @@ def kept(contest: ContestJudgement) -> str:
 
 
 def of_cell(contest: ContestJudgement, cell: CellJudgement) -> str:
-    """Return the same of one cell."""
     names = [name for name in contest.required_metrics if name in cell.metrics] or list(cell.metrics)[:1]
     return ", ".join(beside_reference(cell.metrics[name]) for name in names[:MOST_NAMED]) or NONE
 

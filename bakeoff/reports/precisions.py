@@ -14,7 +14,6 @@ OTHERS_ALLOWED = "To let a precision win that rounds more, require what your tas
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Return a sentence for each precision that was measured, and how another one may win."""
     if not contest.of_precisions:
         return []
     texts = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
@@ -72,7 +71,6 @@ def _tokens(generated: Generated) -> str:
 
 
 def _example(contest: ContestJudgement) -> str:
-    """Return a requirement that fits: of the first of the user's own metrics, or of the error."""
     for cell in contest.cells:
         for name, metric in cell.metrics.items():
             return f"{name}<1%" if metric.higher_is_better is False else f"{name}>-1%"

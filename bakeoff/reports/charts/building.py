@@ -31,7 +31,6 @@ _OTHER_PHASE = "#777777"
 
 
 def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
     longest_s = max(
         (sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in contest.shown), default=0.0
     )
@@ -149,7 +148,6 @@ _STAGES = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "f
 
 
 def starts(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw what it takes to start the cells of a contest, or nothing if none was started."""
     judged = contest.starts
     return starts_chart(judged, contest.title, start_report.headline(judged)) if judged and judged.cells else None
 

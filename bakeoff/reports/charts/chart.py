@@ -191,7 +191,6 @@ def vertical_line(x: float, rows: int) -> Mark:
 
 
 def level(y: float, x: Axis, colour: str = "soft") -> Line:
-    """Return a dashed line at one height, over the whole axis."""
     return Line((x.low, x.high), (y, y), colour=colour, width=0.9, is_dashed=True)
 
 
@@ -200,7 +199,6 @@ def name(cell: CellJudgement) -> str:
 
 
 def lost_cell(place: int, cell: CellJudgement, palette: Palette) -> Mark:
-    """Return the cross and the status of a cell without numbers in its row."""
     fate = number_format.ending(cell.record)
     colour = "soft" if cell.record.status.is_absence else "bad"
     text = Text(None, place + BAR_Y, f"\u00d7 {one_line(fate, 48)}", colour=colour)

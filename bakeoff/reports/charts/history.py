@@ -72,7 +72,6 @@ def _latency_axis(latencies: Sequence[Latency]) -> Axis:
 
 
 def _line(found: dict[int, Latency]) -> tuple[Shape, ...]:
-    """Return lines with a gap where the cell was not ok, with dots and intervals."""
     shapes: list[Shape] = []
     for number, latency in found.items():
         if number + 1 in found:

@@ -37,7 +37,6 @@ def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
 
 
 def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
-    """Draw what each dynamic build costs over the sizes, and a dashed line where it costs nothing."""
     dynamic = {label: points for label, points in sweep.lines.items() if points[0].row.cell.dynamic}
     if not any(over_own_build(point.row) for points in dynamic.values() for point in points):
         return None
@@ -59,7 +58,6 @@ def _lines(
     log_from: float,
     labels: Sequence[str] | None = None,
 ) -> Chart | None:
-    """Draw a line for each configuration, broken where a size has no value, and a cross where a cell failed."""
     lines = {label: points for label, points in sweep.lines.items() if labels is None or label in labels}
     values = {
         label: {point.size: value for point in points if (value := quantity(point.row))}
@@ -123,7 +121,6 @@ def _at(label: str, sweep: Sweep, size: float) -> str:
 
 
 def _size_axis(title: str, sizes: dict[float, str]) -> Axis:
-    """Return an axis with a number under each size that has room for it."""
     is_log = max(sizes) >= 8 * min(sizes) > 0
     around = axis_around(title, sizes, is_log, pad=0.03)
     shown: list[tuple[float, str]] = []
@@ -145,7 +142,6 @@ def _value_axis(title: str, reached: Sequence[float], log_from: float, keep: flo
 
 
 def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
-    """Draw a chart for each variant of attention, with a line for each width."""
     return _worth(
         [
             contest
@@ -261,6 +257,5 @@ def _worth_chart(
 
 
 def _parameters(contest: ContestJudgement) -> int:
-    """Return what the records of its cells count; 0 if none has done so."""
     counts = [cell.record.settings.get("parameters") for cell in contest.cells]
     return next((count for count in counts if isinstance(count, int)), 0)
