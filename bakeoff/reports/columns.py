@@ -31,7 +31,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, metric_report, number_format, sentences
+from bakeoff.reports import end_to_end, floor, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
@@ -116,7 +116,7 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
         Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
-        Column("metric", metric_report.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("metric", headline.metrics, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),

@@ -7,7 +7,7 @@ from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
-from bakeoff.reports import headline, metric_report, number_format
+from bakeoff.reports import headline, number_format
 from bakeoff.reports.number_format import NONE
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
@@ -36,7 +36,7 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     is_known = judged.speedup and number_format.times(judged.speedup) != number_format.UNKNOWN
     if judged.speedup and is_known and best.label != contest.baseline:
         parts.append(number_format.compared(judged.speedup, contest.baseline or ""))
-    if (metric := metric_report.of_cell(contest, best)) != NONE:
+    if (metric := headline.metrics_of(contest, best)) != NONE:
         parts.append(metric)
     if judged.relative_rmse is not None:
         coarse = number_format.AS_EAGERS if best.record.accuracy and is_coarse(best.record.accuracy) else ""

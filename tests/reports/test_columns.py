@@ -43,7 +43,6 @@ from tests.reports.samples import (
     over_processes,
     roofline,
     steady,
-    strictly_on_cpu,
 )
 from tests.support.printed import reported
 
@@ -168,14 +167,6 @@ def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_numb
     assert "eager may not win" not in short and "What could change" not in short + whole
     assert "eager may not win" in whole.partition("Other remarks")[2], "a row has no room for a long reason"
     assert "not as required</b>: median_ms is 2.035, not &lt; 1.5" in to_page(judgement)
-
-
-def test_a_cell_that_strict_rejects_keeps_its_numbers_and_is_not_ranked() -> None:
-    eager, onnx, openvino, _ = in_markdown(judged(strictly_on_cpu()))
-    assert (eager["rank"], eager["placement"]) == ("1", "full")
-    assert onnx["median latency (ms) [95 %]"].startswith("0.9") and onnx["rank"] == "-"
-    assert onnx["status"].startswith("fallback: placement is partial, and --strict asks for full: ")
-    assert (openvino["rank"], openvino["placement"]) == ("-", "-")
 
 
 def test_a_cell_says_when_it_pays_below_its_row_and_in_the_csv() -> None:
