@@ -24,7 +24,8 @@ NOTE = (
 
 def sentences(contest: ContestJudgement) -> list[str]:
     sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
-    if len(contest.contenders) > 1:
+    front, contenders = contest.front, contest.contenders
+    if len(contenders) > 1 and (front.left_out or not set(contenders) <= set(front.labels)):  # or else it is void
         sentences.append(_what_nothing_dominates(contest))
     if left_out := [f"{cell.label} ({_why_left_out(cell)})" for cell in contest.unranked if cell.unmet or cell.beyond]:
         sentences.append(f"Left out here, because they may not win: {', '.join(left_out)}.")

@@ -13,13 +13,13 @@ from bakeoff.reports.charts.chart import (
     Axis,
     Bar,
     Chart,
-    Dots,
     Line,
     Mark,
     Text,
     axis_around,
     lost_cell,
     name,
+    point,
 )
 from bakeoff.reports.charts.palette import Palette
 
@@ -67,9 +67,8 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     for cell, latency in points:
         at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
         reached += [latency.median_ms, *ends_ms]
-        dot = Dots((at_s,), (latency.median_ms,), cell.label in contest.front.labels, size=6.5)
-        whisker = (Line((at_s, at_s), ends_ms),) if ends_ms else ()
-        marks.append(Mark((*whisker, dot), _pareto_tip(cell, latency), palette(cell.label)))
+        shapes = point(at_s, latency.median_ms, ends_ms, cell.label in contest.front.labels)
+        marks.append(Mark(shapes, _pareto_tip(cell, latency), palette(cell.label)))
     return Chart(
         name="pareto",
         subject=contest.title,

@@ -11,7 +11,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
-from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level, value_axis
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
 from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO
 from bakeoff.reports.findings import sweep_speedup
@@ -78,7 +78,7 @@ def _lines(
         finding=finding,
         caption=f"{title.capitalize()} over {sweep.dimension}, a cross where a cell failed",
         x=_size_axis(sweep.dimension, {size: f"{size:,.10g}" for size in sweep.sizes}),
-        y=_value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),
+        y=value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),
         marks=tuple(marks),
         legend=(*((one_line(label, 36), palette(label)) for label in values), *([_FAILED] if lost else [])),
     )
@@ -128,14 +128,6 @@ def _size_axis(title: str, sizes: dict[float, str]) -> Axis:
         if not shown or around.share(size) - around.share(shown[-1][0]) > 0.03 + 0.02 * len(text):
             shown.append((size, text))
     return Axis(title, around.low, around.high, is_log, tuple(shown))
-
-
-def _value_axis(title: str, reached: Sequence[float], log_from: float, keep: float) -> Axis:
-    """Return an axis from zero, or a logarithmic one; `keep` is the share that crosses need below the values."""
-    if max(reached) > log_from * min(reached) > 0:
-        return axis_around(title, reached, is_log=True, keep=keep)
-    high = max(reached) * 1.06
-    return Axis(title, -high * keep / (1 - keep), high)
 
 
 # --- what compiling is worth: over the length of a sequence, and over the size of a language model
