@@ -459,12 +459,14 @@ def list_known(
     """Backends with their modes and what they lack, and models with their dimensions."""
     from bakeoff.commands import listing
     from bakeoff.commands import run as runs
+    from bakeoff.reports.terminal import print_whole
 
     available = runs.availability(config.split(devices)) if devices else {}
     listed = listing.answer(available)
     if as_json:
         return print_json(listed, 0)
-    stdout.print(listing.backends_table(listed.backends), listing.models_table(listed.models), highlight=False)
+    for table in (listing.backends_table(listed.backends), listing.models_table(listed.models)):
+        print_whole(table, stdout)
     return 0
 
 

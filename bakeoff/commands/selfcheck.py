@@ -39,6 +39,7 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
+from bakeoff.reports.terminal import print_whole
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
@@ -94,7 +95,7 @@ def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
             console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
         rows += summarise_trials(model, mode, answers)
-    console.print(_table(rows))
+    print_whole(_table(rows), console)
     return rows
 
 

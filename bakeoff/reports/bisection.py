@@ -11,7 +11,6 @@ from bakeoff.reports.tables import Table, text_table
 
 
 def steps_table(bisection: Bisection) -> Table[Any]:
-    """Return a row for each version that was tried, in their order."""
     order = sorted(bisection.steps, key=lambda step: bisection.versions.index(step.version))
     rows = [
         [
@@ -34,7 +33,6 @@ def step_line(bisection: Bisection, step: Step) -> str:
 
 
 def conclusion(bisection: Bisection) -> str:
-    """Say which version is the first slow one, or why none is named."""
     if not bisection.steps:
         return "Nothing was measured yet."
     first, suspects = bisection.steps[0], bisection.suspects
@@ -57,7 +55,6 @@ def conclusion(bisection: Bisection) -> str:
 
 
 def _no_difference(bisection: Bisection, first: Step) -> str:
-    """Say how the ends compare, where the bad one is not surely slower."""
     if first.over_good is None:
         return f"{bisection.bad} was not measured."
     ratio = f"{bisection.backend} takes {_times(first)} the time with {bisection.bad}"
@@ -73,7 +70,6 @@ def _no_difference(bisection: Bisection, first: Step) -> str:
 
 
 def _what_settles(bisection: Bisection) -> str:
-    """Say why the suspects could not be told apart, and what would."""
     said = []
     for step in filter(None, map(bisection.step_of, bisection.suspects)):
         if step.call is Call.SKIPPED:

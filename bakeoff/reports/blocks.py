@@ -36,7 +36,6 @@ class Block:
     on: Surface = Surface.ALL
 
     def has_content(self, surface: Surface) -> bool:
-        """Return whether there is something to show on this surface."""
         return True
 
 
@@ -129,7 +128,6 @@ def can_unfold(surface: Surface, is_folded: bool) -> bool:
 
 
 def inside(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield these blocks and those in their sections."""
     for block in blocks:
         yield block
         if isinstance(block, Section):

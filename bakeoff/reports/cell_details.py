@@ -16,7 +16,6 @@ Pairs = list[tuple[str, str]]
 
 
 def details_of(row: CellJudgement, columns: Sequence[Column[CellJudgement]]) -> list[Block]:
-    """Return why a cell ended so, its doubts, its facts in groups, and its log and command."""
     record = row.record
     return [
         Text(f"{sentences.ending(row)}: {record.reason}" if record.reason else ""),
@@ -27,11 +26,10 @@ def details_of(row: CellJudgement, columns: Sequence[Column[CellJudgement]]) -> 
 
 
 def log_and_command(record: Record, title: str) -> list[Block]:
-    return [Code(record.log_tail, title=title), Code(record.command, "sh", "Measures it again")]
+    return [Code(record.log_tail, title=title), Code(record.command, "sh", "To measure it again")]
 
 
 def _facts(row: CellJudgement, columns: Sequence[Column[CellJudgement]]) -> dict[str, Pairs]:
-    """Return the facts by groups, without groups that have none."""
     record = row.record
     groups: dict[str, Pairs] = {"Until the first answer": _phases(record)}
     for column in columns:
@@ -50,9 +48,9 @@ def _facts(row: CellJudgement, columns: Sequence[Column[CellJudgement]]) -> dict
 
 
 def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
-    """Return `1.85 [1.80, 1.90] ms (a note)`."""
-    note = column.note_of(row)
-    return " ".join(part for part in (text, column.interval_of(row), column.unit, note and f"({note})") if part)
+    """Return `1.85 [1.80, 1.90] ms (a note)`. A word, such as `never`, has no unit."""
+    note, unit = column.note_of(row), column.unit if any(map(str.isdigit, text)) else ""
+    return " ".join(part for part in (text, column.interval_of(row), unit, note and f"({note})") if part)
 
 
 def _origin(phase: Phase) -> str:
@@ -71,7 +69,6 @@ def _phases(record: Record) -> Pairs:
 
 
 def _processes(record: Record) -> Pairs:
-    """Return the median of each process, or nothing if there are fewer than two."""
     medians = [
         (f"process {process.index + 1}, {'warm' if process.warm else 'cold'}", process.median_ms)
         for process in record.processes

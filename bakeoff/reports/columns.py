@@ -31,7 +31,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, metric_report, number_format, sentences
+from bakeoff.reports import end_to_end, floor, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface
 
@@ -56,7 +56,6 @@ _PLACEMENT = OptionalField[CellJudgement, Placement](lambda row: row.record.plac
 
 
 def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
-    """Return every column of the cells of these contests, in the order of reading."""
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
@@ -117,7 +116,7 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
         Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=headline.speedup, surfaces=Surface.ALL),
-        Column("metric", metric_report.kept, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("metric", headline.metrics, write=one_line, is_text=True, surfaces=Surface.ALL),
         Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
         Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=headline.is_unsure),
@@ -127,7 +126,6 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
 
 
 def anchor(number: int) -> str:
-    """Return the name of the section of a contest."""
     return f"contest-{number}"
 
 
@@ -196,7 +194,6 @@ def _throughput() -> list[Column[CellJudgement]]:
     calls_per_s = _THROUGHPUT(lambda it: it.calls_per_s)
 
     def samples_per_s(row: CellJudgement) -> float | None:
-        """Return the rate of samples where a call takes a batch of several."""
         batch, rate = row.cell.dimensions.get("batch"), calls_per_s(row)
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
@@ -268,7 +265,6 @@ def _span(cell: Cell) -> str | None:
 
 
 def _energy(row: CellJudgement) -> str:
-    """Say where the energy was read, or why it was not, if that is known."""
     if energy := row.record.energy:
         return energy.source if energy.resolved_j is not None else f"below what is resolved by {energy.source}"
     left = row.record.left
@@ -315,7 +311,6 @@ def _build() -> list[Column[CellJudgement]]:
         return row.record.build_s if row.record.phases else None
 
     def builds_s(row: CellJudgement) -> list[float]:
-        """Return the seconds of each build from empty caches, if there are several."""
         seconds = [process.build_s for process in row.record.processes if not process.warm]
         return seconds if len(seconds) > 1 else []
 
@@ -431,7 +426,6 @@ def _accuracy() -> list[Column[CellJudgement]]:
 
 
 def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
-    """Return columns for each metric of the user's own: its value, and how much that changed from the reference."""
     names = dict.fromkeys(name for contest in contests for row in contest.cells for name in row.metrics)
     if not names:
         return [_why_without_metrics("metric")] if any(map(_metrics_failure, _rows(contests))) else []
@@ -445,7 +439,6 @@ def _rows(contests: Sequence[ContestJudgement]) -> list[CellJudgement]:
 
 
 def _metrics_failure(row: CellJudgement) -> str:
-    """Say why a build has no metrics, or return an empty string."""
     failures = [each.failure for each in (row.record.reference_metrics, row.record.metrics) if each and each.failure]
     return failures[0].sentence if failures else ""
 

@@ -175,7 +175,6 @@ class ErrorAnswer(Frozen):
 
 
 def document(answer: BaseModel, exit_status: int) -> str:
-    """Return the JSON of an answer, with the exit status of its command inside."""
     return json.dumps(json.loads(answer.model_dump_json()) | {EXIT_STATUS: exit_status}, indent=2, ensure_ascii=False)
 
 

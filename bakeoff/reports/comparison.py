@@ -48,7 +48,6 @@ BESIDE = "Building, memory, error"
 
 
 def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
-    """Return every column of these changes, in the order of reading."""
     is_one_contest = len({change.cell.contest_id for change in cells}) == 1
     baselines = listed([*dict.fromkeys(change.baseline for change in cells)])
     return [
@@ -137,7 +136,6 @@ def to_markdown(comparison: Comparison) -> str:
 
 
 def to_page(comparison: Comparison) -> str:
-    """Return two runs as a page: what became faster, slower or broken."""
     palette = Palette(record for cell in comparison.cells if (record := cell.new or cell.base))
     title = f"{comparison.base.run_id} → {comparison.new.run_id}"
     made = f"base {comparison.base.created_at}", f"new {comparison.new.created_at}"
@@ -145,7 +143,6 @@ def to_page(comparison: Comparison) -> str:
 
 
 def blocks_of(comparison: Comparison, palette: Palette | None = None) -> list[Block]:
-    """Return the verdict, what speaks against it, the tables, and how it was compared. A page has charts."""
     is_open = bool(comparison.regressions) or not comparison.tells_most
     verdict: list[Block] = [
         Text(headline(comparison), Look.UNSURE if is_open else Look.STRONG),
@@ -209,7 +206,6 @@ def _environment(differences: Sequence[Difference]) -> list[Block]:
 
 
 def headline(comparison: Comparison) -> str:
-    """Say in one sentence whether anything regressed."""
     regressions = comparison.regressions
     inconclusive = comparison.inconclusive
     if inconclusive and inconclusive.is_all:
@@ -227,7 +223,6 @@ def headline(comparison: Comparison) -> str:
 
 
 def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str:
-    """Say in one sentence why cells could not be told, and what would help."""
     alone = f", so only a change over {spell_share(inconclusive.margin)} would count" if inconclusive.margin else ""
     if inconclusive.kind is ReasonKind.OTHER_MACHINE:
         machines = _listed(comparison.differences, Bearing.MACHINE)
@@ -280,7 +275,6 @@ def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def method(comparison: Comparison) -> list[str]:
-    """Say what was compared, and how."""
     limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
     of_metrics = (
         "A cell is worse, and a regression, if the whole 95 % interval of a metric's change is worse, sample by "

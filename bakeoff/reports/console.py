@@ -161,7 +161,6 @@ def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> 
 
 
 def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:
-    """Write the files that were asked for: JUnit's XML, and a summary in Markdown."""
     if not (junit or summary):
         return
     from bakeoff.reports import junit as junits
@@ -172,7 +171,6 @@ def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None)
 
 
 def print_json(answer: BaseModel, exit_status: int) -> int:
-    """Print the answer of a command for programs, with its exit status inside, and return that."""
     from bakeoff.reports.command_answers import document
 
     typer.echo(document(answer, exit_status))
@@ -180,14 +178,12 @@ def print_json(answer: BaseModel, exit_status: int) -> int:
 
 
 def write(path: Path | None, text: Callable[[], str]) -> None:
-    """Write a file that was asked for, and its folder."""
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text())
 
 
 def print_blocks(blocks: Sequence[Block], console: Console | None = None) -> None:
-    """Print the blocks of a report that stand on a terminal."""
     from bakeoff.reports import terminal
 
     terminal.print_blocks(blocks, console or stdout)

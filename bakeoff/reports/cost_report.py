@@ -23,9 +23,9 @@ NOTE = (
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say which cell is the cheapest from which call on, what nothing dominates, and what energy was counted."""
     sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
-    if len(contest.contenders) > 1:
+    front, contenders = contest.front, contest.contenders
+    if len(contenders) > 1 and (front.left_out or not set(contenders) <= set(front.labels)):  # or else it is void
         sentences.append(_what_nothing_dominates(contest))
     if left_out := [f"{cell.label} ({_why_left_out(cell)})" for cell in contest.unranked if cell.unmet or cell.beyond]:
         sentences.append(f"Left out here, because they may not win: {', '.join(left_out)}.")
@@ -112,5 +112,4 @@ def _what_nothing_dominates(contest: ContestJudgement) -> str:
 
 
 def _starts(contest: ContestJudgement) -> list[Start]:
-    """Return the starts that a cell which may win was measured in."""
     return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

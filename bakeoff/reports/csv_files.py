@@ -119,7 +119,6 @@ def _attention_row(record: Record) -> Row:
 
 
 def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
-    """Group the records of eager and of Inductor's default mode by these dimensions, and by device and precision."""
     groups: dict[tuple[tuple[str, ...], str], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -131,12 +130,10 @@ def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tup
 
 
 def _median_ms(record: Record | None) -> float | None:
-    """Return the median of a cell with right outputs."""
     return record.latency.median_ms if record and record.status is Status.OK and record.latency else None
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return the rows below the names of their columns, which all of them share."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
     writer.writeheader()

@@ -21,7 +21,6 @@ def heading(effect: Effect, contest: ContestJudgement) -> str:
 
 
 def _is_sure_of_calls(contest: ContestJudgement) -> bool:
-    """Return True for a total over many calls that no doubt about a single call can change."""
     answer = contest.answer
     return answer.question is Question.CALLS and not answer.doubts and answer.certainty is not Certainty.OPEN
 
@@ -34,7 +33,6 @@ def of_answer(contest: ContestJudgement) -> list[str]:
 
 
 def by_effect(contest: ContestJudgement) -> dict[str, list[str]]:
-    """Return each doubt about a contest once, by what it could change."""
     said = {effect: [doubt.say() for doubt in doubts] for effect, doubts in contest.doubts_of_answer.items()}
     of_winner = of_answer(contest)
     return {
@@ -46,7 +44,6 @@ def by_effect(contest: ContestJudgement) -> dict[str, list[str]]:
 
 
 def doubts(contest: ContestJudgement) -> list[str]:
-    """Return each doubt about a contest as a sentence, in order of weight."""
     return [doubt.say() for doubt in contest.doubts]
 
 

@@ -27,17 +27,14 @@ def table_of(dynamic_range: DynamicRange) -> Table[DynamicBuild]:
 
 
 def finding(dynamic_range: DynamicRange) -> str:
-    """Say with which backends one build is called slower than builds for each size, and by how much at most."""
     return f"One build for all sizes {_verdict(dynamic_range)}"
 
 
 def answer(dynamic_range: DynamicRange) -> str:
-    """Return the title with the verdict as one line."""
     return f"{title(dynamic_range)} {_verdict(dynamic_range)}."
 
 
 def _verdict(dynamic_range: DynamicRange) -> str:
-    """Return what is known of the builds that are right at every size, and name the others."""
     serving = [build for build in dynamic_range.builds if build.is_needed and build.serves_all]
     others = [f"{build.configuration} ({_failures(build)})" for build in dynamic_range.builds
               if build.is_needed and not build.serves_all]  # fmt: skip
@@ -53,7 +50,6 @@ def _verdict(dynamic_range: DynamicRange) -> str:
 
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
-    """Return the columns: each size, the time of building, recompilations, and whether the whole range is served."""
     points = [
         Column(
             name,

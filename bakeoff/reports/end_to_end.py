@@ -26,7 +26,6 @@ def brief(contest: ContestJudgement) -> str:
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say who answers a whole request fastest, and what its stages take."""
     judged = contest.end_to_end
     if judged is None:
         return []
@@ -44,7 +43,6 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def _what_decides(processes: int) -> str:
-    """Say why whole requests are undecided, and what to do."""
     if processes < FEWEST_PROCESSES:
         measured = "One process" if processes == 1 else f"{processes} processes"
         return (
@@ -55,7 +53,6 @@ def _what_decides(processes: int) -> str:
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return whole requests by backend, or nothing without stages."""
     judged = contest.end_to_end
     if judged is None or judged.answer.best is None:
         return []

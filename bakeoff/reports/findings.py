@@ -28,7 +28,6 @@ NAME_CHARACTERS = 36
 
 
 def so_far(text: str, *reports: Report) -> str:
-    """Return the text, and say that it is not final if one of the reports is incomplete."""
     return text if all(report.complete for report in reports) else f"so far, {text}"
 
 
@@ -97,12 +96,10 @@ def speedup(contest: ContestJudgement) -> str:
 
 
 def is_faster(cell: CellJudgement) -> bool:
-    """Return True if the cell is called faster than the baseline."""
     return cell.speedup is not None and relation(cell.speedup) is Relation.FASTER
 
 
 def phases(contest: ContestJudgement) -> str:
-    """Name the cell that took longest until its first answer. A cell that failed before has none."""
     answered = [cell for cell in contest.cells if cell.latency and cell.record.phases] or contest.cells
     totals_s = {cell.label: sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in answered}
     slowest = max(totals_s, key=lambda label: totals_s[label])
@@ -110,7 +107,6 @@ def phases(contest: ContestJudgement) -> str:
 
 
 def samples(contest: ContestJudgement) -> str:
-    """Name the cell with the widest hill, relative to its fastest calls."""
     spreads = {
         label: hill.high_ms / hill.low_ms
         for label, hill in contest.distributions.by_label.items()
@@ -127,7 +123,6 @@ def samples(contest: ContestJudgement) -> str:
 
 
 def drift(deviations: Mapping[str, Sequence[Sequence[Deviation]]]) -> str:
-    """Name the cell with processes, or else rounds, that are furthest apart."""
     spreads = {}
     for label, processes in deviations.items():
         if len(processes) > 1:
@@ -145,7 +140,6 @@ def drift(deviations: Mapping[str, Sequence[Sequence[Deviation]]]) -> str:
 
 
 def roofline(contest: ContestJudgement) -> str:
-    """Say how near the best cell comes to the floor."""
     best = contest.best
     share = best.record.roofline.share if best and best.record.roofline else None
     if best is None or not share:
@@ -167,7 +161,6 @@ def costs(contest: ContestJudgement) -> str:
 
 
 def cheapest(contest: ContestJudgement, calls: int) -> str:
-    """Name the cell that costs least over so many calls, and those that it cannot be told from."""
     answer = contest.costs.answer(calls, "cold", contest.contenders)
     number = f"{counted(calls, 'call')} from a cold start"
     if answer is None:
@@ -179,7 +172,6 @@ def cheapest(contest: ContestJudgement, calls: int) -> str:
 
 
 def precisions(contest: ContestJudgement) -> str:
-    """Name the best of each precision at what was asked, the best of all first."""
     more_is_better = contest.load.scenario.spec.is_rate if contest.load else contest.generation is not None
     best = sorted(contest.of_precisions, key=lambda judged: judged.value, reverse=more_is_better)
     return f"{', then '.join(judged.best.label for judged in best)}: the best of each precision"
@@ -199,13 +191,11 @@ def pareto(contest: ContestJudgement) -> str:
 
 
 def sweep_speedup(sweep: Sweep) -> str:
-    """Say how many times as fast as the baseline the winner is at the first size and at the last one."""
     ends = [(sweep.sizes[place], sweep.contests[place]) for place in (0, -1)]
     return ", ".join(f"{_gain(contest)} at {sweep.dimension} {size:,.10g}" for size, contest in ends)
 
 
 def profile(suite: Suite) -> str:
-    """Name the backends that are within a tenth of the best on the most models."""
     shares = {row.label: row.profile.share(NEAR) for row in suite.rows}
     most = max(shares.values())
     best = [label for label, share in shares.items() if share == most]
@@ -223,21 +213,19 @@ def speedup_map(suite: Suite) -> str:
 
 
 def history(medians_ms: Mapping[str, Sequence[float]]) -> str:
-    """Name the cell that moved most from its first run to its last."""
     moves = {label: runs[-1] / runs[0] for label, runs in medians_ms.items() if len(runs) > 1 and min(runs) > 0}
     if not moves:
         return "One run"
     label = max(moves, key=lambda label: abs(math.log(moves[label])))
-    return f"{_short(label)} moved most, to {number_format.ratio(moves[label])}x its first latency"
+    times = number_format.ratio(moves[label])
+    return "no cell moved" if times == "1.00" else f"{_short(label)} moved most, to {times}x its first latency"
 
 
 def has_ratio(contest: ContestJudgement) -> bool:
-    """Return True if something besides the baseline has a ratio over it."""
     return any(cell.speedup for cell in contest.ranked if cell.label != contest.baseline)
 
 
 def _facts(contest: ContestJudgement) -> list[str]:
-    """Return what tells contests of one model apart."""
     cell = contest.cell
     sizes = [f"{name} {value}" for name, value in cell.dimensions.items()]
     seed = [f"seed {cell.seed}"] if cell.seed else []

@@ -56,7 +56,6 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
 
 
 def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
-    """Say whether the outputs of the best cells were found right, and what may change that they are best."""
     best = [(contest, cell) for contest in contests if (cell := _best(contest)) and cell.record.accuracy]
     parts = [
         f"{'Some' if accuracy.others_compared else 'The'} outputs of {cell.label} could not be checked"
@@ -118,12 +117,10 @@ def _in(contest: ContestJudgement, contests: Sequence[ContestJudgement]) -> str:
 
 
 def _best(contest: ContestJudgement) -> CellJudgement | None:
-    """Return the cell that is best at what was asked."""
     return contest.cell_of(next(iter(contest.answer.candidates), None))
 
 
 def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
-    """Return the commands that ship the best cells, finish the run or decide it, and measure all of it again."""
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     as_before = again(judgement.report.command)
@@ -248,7 +245,6 @@ def not_tried_at(place: str, labels: Sequence[str]) -> str:
 
 
 def why_not(judgement: Judgement) -> list[str]:
-    """Say why each backend that cannot run here cannot, each reason once."""
     return [f"{labels}: {reason}" for reason, labels in _reasons(_left_out(judgement, CANNOT_RUN))]
 
 
@@ -258,7 +254,6 @@ def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudg
 
 
 def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
-    """Return each reason with the labels of its cells."""
     labels_of: dict[str, dict[str, None]] = {}
     for cell in cells:
         labels_of.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None

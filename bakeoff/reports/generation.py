@@ -52,7 +52,6 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
 
 def _first_precision(generation: Generation) -> str:
-    """Return the precision whose tokens those of the others are compared with."""
     return next((cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager")
 
 
@@ -67,7 +66,6 @@ def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return the table of whole generations, and that of memory if several contexts were decoded."""
     if (generation := contest.generation) is None or not generation.cells:
         return []
     tables: list[Table[Any]] = [
@@ -79,7 +77,6 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say who generates fastest, and whose tokens differ from eager's."""
     generation = contest.generation
     if generation is None:
         return []
@@ -113,7 +110,6 @@ def _sizes(generation: Generation) -> str:
 
 
 def _memory(generation: Generation) -> Table[Any]:
-    """Return the peak memory of decoding for each context."""
     contexts = list(generation.peak_bytes)
     rows = [
         [cell.label, *(number_format.mebibytes(generation.peak_bytes[context].get(cell.label)) for context in contexts)]

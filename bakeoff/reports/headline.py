@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.doubts_of_cells import NotEvaluated
+from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.judging.precision_rule import Tolerance
 from bakeoff.records.text import counted
-from bakeoff.reports import answers, end_to_end, load_report, metric_report, number_format
+from bakeoff.reports import answers, end_to_end, load_report, number_format
 from bakeoff.reports.number_format import NONE
+
+METRICS_NAMED = 2
 
 
 def candidates(contest: ContestJudgement) -> str:
-    """Return who wins a contest at what it was asked, or who may."""
     return answers.named(contest.answer)
 
 
@@ -29,7 +31,6 @@ def value(contest: ContestJudgement) -> str:
 
 
 def spell(contest: ContestJudgement, question: Question, value: float) -> str:
-    """Return a value that answers the question, with its unit."""
     if question is Question.LOAD and contest.load:
         return load_report.carried(contest.load, value)
     if question is Question.GENERATION:
@@ -60,7 +61,6 @@ def certainty(contest: ContestJudgement, of: Answer | None = None) -> str:
 
 
 def how_sure(contest: ContestJudgement, answer: Answer) -> str:
-    """Say in a few words how sure an answer of this contest is."""
     if answer.certainty is Certainty.NOTHING:
         return _why_nothing(answer, contest)
     alone = "was measured" if contest.awaits_others else "could be ranked"
@@ -85,7 +85,6 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
 
 
 def is_unsure(contest: ContestJudgement) -> bool:
-    """Return True where the answer is to be set apart from a sure one."""
     asked = contest.answer
     return bool(asked.doubt) or asked.certainty in (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 
@@ -98,7 +97,7 @@ def line(contest: ContestJudgement) -> str:
     sure = certainty(contest)
     kept = condition(contest) or NONE
     kept = NONE if sure.removesuffix(", so far").endswith(kept) else kept
-    answer = answers.said(contest.answer, value(contest), metric_report.kept(contest), kept, sure=sure)
+    answer = answers.said(contest.answer, value(contest), metrics(contest), kept, sure=sure)
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 
@@ -106,6 +105,26 @@ def first_line(contest: ContestJudgement) -> str:
     """Return the line as a sentence that begins a report. A name at its beginning stays as it is written."""
     text = line(contest)
     return text if contest.answer.candidates else text[0].upper() + text[1:]
+
+
+def metrics(contest: ContestJudgement) -> str:
+    """Return `top1 0.9467 (+0.12 %)` of the first candidate: the required metrics, or else the first one."""
+    best = contest.cell_of(next(iter(contest.answer.candidates), None))
+    return metrics_of(contest, best) if best else NONE
+
+
+def metrics_of(contest: ContestJudgement, cell: CellJudgement) -> str:
+    names = [name for name in contest.required_metrics if name in cell.metrics] or list(cell.metrics)[:1]
+    return ", ".join(_beside_reference(cell.metrics[name]) for name in names[:METRICS_NAMED]) or NONE
+
+
+def _beside_reference(metric: MetricJudgement) -> str:
+    """Return `top1 0.9467 (+0.12 %)`: a metric, and how much it gains of the reference's value."""
+    text = f"{metric.name} {number_format.metric(metric.value)}"
+    if number_format.metric(metric.value) == number_format.metric(metric.reference):
+        return f"{text} (unchanged)"
+    share = metric.change / abs(metric.reference) if metric.reference else None
+    return f"{text} ({number_format.change(metric.change) if share is None else number_format.change_percent(share)})"
 
 
 def endings(cells: Sequence[CellJudgement]) -> str:

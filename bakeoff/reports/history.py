@@ -66,7 +66,6 @@ def read(folder: Path) -> History:
 
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
-    """Return the whole history. `figures` are files beside it; those that are PNG are embedded."""
     first, last = history.runs[0].day, history.runs[-1].day
     columns = _columns(history)
     blocks: list[Block] = [
@@ -99,7 +98,6 @@ def moment(text: str) -> datetime:
 
 
 def _columns(history: History) -> list[Column[Record]]:
-    """Return the columns of a table of cells: how many runs have the cell, and its medians in the last ones."""
     runs = list(enumerate(history.runs, 1))[-RUNS_SHOWN:]
     return [
         Column("cell", lambda record: record.cell.label, is_text=True, surfaces=Surface.ALL),
@@ -109,8 +107,6 @@ def _columns(history: History) -> list[Column[Record]]:
 
 
 def _run_column(heading: str, run: Run) -> Column[Record]:
-    """Return the median of each cell in a run; if it failed, with what it ended as."""
-
     def latency(record: Record) -> Latency | None:
         return run.records[record.cell.id].latency if record.cell.id in run.records else None
 

@@ -34,7 +34,6 @@ def of_run(judgement: Judgement) -> str:
 
 
 def of_comparison(compared: Comparison, fail_on: Collection[str]) -> str:
-    """Return the cells of two runs. Those that fail the gate are failures, and those that tell nothing are skipped."""
     failing = compared.failing(fail_on)
     cases = [(_case_of_change(change, change in failing), change.cell, change.new) for change in compared.cells]
     return _document(compared.new, cases)
@@ -108,7 +107,6 @@ def _elapsed_s(records: Iterable[Record]) -> float:
 
 
 def _count(suite: ElementTree.Element, elapsed_s: float) -> None:
-    """Set the totals of a suite, or of all of them."""
     suite.set("tests", str(len(list(suite.iter("testcase")))))
     for attribute, tag in {"failures": "failure", "errors": "error", "skipped": "skipped"}.items():
         suite.set(attribute, str(len(list(suite.iter(tag)))))
@@ -125,5 +123,4 @@ def _add(case: ElementTree.Element, tag: str, kind: str = "", message: str = "",
 
 
 def _text(text: str) -> str:
-    """Return text from outside without what XML cannot hold."""
     return _NOT_IN_XML.sub("", visible(text))

@@ -70,7 +70,6 @@ class LiveTable:
             self._live = None
 
     def planned(self, cells: Sequence[Cell]) -> None:
-        """Add cells that will be measured."""
         for cell in cells:
             self._line(cell)
         self._draw()
@@ -95,7 +94,6 @@ class LiveTable:
         self._draw()
 
     def ended(self, record: Record) -> None:
-        """Show what a cell ended as."""
         line = self._line(record.cell)
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
@@ -111,7 +109,6 @@ class LiveTable:
         self._draw()
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Say what came out of a contest, whose records these are, and what could not be tried."""
         if absent := [label for label, is_told in self._absent.items() if not is_told]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
@@ -124,7 +121,6 @@ class LiveTable:
         self._draw()
 
     def note(self, text: str) -> None:
-        """Print a line that stays above the table."""
         if self._live:
             self._live.console.print(Text(one_line(text)), soft_wrap=True)
         self._say(one_line(text))
@@ -147,7 +143,6 @@ class LiveTable:
             self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> RenderableType:
-        """Return every cell if the terminal has enough lines, or else those in flight, and a line of counts."""
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
         table.add_column(no_wrap=True)
@@ -206,7 +201,6 @@ class _Line:
         return bool(self.phase) and self.record is None
 
     def columns(self, now_s: float, leads: bool) -> tuple[Text, Text, Text, Text, Text]:
-        """Return the cell, its phase or end, the time it has taken, its median, and its reason or that it leads."""
         median = f"{number_format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
             state, elapsed_s, reason = (
@@ -230,7 +224,6 @@ class _Line:
 
 
 def _leading(lines: Iterable[_Line]) -> set[str]:
-    """Return the id of the cell with the lowest median in each contest that goes on, where there is another one."""
     contests = by_contest(line for line in lines if line.record is None or line.record.status is Status.OK)
     leading = set()
     for contest in contests.values():

@@ -26,7 +26,6 @@ EVEN_SHARE = 0.2
 
 
 def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
-    """Return every column of the table of load, in the order of reading."""
     of = load.objective.percentile if load.objective else "p99"
     is_rate = load.spec.is_rate
 
@@ -71,7 +70,6 @@ def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return the table of what each cell carries, and the table of the settings that were tried."""
     if (load := contest.load) is None:
         return []
     tried = [
@@ -91,7 +89,6 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say who carries most, how it serves, whether that is the winner of single calls, and what there is to doubt."""
     if (load := contest.load) is None:
         return []
     answer = verdict(load)
@@ -118,7 +115,6 @@ def verdict(load: LoadJudgement) -> str:
 
 
 def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
-    """Return why a cell carried nothing, or what it carried at first if the run was interrupted before its turns."""
     chosen, spec = cell.load.settings, load.scenario.spec
     looks = [each.value for each in cell.load.tried if each.value and chosen in (None, each.settings)]
     if looks and not cell.load.turns and not cell.load.reason:
@@ -146,7 +142,6 @@ def settings(chosen: ServingSettings) -> str:
 
 
 def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
-    """Say when the winner under load is not that of single calls."""
     candidates = contest.fastest.candidates
     carriers = load.answer.first
     if not carriers or not candidates or set(carriers) & set(candidates):
@@ -156,7 +151,6 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
 
 
 def _soaked_below(load: LoadJudgement) -> list[str]:
-    """Say which cells' soaks held, but at a lower rate than they are ranked with."""
     missed = {doubt.label for doubt in load.doubts if isinstance(doubt, SoakMissed)}
     return [
         f"The soak of {cell.label} ran at {load.spec.spell(cell.soak.rate)}, and does not show that it carries "
@@ -178,7 +172,6 @@ def _scenario(load: LoadJudgement) -> str:
 
 
 def _whole_requests(load: LoadJudgement) -> list[str]:
-    """Say that requests are more than the model, where they are."""
     if not load.stages:
         return []
     names = listed([f"{stage}()" for stage in load.stages])

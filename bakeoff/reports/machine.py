@@ -11,7 +11,6 @@ from bakeoff.reports.number_format import MEBIBYTE
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:
-    """Return what is known of the machine and its software, in the order of reading."""
     cores = (environment.physical_cores, environment.logical_cores, environment.usable_cores)
     commit = environment.git_commit
     facts = {
@@ -54,7 +53,6 @@ def what_is_missing(report: Report, not_reached: Sequence[str] = ()) -> str:
 
 
 def variables_to_set(environment: Environment) -> str:
-    """Say which variables commands that run the model again need, or nothing."""
     names = environment.own_variables_set
     if not names:
         return ""
@@ -79,14 +77,12 @@ def origin(environment: Environment, records: Iterable[Record], day: str) -> str
 
 
 def summary(report: Report) -> list[str]:
-    """Return which run this is, with which software, and when it was made."""
     environment = report.environment
     torch = f"torch {environment.versions['torch']}" if "torch" in environment.versions else ""
     return [part for part in (report.run_id, torch, f"Python {environment.python}", report.created_at) if part]
 
 
 def devices(report: Report) -> str:
-    """Return what the cells of a report ran on: its GPUs, its CPU, or both."""
     on_cuda = {record.cell.device.is_cuda for record in report.records}
     environment = report.environment
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus)) if True in on_cuda else ""
@@ -119,7 +115,6 @@ def tensor_core_rates(contest: ContestJudgement) -> str:
 
 
 def method_notes(report: Report) -> list[str]:
-    """Say how it was measured, in addition to the notes of the report."""
     lines = [
         f"Made {report.created_at} in {number_format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
         "All latencies and ratios of a contest come from one fit of the rounds that its cells shared. Intervals are "

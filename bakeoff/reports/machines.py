@@ -8,7 +8,6 @@ from bakeoff.reports.tables import Column, Table, text_table
 
 
 def blocks_of(machines: Machines) -> list[Block]:
-    """Return a section for each question that several machines answer, and what each machine is."""
     rows = [[name, machine.name(report.environment)] for name, report in machines.reports.items()]
     alone = ", ".join(machines.asked_once)
     blocks: list[Block] = [
@@ -46,7 +45,6 @@ def _blocks(question: ContestOfMachines) -> list[Block]:
 
 
 def answer(question: ContestOfMachines) -> str:
-    """Say which machine is the fastest, and which one is the cheapest for a million calls if prices are known."""
     fastest = question.offers[0]
     if len(question.fastest) > 1:
         said = f"{listed(question.fastest, 'or')} may be the fastest"
@@ -63,12 +61,10 @@ def answer(question: ContestOfMachines) -> str:
 
 
 def candidates(offer: Offer) -> str:
-    """Return what answers a single call fastest on this machine, or may."""
     return listed(first(offer.candidates), "or")
 
 
 def certainty(offer: Offer) -> str:
-    """Say how sure that is."""
     return headline.certainty(offer.contest, offer.contest.fastest)
 
 

@@ -27,18 +27,15 @@ def title(mix: Mix) -> str:
 
 
 def finding(mix: Mix) -> str:
-    """Say who wins over the mix, at which mean time of a request, and how much faster than eager and the runner-up."""
     value = f"a mean of {spell_ms(mix.answer.value or 0.0)} a request"
     return answers.sentence(mix.answer, value, answers.how_sure(mix.answer))
 
 
 def answer(mix: Mix) -> str:
-    """Return the title and the finding in one line."""
     return f"{title(mix)}: {finding(mix)}."
 
 
 def table_of(mix: Mix) -> Table[MixRow]:
-    """Return the mean time and the latency at each size, a row for each backend."""
     every = [
         Column[MixRow](f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
                        text=partial(_text, place=place), surfaces=Surface.ALL)
@@ -61,7 +58,6 @@ def table_of(mix: Mix) -> Table[MixRow]:
 
 
 def why_not(row: MixRow, mix: Mix) -> str:
-    """Say at which size a backend is not ranked, and why, or nothing."""
     if row.missing is None:
         return ""
     place, record = row.missing

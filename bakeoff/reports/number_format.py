@@ -90,7 +90,6 @@ def compared_briefly(of: Ratio, other: str) -> str:
 
 
 def is_unclear(of: Ratio) -> bool:
-    """Return True if it is known which of two is faster, but hardly by how much."""
     return of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high
 
 
@@ -154,7 +153,6 @@ def error_of(check: Accuracy) -> str:
 
 
 def unheld_changes(record: Record) -> str:
-    """Say which changes of parameters the error of a training step leaves out, or nothing if it leaves out none."""
     if record.accuracy is None or not record.accuracy.changes_unheld:
         return ""
     number, of = record.accuracy.changes_unheld, record.accuracy.changes
@@ -188,7 +186,6 @@ def metric(value: float | None) -> str:
 
 
 def change(value: float) -> str:
-    """Write how much a metric has changed, with its sign."""
     return f"{value:+.2g}" if value else "0"
 
 

@@ -45,7 +45,6 @@ def render(title: str, blocks: Sequence[Block], palette: Palette, summary: Seque
 
 
 def render_cell(blocks: Sequence[Block], palette: Palette) -> str:
-    """Return the blocks as the output of a notebook's cell, without a script."""
     scope = f"b{zlib.crc32(repr(palette.looks).encode()):x}"  # other cells of the notebook have other palettes
     return _render("cell.html.jinja", palette, blocks, Surface.SHORT, scope=scope)
 

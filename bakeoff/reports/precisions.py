@@ -7,14 +7,13 @@ from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
-from bakeoff.reports import headline, metric_report, number_format
+from bakeoff.reports import headline, number_format
 from bakeoff.reports.number_format import NONE
 
 OTHERS_ALLOWED = "To let a precision win that rounds more, require what your task needs, such as --require '{}'"
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Return a sentence for each precision that was measured, and how another one may win."""
     if not contest.of_precisions:
         return []
     texts = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
@@ -37,7 +36,7 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
     is_known = judged.speedup and number_format.times(judged.speedup) != number_format.UNKNOWN
     if judged.speedup and is_known and best.label != contest.baseline:
         parts.append(number_format.compared(judged.speedup, contest.baseline or ""))
-    if (metric := metric_report.of_cell(contest, best)) != NONE:
+    if (metric := headline.metrics_of(contest, best)) != NONE:
         parts.append(metric)
     if judged.relative_rmse is not None:
         coarse = number_format.AS_EAGERS if best.record.accuracy and is_coarse(best.record.accuracy) else ""
@@ -72,7 +71,6 @@ def _tokens(generated: Generated) -> str:
 
 
 def _example(contest: ContestJudgement) -> str:
-    """Return a requirement that fits: of the first of the user's own metrics, or of the error."""
     for cell in contest.cells:
         for name, metric in cell.metrics.items():
             return f"{name}<1%" if metric.higher_is_better is False else f"{name}>-1%"

@@ -86,7 +86,6 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
 
 
 def to_cell(judgement: Judgement) -> str:
-    """Return what a terminal shows as the output of a notebook's cell, with the first figure of each contest."""
     palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
     screen = first_screen(judgement, "")
     blocks: list[Block] = [Text(text, Look.STRONG) for text in screen.over_sizes]
@@ -104,7 +103,6 @@ def to_cell(judgement: Judgement) -> str:
 
 
 def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
-    """Print each contest with its table and doubts, then suites and tables over sizes, and last the answers."""
     has_sections = not judgement.suites or len(judgement.contests) <= MOST_SECTIONS
     blocks: list[Block] = [
         *(Section(each.title, _contest(each)) for each in judgement.contests if has_sections),
@@ -118,7 +116,6 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER")
 
 
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
-    """Print what to run now, where the report is, whether to ship the winner, and last a line for each answer."""
     screen, contests = first_screen(judgement, folder), judgement.contests
     commands = {purpose: lines for purpose, lines in screen.commands.items() if purpose != AGAIN}  # it was just typed
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
@@ -175,7 +172,6 @@ def blocks_of(
 
 
 def _answers(contests: Sequence[ContestJudgement]) -> list[Block]:
-    """Return the answer as one line, or as a table where there are several contests."""
     if not contests:
         return [Text("No cell has ended yet.")]
     if len(contests) == 1:
@@ -192,7 +188,6 @@ def _look_of_answer(contest: ContestJudgement) -> Look:
 
 
 def _what_to_know(screen: FirstScreen) -> list[Block]:
-    """Return what is missing, whether to ship the winners, what the model does, and what was not tried."""
     return [
         *(Text(text, Look.WARNING) for text in screen.unfinished),
         Text(screen.whether_to_ship),
@@ -214,7 +209,6 @@ def _first_commands(lines: Sequence[str]) -> list[str]:
 
 
 def _contents(contests: Sequence[ContestJudgement], others: Sequence[Section], surface: Surface) -> Links:
-    """Return links to all sections if there are several contests."""
     links = [(name, f"#{anchor(number)}") for number, name in enumerate(sentences.names(contests), 1)]
     links += [(section.title, f"#{section.anchor}") for section in others if shown([section], surface)]
     return Links(links if len(contests) > 1 else [], "Contents", on=surface)
@@ -256,7 +250,6 @@ def _look(row: CellJudgement) -> Look:
 
 
 def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
-    """Return the table of the cells that were tried, and how the others ended."""
     has_numbers = any(row.record.phases or row.latency for row in contest.shown)
     tried = [row for row in contest.shown if row.record.status not in TOLD_ONCE]
     endings: dict[str, list[str]] = {}
@@ -272,7 +265,6 @@ def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
 
 
 def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
-    """Return the doubts that have this effect on the answer, below what it is."""
     doubts, title = doubt_sentences.doubts_with(effect, contest), doubt_sentences.heading(effect, contest)
     if effect is not Effect.NONE:
         return [Items(doubts, title, Look.UNSURE)]
@@ -297,7 +289,6 @@ def _further_answers(contest: ContestJudgement) -> list[Section]:
 
 
 def _costs(contest: ContestJudgement) -> list[Block]:
-    """Return what the cells cost from building to the last call."""
     if (costs := cost_report.table(contest)) is None:
         return []
     blocks = [Text(cost_report.NOTE, Look.SOFT, on=_FILES), Items(cost_report.sentences(contest), bullet="= "), costs]
@@ -318,7 +309,6 @@ def _suite_answer(suite: Suite) -> list[Block]:
 
 
 def _suite(suite: Suite) -> list[Block]:
-    """Return what was found, the table of backends, what its numbers are, and what failed."""
     failures = [suite_report.failure(suite, failures) for failures in suite.failures]
     rest = len(failures) - FAILURES_SHOWN
     more = [f"and {counted(rest, 'more reason')}, which the report has"] if rest > 0 else []
@@ -332,7 +322,6 @@ def _suite(suite: Suite) -> list[Block]:
 
 
 def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
-    """Return the performance profile of each suite, and the table of models: a map of colours."""
     if palette is None:
         return []
     names = dict(zip(map(id, judgement.contests), sentences.names(judgement.contests), strict=True))
@@ -421,7 +410,6 @@ def _pictures(judgement: Judgement, figures: Sequence[Path | str]) -> tuple[Sect
 
 
 def _failures(judgement: Judgement) -> list[Block]:
-    """Return the whole reasons that were cut in the tables, and the last lines of the logs."""
     sections: list[Block] = []
     for record in (cell.record for contest in judgement.contests for cell in contest.shown):
         reason = one_line(record.reason)

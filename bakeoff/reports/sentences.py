@@ -22,7 +22,6 @@ NAME_LIMIT = 40
 
 
 def title(judgement: Judgement) -> str:
-    """Say which models were compared with which backends on which device."""
     records = judgement.report.records
     if not records:
         return "Nothing has been measured yet"
@@ -63,7 +62,6 @@ def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
 
 
 def verdict(contest: ContestJudgement) -> str:
-    """Return the whole verdict with its title, as one sentence."""
     return f"{contest.title}: {finding(contest)}."
 
 
@@ -123,7 +121,6 @@ def remarks(contest: ContestJudgement) -> list[str]:
 
 
 def not_finite(contest: ContestJudgement) -> str:
-    """Say how many values of the model's own outputs are not finite, if some are, and not all."""
     checks = [cell.record.accuracy for cell in contest.cells if cell.record.accuracy]
     count = max((check.not_finite for check in checks if not check.unchecked), default=0)
     if not count:
@@ -163,7 +160,6 @@ def pays(contest: ContestJudgement) -> str:
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:
-    """Say what the time budget of the run has left open, or nothing."""
     budget = judgement.report.request.get("budget")
     if not budget:
         return ""
@@ -181,7 +177,7 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
         if contest.fastest.runner_up and len(contest.ranked[0].record.processes) < fewest
     ]
     if hasty:
-        parts.append(f"fewer than {fewest} processes of each cell were measured of {', '.join(hasty)}")
+        parts.append(f"the cells of {', '.join(hasty)} were measured in fewer than {fewest} processes each")
     if labels := not_reached(judgement):
         parts.append(f"no time was left for {listed(first(labels))}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
@@ -203,13 +199,11 @@ def not_reached(judgement: Judgement) -> list[str]:
 
 
 def no_floor(contest: ContestJudgement) -> str:
-    """Say why the run could not measure what a floor is made of, or nothing."""
     why = next((cell.record.no_floor for cell in contest.cells if cell.record.no_floor), "")
     return f"No floor: {why}." if why else ""
 
 
 def left_early(contest: ContestJudgement) -> str:
-    """Say which cells got no further process because they were surely beaten, and by whom, or nothing."""
     groups: dict[tuple[int, str, str], list[CellJudgement]] = {}
     for cell in contest.cells:
         if left := cell.record.left:
@@ -253,7 +247,6 @@ def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
 
 
 def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> str:
-    """Say it of cells that left at the same time and were beaten by the same cell."""
     reasons = [cell.record.left for cell in cells if cell.record.left]
     processes = f"{'its' if len(cells) == 1 else 'their'} first"
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
@@ -289,7 +282,6 @@ def why(change: CellChange) -> str:
 
 
 def why_worse(change: CellChange) -> str:
-    """Say which metrics of a compared cell are worse, or that it has none any more. Or nothing."""
     fails = [f"evaluate fails now: {change.evaluate_fails}"] if change.evaluate_fails else []
     return "; ".join([*(_worse(change, name) for name in change.worse), *fails])
 
@@ -318,7 +310,6 @@ def difference(difference: Difference) -> str:
 
 
 def with_verdicts(judgement: Judgement) -> Report:
-    """Return the judged report with its verdicts filled in, for readers of the JSON."""
     verdicts = [stored_verdict(contest) for contest in judgement.contests]
     return judgement.report.model_copy(update={"verdicts": verdicts})
 
@@ -341,7 +332,6 @@ def title_without(dimensions: Collection[str], cell: Cell) -> str:
 
 
 def sweep_finding(sweep: Sweep) -> str:
-    """Say which configuration is the fastest, and from which size on."""
     stretches: list[tuple[str, float]] = []
     for stretch in sweep.fastest:
         name = _leader(stretch)

@@ -103,7 +103,6 @@ def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> Sit
 
 
 def _pages_in(out: Path) -> dict[str, Path]:
-    """Return the pages of runs that an earlier site wrote, by their links."""
     try:
         links = json.loads((out / PAGES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -113,12 +112,11 @@ def _pages_in(out: Path) -> dict[str, Path]:
 
 
 def to_index(runs: Sequence[PublishedRun]) -> str:
-    """Return the page that lists the answers of all runs, which can be searched and sorted without a network."""
     history = _history(runs)
     records = [record for run in history.runs for record in run.records.values()] if history else []
     palette = Palette(record for record in records if record.latency)
     figures = charts.of_history(history, palette) if history else []
-    answers = Table(COLUMNS, _rows(runs), label="answers of all runs", details=_details, status=SURE)
+    answers = Table(COLUMNS, _rows(runs), label="Answers of all runs", details=_details, status=SURE)
     reports = [(f"{run.title}, {run.day}: {run.judgement.report.run_id}", run.link) for run in runs]
     blocks = [
         Section("Answers", [answers]),
@@ -132,7 +130,7 @@ def to_index(runs: Sequence[PublishedRun]) -> str:
 def _details(row: IndexRow) -> list[Block]:
     return [
         Links([("The whole report", row.run.link)]),
-        Text(f"{sentences.finding(row.contest)}."),
+        Text(sentences.paragraph(row.contest)),
         Items(doubt_sentences.doubts(row.contest), look=Look.UNSURE),
     ]
 
@@ -142,7 +140,6 @@ def _rows(runs: Sequence[PublishedRun]) -> list[IndexRow]:
 
 
 def to_card(judgements: Sequence[Judgement]) -> str:
-    """Return a section for the model card: what is best where, and how that was measured."""
     rows = _rows([PublishedRun(judgement, "") for judgement in judgements])
     *columns, _ = COLUMNS  # a text says the days
     days = sorted({judgement.report.created_at[:10] for judgement in judgements})
@@ -161,7 +158,6 @@ def to_card(judgements: Sequence[Judgement]) -> str:
 
 
 def unique_names(run_ids: Iterable[str]) -> list[str]:
-    """Return a name for the file of each run. A number follows where two runs have the same id."""
     names: list[str] = []
     for run_id in run_ids:
         plain = re.sub(r"[^\w.-]+", "-", run_id).strip(".-") or "run"

@@ -70,12 +70,10 @@ def headline(judged: StartsJudgement) -> str:
 
 
 def exit_status(judged: StartsJudgement) -> int:
-    """Return 1 if nothing was started that meets the requirements."""
     return 0 if judged.answer.candidates else 1
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say who of a contest answers first, and why a cell has no numbers. There is nothing to say without starts."""
     judged = contest.starts
     if judged is None:
         return []
@@ -83,7 +81,6 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    """Return what it takes to start the cells of a contest, or nothing without starts."""
     if contest.starts is None or not contest.starts.cells:
         return []
     return [Table(columns_of(brief=True), contest.starts.cells, TITLE)]
@@ -94,7 +91,6 @@ def why_not_started(cell: StartedCell) -> str:
 
 
 def notes_of(cells: Iterable[StartedCell], is_page_cache_dropped: bool = False) -> list[str]:
-    """Say what the numbers are of."""
     number = max((len(cell.starts) for cell in cells), default=0)
     files = (
         "The page cache was dropped before each start: files came from the disk."
@@ -112,7 +108,6 @@ def notes_of(cells: Iterable[StartedCell], is_page_cache_dropped: bool = False) 
 
 
 def notes(starts: Starts) -> list[str]:
-    """Say what the numbers of `bakeoff start` are of, and where they were measured."""
     return [
         *notes_of(starts.cells, starts.is_page_cache_dropped),
         f"{starts.machine}, Python {starts.python}, {starts.created_at}, of the run {starts.run_id}.",
@@ -120,13 +115,11 @@ def notes(starts: Starts) -> list[str]:
 
 
 def answer_of(judged: StartsJudgement, starts: Starts, files: list[Path]) -> StartsAnswer:
-    """Return the answer of `bakeoff start` for programs."""
     paths = {file.name: str(file) for file in files}
     return StartsAnswer(run_id=starts.run_id, title=starts.title, paths=paths, **dict(contest_answer(judged)))
 
 
 def contest_answer(judged: StartsJudgement) -> ContestStarts:
-    """Return what it takes to start the cells of a contest, for programs."""
     return ContestStarts.to(
         judged.answer,
         headline=headline(judged),

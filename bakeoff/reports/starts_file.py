@@ -29,7 +29,6 @@ def write(starts: Starts, require: str, folder: Path) -> tuple[StartsJudgement, 
 
 
 def blocks_of(judged: StartsJudgement, starts: Starts, has_figure: bool = False) -> list[Block]:
-    """Return the answer, the table, why cells have no numbers, and what the numbers mean."""
     unmet = [doubt for cell in judged.cells for doubt in cell.unmet]
     figure = [Picture("figures/starts.svg", "Stages until the first answer")] if has_figure else []
     blocks: list[Block] = [
@@ -46,7 +45,6 @@ def blocks_of(judged: StartsJudgement, starts: Starts, has_figure: bool = False)
 
 
 def _distributions(judged: JudgedStart) -> Table[Any]:
-    """Return what is installed for a cell, or the libraries that its program loads."""
     cell = judged.cell
     kind = "library" if cell.is_program else "distribution"
     rows = [[name, number_format.mebibytes(size)] for name, size in (cell.distributions or {}).items()]

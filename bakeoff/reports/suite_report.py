@@ -33,7 +33,6 @@ PROFILE = "On what share of the models a backend is within a factor of the best 
 
 
 def map_title(suite: Suite) -> str:
-    """Return what the table of models holds."""
     over = f"speed-up over {suite.baseline}" if suite.baseline else "latency"
     return f"Every model: {over} of each backend, or how it ended"
 
@@ -49,7 +48,6 @@ def title(suite: Suite) -> str:
 
 
 def finding(suite: Suite) -> str:
-    """Say which backend is the fastest on average, and over how many models."""
     leaders = {row.label: row.means.speedup for row in suite.rows if row.may_lead and row.means}
     if not leaders:
         return "no backend has a mean: there is nothing that every ranked one passed"
@@ -67,12 +65,10 @@ def finding(suite: Suite) -> str:
 
 
 def answer(suite: Suite) -> str:
-    """Return the title and the finding in one line."""
     return f"{title(suite)}: {finding(suite)}."
 
 
 def notes(suite: Suite) -> list[str]:
-    """Say what the numbers of the table are, and over what."""
     without = [row.label for row in suite.rows if row.means is None and row.passed]
     lines = [
         f"Mean speed-up, build time and memory are over the {_common(suite)} that every ranked backend passed: the "
@@ -121,7 +117,6 @@ def model_names(suite: Suite) -> dict[str, str]:
 
 
 def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
-    """Return the columns of the table of backends."""
     over = f"x {one_line(suite.baseline or '', 20)}"
     unbroken, near = over.replace(" ", NBSP), f"{number_format.percent(NEAR - 1)} %"
 
@@ -163,7 +158,6 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
 
 
 def profile_columns() -> list[Column[SuiteRow]]:
-    """Return the columns of the table of the performance profile: on what share of the models within tau."""
     return [
         LABEL,
         *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent, surfaces=Surface.ALL) for tau in TAUS),
@@ -171,7 +165,6 @@ def profile_columns() -> list[Column[SuiteRow]]:
 
 
 def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
-    """Return the columns of the table of models: the speed-up of each backend, or how it ended."""
     names = model_names(suite)
     return [
         Column("model", lambda contest: names[contest.contest_id], is_text=True, surfaces=Surface.ALL),
@@ -211,7 +204,6 @@ def strength(speedup: float | None) -> float:
 
 
 def outcome(contest: ContestJudgement) -> str:
-    """Say whether every backend passed, for a filter."""
     tried = (cell for cell in contest.cells if not cell.record.status.is_absence)
     return "all passed" if all(map(passed, tried)) else "some failed"
 
@@ -222,7 +214,6 @@ LABEL = Column[SuiteRow](
 
 
 def suite_fields(suite: Suite) -> dict[str, Raw]:
-    """Return what the rows of a suite share in its CSV."""
     cell = suite.contests[0].cell
     return {
         "task": cell.task,

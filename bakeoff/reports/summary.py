@@ -27,7 +27,6 @@ REASON_LIMIT = 320
 
 
 def of_run(judgement: Judgement) -> str:
-    """Return the table of winners, or of a suite's backends, then what failed, then where it was measured."""
     report, screen = judgement.report, first_screen(judgement, "")
     blocks = [
         *(Text(text, Look.STRONG) for text in (*screen.unfinished, *screen.over_sizes[:SUITES_SHOWN])),
@@ -58,7 +57,6 @@ def _contests(judgement: Judgement) -> list[Block]:
 
 
 def _suites(suites: Sequence[Suite]) -> list[Block]:
-    """Return the table of backends of the first suite with what failed, and a line for each further one."""
     first, *others = suites
     failures = [suite_report.failure(first, failures) for failures in first.failures]
     return [
@@ -70,7 +68,6 @@ def _suites(suites: Sequence[Suite]) -> list[Block]:
 
 
 def of_comparison(compared: Comparison) -> str:
-    """Return the verdict, what speaks against it, and the most important changes."""
     changes = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
     warnings = [f"{lead}{rest}" for lead, rest in comparisons.warnings(compared)]
     rest = len(compared.cells) - len(changes)
@@ -91,7 +88,6 @@ def _first(texts: Sequence[str], shown: int, kind: str) -> list[str]:
 
 
 def _where(report: Report) -> str:
-    """Return the machine, and the versions of the libraries that gave a number."""
     environment = report.environment
     used = {name: version for record in report.records if record.latency for name, version in record.versions.items()}
     libraries = {"torch": environment.versions["torch"]} if "torch" in environment.versions else {}

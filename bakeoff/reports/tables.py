@@ -52,15 +52,12 @@ class Column(Generic[T]):
         return "" if ends is None or ends.low >= ends.high else number_format.interval(ends, self.write)
 
     def note_of(self, row: T) -> str:
-        """Return what stands beside the value, or nothing."""
         return self.note(row) if self.note else ""
 
     def is_bad_of(self, row: T) -> bool:
-        """Return whether the value is to be emphasised."""
         return self.is_bad is not None and self.is_bad(row)
 
     def csv_of(self, row: T) -> dict[str, Raw]:
-        """Return the fields of the CSV by their names."""
         value = self.value(row)
         fields: dict[str, Raw] = {}
         if self.csv:
@@ -95,7 +92,6 @@ class Table(Block, Generic[T]):
 
 
 def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:
-    """Return the fields of a row of a CSV file by their names."""
     return {name: value for column in columns for name, value in column.csv_of(row).items()}
 
 

@@ -35,7 +35,6 @@ _STYLES = {
 
 
 def print_blocks(blocks: Sequence[Block], console: Console) -> None:
-    """Print the blocks that stand in a terminal."""
     for block in shown(blocks, Surface.TERMINAL):
         _print(block, console)
 
@@ -126,7 +125,6 @@ def _width(column: Column[T], rows: Sequence[T], is_wide: bool) -> int:
 
 
 def _heading(column: Column[T]) -> str:
-    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
     heading = visible(column.terminal_heading or f"{column.heading} {column.unit}").strip()  # it has blanks of its own
     return f"{heading} [95\u00a0%]".replace(" ", "\n") if column.interval else heading.replace(" ", "\n")
 
@@ -140,7 +138,6 @@ def _cell(column: Column[T], row: T, is_wide: bool) -> str:
 
 
 def _print_lines(block: Table[T], console: Console) -> None:
-    """Print a line for each row, however narrow the terminal is."""
     columns = shown_in(Surface.TERMINAL, block.columns, block.rows)
     rows = [["" if (text := column.text_of(row)) == NONE else text for column in columns] for row in block.rows]
     widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]

@@ -11,7 +11,6 @@ SHOWN_DECISIONS = 3
 
 
 def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
-    """Return each trait of each model once, with the name of the model before it where there are several models."""
     sentences_of_all: dict[str, None] = {}
     several = len({contest.cell.model for contest in contests}) > 1
     for contest in contests:
@@ -24,7 +23,6 @@ def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
 
 
 def sentences(traits: ModelTraits) -> Iterator[str]:
-    """Yield what each trait is and what was done about it, to be read after the name of the model."""
     if traits.unwrapped:
         yield f"came wrapped in {listed(traits.unwrapped)}, which was removed: eager is eager"
     yield from traits.forms

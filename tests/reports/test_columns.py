@@ -4,12 +4,10 @@ import csv
 import io
 import json
 import re
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.constraints import RequirementMissed
 from bakeoff.judging.history import history_of
@@ -32,7 +30,7 @@ from bakeoff.records.schema import (
 from bakeoff.reports import history, junit
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.run_report import print_report, to_markdown, to_page, to_short_markdown
+from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
 from tests.reports.samples import (
     accuracy,
     bursts,
@@ -45,8 +43,8 @@ from tests.reports.samples import (
     over_processes,
     roofline,
     steady,
-    strictly_on_cpu,
 )
+from tests.support.printed import reported
 
 Table = list[dict[str, str]]
 """The rows of a table, each with its texts by the headings of the columns."""
@@ -171,14 +169,6 @@ def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_numb
     assert "not as required</b>: median_ms is 2.035, not &lt; 1.5" in to_page(judgement)
 
 
-def test_a_cell_that_strict_rejects_keeps_its_numbers_and_is_not_ranked() -> None:
-    eager, onnx, openvino, _ = in_markdown(judged(strictly_on_cpu()))
-    assert (eager["rank"], eager["placement"]) == ("1", "full")
-    assert onnx["median latency (ms) [95 %]"].startswith("0.9") and onnx["rank"] == "-"
-    assert onnx["status"].startswith("fallback: placement is partial, and --strict asks for full: ")
-    assert (openvino["rank"], openvino["placement"]) == ("-", "-")
-
-
 def test_a_cell_says_when_it_pays_below_its_row_and_in_the_csv() -> None:
     calls = {row["backend"]: row["break_even_calls"] for row in in_csv(judged(mlp_on_cuda()))}
     assert (calls["inductor"], calls["eager"]) == ("", "0") and 10_000 < int(calls["onnx"]) < 100_000
@@ -199,6 +189,11 @@ def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told:
     step: Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
     assert in_markdown(judged([record]))[0]["relative RMSE"] == told
+
+
+def test_a_word_in_place_of_a_number_has_no_unit() -> None:
+    page = to_page(judged([ok(cell("onnx"), steady([2.0] * 3), build_s=1.0), ok(cell(), steady([1.0] * 3))]))
+    assert "<dt>break-even</dt><dd>never</dd>" in page and "<dt>p99.9</dt><dd>n/a</dd>" in page
 
 
 def test_a_long_reason_is_cut_in_the_table() -> None:
@@ -230,9 +225,7 @@ def test_a_metric_of_ones_own_is_a_column_with_its_change_and_interval() -> None
     assert float(onnx["evaluate_s"]) == 1.5
     assert float(onnx["metric_top1_change"]) == pytest.approx(-0.2)
     assert float(onnx["metric_top1_change_ci95_low"]) < -0.2 < float(onnx["metric_top1_change_ci95_high"]) < 0
-    console = Console(width=160, file=StringIO())
-    print_report(judgement, console)
-    assert "0.7 (-0.2)" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "0.7 (-0.2)" in reported(judgement)
     [answer] = answer_of(judgement, Path("run")).contests
     found = answer.metrics["onnx"]["top1"]
     assert (found.value, found.reference, found.samples) == (0.7, 0.9, 100) and found.change_ci95 is not None

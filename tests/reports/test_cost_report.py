@@ -2,12 +2,12 @@ import re
 from typing import Any
 
 from bakeoff.judging.judgement import ContestJudgement, contests_of, judge, judged_anew
-from bakeoff.records.schema import Energy, Record, Status
+from bakeoff.records.schema import Record, Status
 from bakeoff.reports import cost_report, findings
 from bakeoff.reports.number_format import NOT_ESTABLISHED
 from bakeoff.reports.run_report import to_markdown
 from bakeoff.reports.tables import Table
-from tests.reports.samples import cell, conv_on_cpu, failed, hostile_on_cpu, ok, over_processes, report
+from tests.reports.samples import cell, failed, hostile_on_cpu, ok, over_processes, report
 
 
 def records(**more: object) -> list[Record]:
@@ -36,19 +36,6 @@ def column(found: Table[Any], header: str) -> dict[str, str]:
 
 def headings(found: Table[Any]) -> list[str]:
     return [column.heading for column in found.columns]
-
-
-def test_the_source_of_energy_is_told() -> None:
-    energy = Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML, the whole GPU")
-    assert cost_report.sentences(view(records(energy=energy)))[-1] == (
-        "Energy is that of NVML, the whole GPU, beyond what it takes idle."
-    )
-
-
-def test_a_single_process_has_no_warm_start_to_show() -> None:
-    contest = view(conv_on_cpu())
-    assert table(contest).title.endswith("from a cold start (* costs least, or may)")
-    assert not any("warm" in sentence for sentence in cost_report.sentences(contest))
 
 
 def test_what_one_to_ten_million_calls_take_has_a_column_for_each_candidate() -> None:

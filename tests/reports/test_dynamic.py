@@ -50,10 +50,6 @@ def found(judgement: Judgement) -> DynamicRange:
     return only
 
 
-def test_sizes_stand_in_their_order(found: DynamicRange) -> None:
-    assert found.names == ["seq 16", "seq 64"]
-
-
 def test_two_environments_share_a_range() -> None:
     """In each contest another one is the faster, and so stands first."""
     made = []
@@ -92,22 +88,6 @@ def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) 
     (only,) = judge(report(noisy)).dynamic_ranges
     not_slower = "One build for all sizes is not called slower than builds for each size with inductor or onnx"
     assert dynamic.finding(only) == not_slower + lacking
-
-
-def test_one_build_is_counted_once_and_the_others_together(found: DynamicRange) -> None:
-    times = {build.configuration: (build.build_s, build.builds_s) for build in found.builds}
-    assert times["onnx"] == pytest.approx((4.0, 6.0)) and times["inductor"] == pytest.approx((30.0, 40.0))
-    assert times["openvino"] == (None, pytest.approx(2.0)) and times["eager"] == (None, 0.0)
-
-
-def test_each_row_says_what_one_build_serves(found: DynamicRange) -> None:
-    served = {build.configuration: dynamic.serves(build) for build in found.builds}
-    assert served == {
-        "eager": "any size, as it is",
-        "onnx": "all sizes",
-        "inductor": "all sizes",
-        "openvino": "unsupported",
-    }
 
 
 def test_a_build_that_is_wrong_at_one_size_serves_some() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import html
-import io
-from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.records.doubts import Effect
@@ -15,12 +12,11 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences, headline
 from bakeoff.reports.first_screen import first_screen
-from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.markdown import escape
-from bakeoff.reports.run_report import print_answers, to_cell, to_markdown, to_page, to_short_markdown
+from bakeoff.reports.run_report import to_cell, to_markdown
 from tests.judging.test_load import carrying
 from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady, under
 from tests.reports.test_load import records as under_load
+from tests.support.printed import every_output
 
 
 def test_the_winner_is_exported_by_its_label_or_in_several_contests_by_their_names() -> None:
@@ -80,16 +76,9 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
     found = judge(plain.model_copy(update={"environment": plain.environment.model_copy(update=read)}))
     told = "The model's files read MYWIDTH, which was set: set it for these commands, too."
-    stream = io.StringIO()
-    print_answers(found, Console(file=stream, width=200))
-    for text in (
-        stream.getvalue(),
-        to_short_markdown(found, Path("run")),
-        to_markdown(found),
-        html.unescape(to_page(found)),
-    ):
-        assert told in text
-        assert "MYDEPTH, " not in text
+    outputs = every_output(found)
+    for name in ("quiet", "report.md", "details.md", "page"):
+        assert told in outputs[name] and "MYDEPTH, " not in outputs[name], name
     assert first_screen(judge(plain), "run").variables_to_set == ""
 
 
@@ -231,18 +220,13 @@ def test_what_cannot_run_here_is_counted_once_for_the_whole_run() -> None:
     assert first_screen(judged(records[:2]), "").not_tried == ""
 
 
-def test_every_output_has_the_same_answer_and_the_same_sentence_on_shipping(tmp_path: Path) -> None:
+def test_every_output_has_the_same_answer_and_the_same_sentence_on_shipping() -> None:
     judgement = judge(report(under_load()).model_copy(update={"request": {"load": "server"}}))
     line = headline.line(judgement.contests[0])
     assert "requests/s at p99 < 20 ms" in line
     shipping = first_screen(judgement, "").whether_to_ship
-    page, cell_of_notebook, markdown = to_page(judgement), to_cell(judgement), to_short_markdown(judgement, tmp_path)
-    console = Console(width=200, record=True, file=io.StringIO())
-    print_answers(judgement, console)
-    terminal = console.export_text()
-    for text in (page, cell_of_notebook):
-        assert line.replace("<", "&lt;") in text and shipping in text
-    assert escape(line) in markdown and escape(shipping) in markdown
-    assert " ".join(line.replace(",", " ").split()) in " ".join(terminal.replace(",", " ").split())
-    assert shipping in terminal
-    assert answer_of(judgement, tmp_path).contests[0].headline == line
+    outputs = every_output(judgement) | {"notebook": html.unescape(to_cell(judgement))}
+    for name in ("page", "notebook", "report.md", "details.md"):
+        assert line in outputs[name] and shipping in outputs[name], name
+    assert " ".join(line.replace(",", " ").split()) in " ".join(outputs["quiet"].replace(",", " ").split())
+    assert shipping in outputs["quiet"] and f'"headline":"{line}"' in outputs["JSON"]

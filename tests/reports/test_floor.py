@@ -1,15 +1,10 @@
 """What keeps cells of a decode step from the floor, as every output says it."""
 
-import io
-from pathlib import Path
-
-from rich.console import Console
-
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Kernel, KernelTimes, Record
 from bakeoff.reports import floor
-from bakeoff.reports.run_report import print_report, to_markdown, to_short_markdown
 from tests.reports.samples import bursts, cell, judged, ok, once, report, roofline
+from tests.support.printed import every_output
 
 
 def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "decode") -> Record:
@@ -45,7 +40,6 @@ def test_nothing_is_told_without_a_trace_or_of_another_task() -> None:
 
 def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
     judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
-    written = io.StringIO()
-    print_report(judgement, Console(file=written, width=100), "run")
-    for text in (written.getvalue(), to_short_markdown(judgement, Path("run"), []), to_markdown(judgement)):
-        assert text.count("No floor: scripted: no time.") == 1
+    outputs = every_output(judgement)
+    for name in ("terminal", "report.md", "details.md"):
+        assert outputs[name].count("No floor: scripted: no time.") == 1, name

@@ -3,22 +3,20 @@
 `UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
 """
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.compare import Comparison, compare
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Status
 from bakeoff.reports import comparison, site
-from bakeoff.reports.run_report import print_report, to_cell, to_markdown, to_page, to_short_markdown
+from bakeoff.reports.run_report import to_cell, to_markdown, to_page, to_short_markdown
 from tests.reports import samples, test_columns, test_dynamic, test_short_tables
 from tests.reports.test_page import Page
-from tests.support.printed import printed
+from tests.support.printed import printed, reported
 
 GOLDEN = Path(__file__).with_name("golden")
 FIGURES = ["figures/latency.svg", "figures/costs.svg", "figures/samples-2.svg", "latency.png"]
@@ -50,12 +48,6 @@ def compared() -> Comparison:
     return compare(samples.report(base), samples.report(new, run_id="new", environment=where))
 
 
-def in_terminal(judgement: Judgement, width: int) -> str:
-    file = io.StringIO()
-    print_report(judgement, Console(file=file, width=width, force_terminal=True, color_system=None))
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-
 def read(html: str) -> str:
     """Return what a reader reads of a page, a line for each piece of text outside of charts."""
     texts = (text for tag, text in Page(html).text if tag not in ("script", "style", "text", "title"))
@@ -65,8 +57,8 @@ def read(html: str) -> str:
 SURFACES: dict[str, Callable[[Judgement], str]] = {
     "details.md": lambda run: to_markdown(run, FIGURES),
     "report.md": lambda run: to_short_markdown(run, Path("FOLDER"), FIGURES),
-    "80.txt": lambda run: in_terminal(run, 80),
-    "160.txt": lambda run: in_terminal(run, 160),
+    "80.txt": lambda run: reported(run, 80, is_terminal=True),
+    "160.txt": lambda run: reported(run, 160, is_terminal=True),
     "page.txt": lambda run: read(to_page(run)),
     "cell.txt": lambda run: read(to_cell(run)),
 }

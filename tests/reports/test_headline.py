@@ -1,37 +1,32 @@
 """The answer in one line, to what was asked, and the short report that begins with it."""
 
 import csv
-import html
 import io
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Effect
 from bakeoff.records.schema import Interval, Ratio, Status
-from bakeoff.reports import doubt_sentences, headline, number_format, run_report, sentences
+from bakeoff.reports import doubt_sentences, headline, number_format, sentences
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
+from bakeoff.reports.run_report import to_page, to_short_markdown
 from tests.judging import test_generation as generations
 from tests.judging import test_metrics as metrics
 from tests.judging.test_load import carrying
 from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report, steady
+from tests.support.printed import every_output, reported
 
 
 def line(judgement: Judgement) -> str:
     return headline.line(judgement.contests[-1])
-
-
-def test_single_calls_are_answered_with_a_latency() -> None:
-    assert line(judged(conv_on_cpu())) == "onnx, 0.9529 ms, 1.85x eager, but measured in too few processes"
 
 
 @pytest.mark.parametrize(
@@ -171,22 +166,14 @@ def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_d
     judgement = evaluated([0.0, *[1.0] * 7])
     said = "but onnx may miss top1 > -1%: about 428 more samples would tell"
     assert line(judgement).endswith(f"top1 0.875 (unchanged), {said}")
-    printed = io.StringIO()
-    run_report.print_report(judgement, Console(file=printed, width=200))
-    outputs = {
-        "terminal": printed.getvalue(),
-        "report.md": html.unescape(to_short_markdown(judgement, tmp_path)),
-        "page": html.unescape(to_page(judgement)),
-        "JSON": answer_of(judgement, tmp_path).model_dump_json(),
-    }
-    for name, text in outputs.items():
-        assert said in re.sub(r"\s+", " ", text), name
+    for name, text in every_output(judgement).items():
+        assert said in text, name
     assert answer_of(judgement, tmp_path).contests[0].metrics["onnx"]["top1"].further_samples == 428
 
 
 @pytest.mark.parametrize("calls", [None, 100])
 def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(
-    calls: int | None, tmp_path: Path
+    calls: int | None,
 ) -> None:
     few = [0.0, *[1.0] * 7]
     records = [
@@ -198,17 +185,10 @@ def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_
     judgement = judged(records, request={"require": "top1>-1%", "calls": calls})
     assert "undecided, and " in line(judgement) and "onnx may miss top1 > -1%" in line(judgement)
     listed = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
-    printed = io.StringIO()
-    run_report.print_report(judgement, Console(file=printed, width=200))
-    shown = " ".join(printed.getvalue().split())
-    assert len(listed) == 2 and f"What could change the winner: - {listed[0]} - {listed[1]}" in shown
-    for text in (
-        printed.getvalue(),
-        to_short_markdown(judgement, tmp_path),
-        to_markdown(judgement),
-        to_page(judgement),
-    ):
-        assert "2 findings could change the winner" in re.sub(r"\s+", " ", text)
+    outputs = every_output(judgement)
+    assert len(listed) == 2 and f"What could change the winner: - {listed[0]} - {listed[1]}" in outputs["terminal"]
+    for name in ("terminal", "report.md", "details.md", "page"):
+        assert "2 findings could change the winner" in outputs[name], name
 
 
 def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_answers_a_call_faster() -> None:
@@ -228,11 +208,7 @@ def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_ans
 
 
 def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends() -> None:
-    printed = io.StringIO()
-    run_report.print_report(
-        evaluated([float(place % 10 > 0) for place in range(1000)]), Console(file=printed, width=80)
-    )
-    rows = printed.getvalue().splitlines()
+    rows = reported(evaluated([float(place % 10 > 0) for place in range(1000)]), 80, is_terminal=True).splitlines()
     assert any("onnx" in row and "0.9 (0)" in row for row in rows) and any(
         "eager" in row and "2.000" in row for row in rows
     )

@@ -287,5 +287,5 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
     assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}))) == (
-        "--budget 60s: fewer than 3 processes of each cell were measured of conv on cpu, fp32"
+        "--budget 60s: the cells of conv on cpu, fp32 were measured in fewer than 3 processes each"
     )

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bakeoff import cli
 from bakeoff.judging.judgement import Judgement, judge
@@ -18,8 +17,9 @@ from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import csv_files, suite_report, summary
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.run_report import MOST_SECTIONS, print_answers, print_report, to_markdown, to_page
+from bakeoff.reports.run_report import MOST_SECTIONS, to_markdown, to_page
 from tests.reports.samples import cell, failed, judged, lived, report, suite
+from tests.support.printed import reported
 
 RECORDS = suite(5)
 
@@ -45,29 +45,12 @@ def many() -> Judgement:
     return judged(suite(MOST_SECTIONS + 1))
 
 
-def printed(judgement: Judgement, width: int = 100) -> str:
-    file = io.StringIO()
-    print_report(judgement, Console(file=file, width=width))
-    return file.getvalue()
-
-
 def words(text: str) -> str:
     return " ".join(text.split())
 
 
 def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_the_suite_says_who_leads_on_average_and_over_what(found: Suite) -> None:
-    assert suite_report.title(found) == "5 models on cpu, fp32"
-    assert suite_report.finding(found) == (
-        "onnx is the fastest on average, 2.00x eager over the 2 models that every ranked backend passed"
-    )
-    passed = {row.label: suite_report.columns_of(found)[1].text_of(row) for row in found.rows}
-    assert passed == {
-        "onnx": "80 % (4 of 5)", "openvino": "60 % (3 of 5)", "eager": "100 % (5 of 5)", "inductor": "100 % (5 of 5)"
-    }  # fmt: skip
 
 
 def test_one_model_is_no_average() -> None:
@@ -84,24 +67,22 @@ def left_out(record: Record) -> Record:
 
 
 def test_the_terminal_prints_a_line_for_each_of_many_contests_and_last_the_answer_of_the_suite(many: Judgement) -> None:
-    lines = printed(many).rstrip().splitlines()
+    lines = reported(many).rstrip().splitlines()
     first = next(place for place, line in enumerate(lines) if "net0  →" in line)
     assert all("→" in line for line in lines[first:-1]) and len(lines[first:-1]) == MOST_SECTIONS + 1
     assert lines[-1].startswith("9 models on cpu, fp32: onnx is the fastest")
     assert lines[0] == "9 models on cpu, fp32" and first < 30
-    assert "relat." not in printed(many)  # a column of the long tables
+    assert "relat." not in reported(many)  # a column of the long tables
 
 
 def test_without_a_suite_nothing_is_said_of_one() -> None:
     small = judged(suite(3))
     assert csv_files.suite_tables(small) == {} and answer_of(small, Path()).suites == []
-    assert "on average" not in printed(small) and "Every model" not in to_markdown(small)
+    assert "on average" not in reported(small) and "Every model" not in to_markdown(small)
 
 
 def test_the_quiet_answer_is_the_line_of_each_contest_and_of_the_suite(many: Judgement) -> None:
-    file = io.StringIO()
-    print_answers(many, Console(file=file, width=200))
-    said = file.getvalue().splitlines()
+    said = reported(many, is_quiet=True).splitlines()
     assert said[-1].startswith("9 models on cpu, fp32: onnx is the fastest")
     assert sum("→" in line for line in said) == len(many.contests) == MOST_SECTIONS + 1
 
@@ -200,4 +181,4 @@ def test_a_suite_without_a_baseline_has_latencies_and_no_speedups() -> None:
         == "onnx is the fastest on average over the 4 models that every ranked backend passed"
     )
     assert suite_report.tile(alone.contests[0], "onnx").text.endswith(" ms")
-    assert "mean speed-up" not in printed(made) and "None" not in to_markdown(made)
+    assert "mean speed-up" not in reported(made) and "None" not in to_markdown(made)

@@ -7,11 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Status
 from bakeoff.reports.blocks import Items, Text
 from bakeoff.reports.live_table import LiveTable
-from bakeoff.reports.run_report import print_report
 from bakeoff.reports.tables import text_table
 from tests.reports.samples import (
     cell,
@@ -25,7 +23,7 @@ from tests.reports.samples import (
     product_on_cuda,
     strictly_on_cpu,
 )
-from tests.support.printed import printed
+from tests.support.printed import printed, reported
 
 
 def plain(width: int = 80) -> tuple[Console, StringIO]:
@@ -202,19 +200,11 @@ def test_an_exception_leaves_the_terminal_in_order() -> None:
     assert file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def reported(judgement: Judgement, width: int = 140) -> str:
-    console, file = plain(width)
-    print_report(judgement, console)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize("width", [80, 104, 116, 130])
 def test_the_report_fits_and_loses_nothing(width: int) -> None:
     wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
     for records in (conv_on_cpu(), mlp_on_cuda(), [*strictly_on_cpu(), wide], product_on_cuda()):
-        console, file = terminal(width=width)
-        print_report(judged(records), console)
-        table = file.getvalue()
+        table = reported(judged(records), width, is_terminal=True)
         assert all(len(line) <= width for line in table.splitlines())
         assert "…" not in table
 

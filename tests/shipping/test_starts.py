@@ -33,6 +33,7 @@ from bakeoff.shipping.start_runs import Contender
 from tests.reports import samples
 from tests.reports.samples import ok, over_processes, report
 from tests.shipping.test_triton_server import record_of
+from tests.support.printed import printed
 
 RUNTIME = """
 def read(path):
@@ -140,7 +141,10 @@ def test_what_is_required_is_held() -> None:
         "start_s is 2.33, not < 1",
         "environment_bytes is 667.572 MiB, not < 300 MB (286.102 MiB)",
     ]
-    assert "not as required" in markdown.render(starts_file.blocks_of(judged, starts_of(FAST, SLOW)))
+    blocks = starts_file.blocks_of(judged, starts_of(FAST, SLOW))
+    assert "not as required" in markdown.render(blocks)
+    for title in ("From the start of a process", "What onnx needs installed", "What eager needs installed"):
+        assert title in printed(blocks).splitlines()
     nothing = judge_starts([FAST, SLOW], "imports_s<0.1")
     assert shown.headline(nothing) == "None of 2 meets imports_s<0.1" and shown.exit_status(nothing) == 1
 

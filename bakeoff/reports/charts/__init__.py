@@ -56,7 +56,6 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
 
 
 def of_contest(contest: ContestJudgement, palette: Palette, report: Report) -> list[Chart]:
-    """Return the charts of a contest of this report that have something to show."""
     return [_of_report(chart, report) for make in _MAKERS if (chart := make(contest, palette))]
 
 
@@ -76,7 +75,6 @@ def svg(chart: Chart, palette: Palette) -> str:
 
 
 def swatch(look: Look) -> str:
-    """Return the marker of a configuration in its colour, for a legend of the page and beside a name."""
     from bakeoff.reports.charts.paint import marker_svg
 
     path = marker_svg(look.marker)
@@ -84,7 +82,6 @@ def swatch(look: Look) -> str:
 
 
 def place_on_x(chart: Chart, value: float) -> float:
-    """Return where a value of the x axis stands in the chart's SVG."""
     from bakeoff.reports.charts import paint
 
     return paint.place_on_x(chart, value)
@@ -140,7 +137,6 @@ def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list
 
 
 def latencies_svg(judgement: Judgement) -> str | None:
-    """Return the latencies of all contests as the text of an SVG file, or None if nothing has numbers."""
     from bakeoff.reports.charts.paint import file_svg
 
     palette = Palette(cell.record for contest in judgement.contests for cell in contest.cells)
@@ -154,7 +150,6 @@ def latencies_svg(judgement: Judgement) -> str | None:
 
 
 def _of_report(chart: Chart, report: Report) -> Chart:
-    """Say in a chart where and when it was measured, and in its title if the run is not complete."""
     where = machine.origin(report.environment, report.records, report.created_at[:10])
     return replace(chart, finding=findings.so_far(chart.finding, report), origin=where)
 

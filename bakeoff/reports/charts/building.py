@@ -13,13 +13,13 @@ from bakeoff.reports.charts.chart import (
     Axis,
     Bar,
     Chart,
-    Dots,
     Line,
     Mark,
     Text,
     axis_around,
     lost_cell,
     name,
+    point,
 )
 from bakeoff.reports.charts.palette import Palette
 
@@ -31,7 +31,6 @@ _OTHER_PHASE = "#777777"
 
 
 def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
     longest_s = max(
         (sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in contest.shown), default=0.0
     )
@@ -68,9 +67,8 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     for cell, latency in points:
         at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
         reached += [latency.median_ms, *ends_ms]
-        dot = Dots((at_s,), (latency.median_ms,), cell.label in contest.front.labels, size=6.5)
-        whisker = (Line((at_s, at_s), ends_ms),) if ends_ms else ()
-        marks.append(Mark((*whisker, dot), _pareto_tip(cell, latency), palette(cell.label)))
+        shapes = point(at_s, latency.median_ms, ends_ms, cell.label in contest.front.labels)
+        marks.append(Mark(shapes, _pareto_tip(cell, latency), palette(cell.label)))
     return Chart(
         name="pareto",
         subject=contest.title,
@@ -149,7 +147,6 @@ _STAGES = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "f
 
 
 def starts(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw what it takes to start the cells of a contest, or nothing if none was started."""
     judged = contest.starts
     return starts_chart(judged, contest.title, start_report.headline(judged)) if judged and judged.cells else None
 

@@ -16,7 +16,6 @@ _SMALLEST_REACH = 0.02
 
 
 def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the distribution of each cell's calls as a hill, with a line at the latency of the cell."""
     distributions = contest.distributions
     if not distributions.by_label:
         return None
@@ -78,7 +77,6 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 
 def _hill(hill: Distribution, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
-    """Return the hill with a line from its foot to its outline. Calls that all took equally long are a line."""
     if not hill.heights:
         return (Line((hill.median_ms,) * 2, (foot, foot - _HILL_HEIGHT), colour="ink", width=1.0),)
     outline = Hill(hill.middles_ms, tuple(foot - _HILL_HEIGHT * height for height in hill.heights), foot, is_filled)

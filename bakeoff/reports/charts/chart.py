@@ -186,12 +186,28 @@ def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 
     return Axis(title, low - (high - low) * keep / (1 - keep), high)
 
 
+def value_axis(title: str, reached: Sequence[float], log_from: float, keep: float = 0.0) -> Axis:
+    """Return an axis from zero, on which a small change looks small, or a logarithmic one for very different values.
+
+    `keep` is the share of the axis that is left empty below the values.
+    """
+    if max(reached) > log_from * min(reached) > 0:
+        return axis_around(title, reached, is_log=True, keep=keep)
+    high = max(reached) * 1.06
+    return Axis(title, -high * keep / (1 - keep), high)
+
+
+def point(x: float, y: float, ends: Sequence[float], is_filled: bool = True, size: float = 6.5) -> tuple[Shape, ...]:
+    """Return a marker with the interval of its height, if that has ends."""
+    whisker = (Line((x, x), tuple(ends)),) if ends else ()
+    return (*whisker, Dots((x,), (y,), is_filled, size=size))
+
+
 def vertical_line(x: float, rows: int) -> Mark:
     return Mark((Line((x, x), (0.0, rows), colour="soft", width=0.9),))
 
 
 def level(y: float, x: Axis, colour: str = "soft") -> Line:
-    """Return a dashed line at one height, over the whole axis."""
     return Line((x.low, x.high), (y, y), colour=colour, width=0.9, is_dashed=True)
 
 
@@ -200,7 +216,6 @@ def name(cell: CellJudgement) -> str:
 
 
 def lost_cell(place: int, cell: CellJudgement, palette: Palette) -> Mark:
-    """Return the cross and the status of a cell without numbers in its row."""
     fate = number_format.ending(cell.record)
     colour = "soft" if cell.record.status.is_absence else "bad"
     text = Text(None, place + BAR_Y, f"\u00d7 {one_line(fate, 48)}", colour=colour)

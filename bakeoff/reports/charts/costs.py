@@ -49,7 +49,6 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 
 def cost_lines(contest: ContestJudgement) -> list[CostLine]:
-    """Return the lines of those that may win, and of the baseline."""
     shown = [*contest.contenders, contest.baseline]
     return [line for line in contest.costs.lines("cold") if line.label in shown]
 
@@ -61,12 +60,10 @@ def reference_line(contest: ContestJudgement) -> CostLine:
 
 
 def relative_totals(line: CostLine, reference: CostLine, calls: list[float]) -> list[float]:
-    """Return what so many calls cost, over what they cost by the reference."""
     return [line.total_s(number) / reference.total_s(number) for number in calls]
 
 
 def _curve(calls: list[float], relative: list[float], high: float) -> tuple[Line | Dots, ...]:
-    """Return the part of a curve that begins and ends just outside of the axes, with some dots on it."""
     inside = [place for place, value in enumerate(relative) if value <= high]
     first, last = (max(0, inside[0] - 1), inside[-1] + 2) if inside else (0, 2)
     dotted = [place for place in inside if place % 10 == 5]

@@ -6,7 +6,7 @@ from bakeoff.judging.history import History
 from bakeoff.records.schema import Latency, Record, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import findings, machine
-from bakeoff.reports.charts.chart import COLUMN_IN, Axis, Chart, Dots, Line, Mark, Shape, axis_around
+from bakeoff.reports.charts.chart import COLUMN_IN, Axis, Chart, Dots, Line, Mark, Shape, value_axis
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette
 from bakeoff.reports.charts.speed import LOG_FROM
 
@@ -60,19 +60,15 @@ def _chart(history: History, records: Sequence[Record], palette: Palette, width_
 
 
 def _latency_axis(latencies: Sequence[Latency]) -> Axis:
-    """Return an axis from zero, on which a small change looks small; a logarithmic one for very different cells."""
     intervals = [latency.median_ci95_ms for latency in latencies if latency.median_ci95_ms]
     reached = [
         *(latency.median_ms for latency in latencies),
         *(end for each in intervals for end in (each.low, each.high)),
     ]
-    if max(reached) > LOG_FROM * min(reached) > 0:
-        return axis_around("median latency (ms)", reached, is_log=True)
-    return Axis("median latency (ms)", 0.0, 1.08 * max(reached))
+    return value_axis("median latency (ms)", reached, LOG_FROM)
 
 
 def _line(found: dict[int, Latency]) -> tuple[Shape, ...]:
-    """Return lines with a gap where the cell was not ok, with dots and intervals."""
     shapes: list[Shape] = []
     for number, latency in found.items():
         if number + 1 in found:

@@ -78,13 +78,11 @@ def page_svg(chart: Chart, variables: dict[str, str]) -> str:
 
 
 def place_on_x(chart: Chart, value: float) -> float:
-    """Return where a value of the x axis stands in the SVG."""
     box = _box_pt(chart)
     return round(box.left + (box.right - box.left) * chart.x.share(value), 1)
 
 
 def save_png(charts: Sequence[Chart], headline: str, path: Path) -> Path:
-    """Write the charts side by side, with 200 dots per inch."""
     parts, (width, height) = _layout(charts, headline)
     image = Image.new("RGB", (_pixels(width), _pixels(height)), "white")
     for x, y, painted in parts:
@@ -101,7 +99,6 @@ def save_svg(charts: Sequence[Chart], headline: str, path: Path) -> Path:
 
 
 def file_svg(charts: Sequence[Chart], headline: str) -> str:
-    """Return the charts side by side, as the text of a file."""
     parts, (width, height) = _layout(charts, headline)
     title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
@@ -269,8 +266,6 @@ class _Box:
 
 
 def _caption_lines(chart: Chart) -> tuple[list[str], list[str]]:
-    """Return what is seen, and on what it is seen, as lines that fit."""
-
     def lines(text: str, character_pt: float, most: int) -> list[str]:
         room = int(chart.width_in * _POINTS / character_pt)
         return textwrap.wrap(one_line(text, 400), room, max_lines=most, placeholder=" …")
@@ -348,7 +343,6 @@ def _paint(sheet: _Sheet, chart: Chart) -> None:
 
 
 def _paint_axes(sheet: _Sheet, plane: _Plane) -> None:
-    """Draw the grid, and write the numbers outside of it."""
     box = plane.box
     style: dict[str, Any] = {"color": LIGHT["soft"], "size": 7}
     grid, gap = [], (math.nan, math.nan)  # one artist, since each costs as much as a whole path
@@ -364,7 +358,6 @@ def _paint_axes(sheet: _Sheet, plane: _Plane) -> None:
 
 
 def _write_around(sheet: _Sheet, chart: Chart, box: _Box) -> None:
-    """Write the caption, the titles of the axes, and what stands below them."""
     finding, subject = _caption_lines(chart)
     soft: dict[str, Any] = {"color": LIGHT["soft"], "size": 7}
     left, middle = 8 if chart.y is None else 2, (box.left + box.right) / 2
@@ -411,7 +404,6 @@ def _with_length(axis: Axis) -> Axis:
 
 
 def _numbers(axis: Axis) -> list[tuple[float, str]]:
-    """Return the numbers that stand on an axis, each with its text."""
     if axis.numbers:
         return list(axis.numbers)
     places = _locator(axis).tick_values(axis.low, axis.high)

@@ -7,7 +7,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import Interval
 from bakeoff.reports import findings
 from bakeoff.reports.charts.building import front_mark
-from bakeoff.reports.charts.chart import Chart, Dots, Line, Mark, Shape, axis_around, name
+from bakeoff.reports.charts.chart import Chart, Mark, axis_around, name, point
 from bakeoff.reports.charts.palette import Palette
 
 SMALLEST_ERROR = 1e-12
@@ -32,10 +32,8 @@ def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | Non
         interval = speed.intervals.get(label)
         ends = (interval.low, interval.high) if interval else ()
         reached += [value, *ends]
-        whisker: tuple[Shape, ...] = (Line((lost, lost), ends),) if ends else ()
-        dot = Dots((lost,), (value,), label in may_win, size=6.5)
         tip = f"{label}: {speed.title} {value:.4g}, {loss.title} {lost:.3g}"
-        marks.append(Mark((*whisker, dot), tip, palette(label)))
+        marks.append(Mark(point(lost, value, ends, label in may_win), tip, palette(label)))
     return Chart(
         name="precisions",
         subject=contest.title,

@@ -62,7 +62,6 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 
 def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the ratio of each ranked cell to the baseline, from the same rounds."""
     if not findings.has_ratio(contest):
         return None
     baseline = contest.baseline
@@ -123,7 +122,6 @@ _SHORTEST_REACH = 5.0
 
 
 def of_change(cells: Sequence[CellChange], title: str, palette: Palette) -> Chart | None:
-    """Draw the cells of one contest; nothing if none of them has a change."""
     values = [value for cell in cells if cell.raw for value in _percents(cell.raw)]
     if not values:
         return None
@@ -153,6 +151,5 @@ def _changed(place: int, cell: CellChange, palette: Palette) -> Mark:
 
 
 def _percents(change: Change) -> tuple[float, float, float]:
-    """Return the low end, the value and the high end."""
     low, high = ends(change.value, change.ci95)
     return 100 * (low - 1), 100 * (change.value - 1), 100 * (high - 1)

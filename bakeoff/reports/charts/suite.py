@@ -19,7 +19,6 @@ _CHARACTER_PT, _NAME_LIMIT = 3.9, 34
 
 
 def profile(suite: Suite, palette: Palette) -> Chart | None:
-    """Draw for each backend on what share of the contests it is within tau times the best latency."""
     shown = [row for row in suite.rows if row.profile.ratios]
     if len(shown) < 2:
         return None
@@ -37,7 +36,6 @@ def profile(suite: Suite, palette: Palette) -> Chart | None:
 
 
 def speedup_map(suite: Suite, palette: Palette) -> Chart | None:
-    """Draw a tile for each model and backend, with the speed-up in it, or how the cell ended."""
     labels, names = suite.labels, suite_report.model_names(suite)
     rows, columns = len(suite.contests), len(labels)
     left_pt = LEFT_PT + _CHARACTER_PT * min(_NAME_LIMIT, max(map(len, names.values())))
@@ -68,7 +66,6 @@ def speedup_map(suite: Suite, palette: Palette) -> Chart | None:
 
 
 def _steps(row: SuiteRow, end: float) -> Line:
-    """Return the profile as stairs from 1 to the end of the axis."""
     xs, ys = [1.0], [row.profile.share(1.0)]
     for ratio in row.profile.ratios:
         if 1.0 < ratio <= end:

@@ -11,7 +11,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
-from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level, value_axis
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
 from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO
 from bakeoff.reports.findings import sweep_speedup
@@ -37,7 +37,6 @@ def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
 
 
 def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
-    """Draw what each dynamic build costs over the sizes, and a dashed line where it costs nothing."""
     dynamic = {label: points for label, points in sweep.lines.items() if points[0].row.cell.dynamic}
     if not any(over_own_build(point.row) for points in dynamic.values() for point in points):
         return None
@@ -59,7 +58,6 @@ def _lines(
     log_from: float,
     labels: Sequence[str] | None = None,
 ) -> Chart | None:
-    """Draw a line for each configuration, broken where a size has no value, and a cross where a cell failed."""
     lines = {label: points for label, points in sweep.lines.items() if labels is None or label in labels}
     values = {
         label: {point.size: value for point in points if (value := quantity(point.row))}
@@ -80,7 +78,7 @@ def _lines(
         finding=finding,
         caption=f"{title.capitalize()} over {sweep.dimension}, a cross where a cell failed",
         x=_size_axis(sweep.dimension, {size: f"{size:,.10g}" for size in sweep.sizes}),
-        y=_value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),
+        y=value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),
         marks=tuple(marks),
         legend=(*((one_line(label, 36), palette(label)) for label in values), *([_FAILED] if lost else [])),
     )
@@ -123,7 +121,6 @@ def _at(label: str, sweep: Sweep, size: float) -> str:
 
 
 def _size_axis(title: str, sizes: dict[float, str]) -> Axis:
-    """Return an axis with a number under each size that has room for it."""
     is_log = max(sizes) >= 8 * min(sizes) > 0
     around = axis_around(title, sizes, is_log, pad=0.03)
     shown: list[tuple[float, str]] = []
@@ -133,19 +130,10 @@ def _size_axis(title: str, sizes: dict[float, str]) -> Axis:
     return Axis(title, around.low, around.high, is_log, tuple(shown))
 
 
-def _value_axis(title: str, reached: Sequence[float], log_from: float, keep: float) -> Axis:
-    """Return an axis from zero, or a logarithmic one; `keep` is the share that crosses need below the values."""
-    if max(reached) > log_from * min(reached) > 0:
-        return axis_around(title, reached, is_log=True, keep=keep)
-    high = max(reached) * 1.06
-    return Axis(title, -high * keep / (1 - keep), high)
-
-
 # --- what compiling is worth: over the length of a sequence, and over the size of a language model
 
 
 def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
-    """Draw a chart for each variant of attention, with a line for each width."""
     return _worth(
         [
             contest
@@ -261,6 +249,5 @@ def _worth_chart(
 
 
 def _parameters(contest: ContestJudgement) -> int:
-    """Return what the records of its cells count; 0 if none has done so."""
     counts = [cell.record.settings.get("parameters") for cell in contest.cells]
     return next((count for count in counts if isinstance(count, int)), 0)
