@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import computed_field
 
 from bakeoff.commands.environments import with_interpreters
-from bakeoff.commands.run import on_this_machine, with_full_names
+from bakeoff.commands.run import on_this_machine, with_files, with_full_names
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.launcher import Launcher
@@ -77,7 +77,7 @@ def preview(request: Request) -> Preview:
 
     Raises UsageError where the request is wrong.
     """
-    request = with_interpreters(request)
+    request, _ = with_files(with_interpreters(request))
     plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
     request = with_full_names(request, prepare=False)
     with launchers_for(request) as launchers:

@@ -1,13 +1,14 @@
 """A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
 
 import contextlib
+import functools
 import importlib.util
 import math
 import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,13 +34,16 @@ from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Environment, Report, Status
+from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
+
+Begin = Callable[..., Store]
+"""Begins a run that is to measure these contests, on the machine that was captured."""
 
 
 def run(
@@ -52,7 +56,7 @@ def run(
     measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
     require_load_generator(request)
-    request = with_interpreters(request)
+    request, left_out = with_files(with_interpreters(request))
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
     plan(
@@ -60,9 +64,10 @@ def run(
     )  # a wrong name is found before any process starts
     with _reserved(folder):
         request = with_full_names(request, prepare=True)
+        begin = functools.partial(_begun, folder=folder, command=command, progress=progress, left_out=left_out)
         if request.cluster:
-            return _run_on_cluster(request, folder, command, progress)
-        return _run_here(request, folder, command, progress, budget_ends_s)
+            return _run_on_cluster(request, begin, progress)
+        return _run_here(request, begin, progress, budget_ends_s)
 
 
 @contextlib.contextmanager
@@ -83,10 +88,12 @@ def _reserved(folder: Path | None) -> Iterator[None]:
 def _begun(
     request: Request,
     contests: Sequence[Contest],
+    captured: Environment | None = None,
+    *,
     folder: Path | None,
     command: str,
     progress: Progress,
-    captured: Environment | None = None,
+    left_out: Sequence[str],
 ) -> Store:
     """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
     planned = [cell for contest in contests for cell in contest.cells]
@@ -94,7 +101,7 @@ def _begun(
     ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
-    for note in filter(None, [*_named_twice(request), untested]):
+    for note in filter(None, [*_named_twice(request), *left_out, untested]):
         store.note(note)
         progress.note(note)
     if captured:
@@ -118,9 +125,7 @@ def _named_twice(request: Request) -> list[str]:
     ]
 
 
-def _run_here(
-    request: Request, folder: Path | None, command: str, progress: Progress, budget_ends_s: float
-) -> tuple[Report, Store]:
+def _run_here(request: Request, begin: Begin, progress: Progress, budget_ends_s: float) -> tuple[Report, Store]:
     store: Store | None = None
     try:
         with launchers_for(request, _servers_here(request)) as launchers:
@@ -129,12 +134,12 @@ def _run_here(
             contests = with_open_axes(plan(request), launchers)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             if not is_pool(request.devices):
-                store = _begun(request, contests, folder, command, progress, captured)
+                store = begin(request, contests, captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
         if is_pool(request.devices):
             with Pool(places_here(request), request, contests) as pool:
                 captured, differing = pool.begin()
-                store = _begun(request, contests, folder, command, progress, captured)
+                store = begin(request, contests, captured)
                 _note_pool(request, differing, store, progress)
                 pool.measure(store, progress, measured_by_s)
         assert store is not None
@@ -211,11 +216,11 @@ def _measure_rest(store: Store, request: Request, contests: list[Contest], progr
         pool.measure(store, progress)
 
 
-def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+def _run_on_cluster(request: Request, begin: Begin, progress: Progress) -> tuple[Report, Store]:
     with Cluster(request.cluster) as cluster:
         request = cluster.request_for(request)
         contests = _with_open_axes(request)
-        store = _begun(request, contests, folder, command, progress)
+        store = begin(request, contests)
         cluster.measure(request, contests, store, progress)
     return report_of(store), store
 
@@ -262,6 +267,18 @@ def places_here(request: Request) -> list[Place]:
     """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
     cores = usable_cores()
     return places_of(request.devices, cores, physical_cores(cores))
+
+
+def with_files(request: Request) -> tuple[Request, list[str]]:
+    """Return the request with the files of each pattern such as `DIR/*.py`, and why files of it were left out."""
+    whole, left_out = models.expanded(request.models)
+    of_runs = [models.expanded(part.models or ()) for part in request.runs]
+    parts = tuple(
+        part.model_copy(update={"models": tuple(names)}) if part.models else part
+        for part, (names, _) in zip(request.runs, of_runs, strict=True)
+    )
+    left_out += [reason for _, reasons in of_runs for reason in reasons]
+    return request.model_copy(update={"models": tuple(whole), "runs": parts}), left_out
 
 
 def with_full_names(request: Request, prepare: bool) -> Request:
@@ -341,15 +358,26 @@ def exit_status(judgement: Judgement) -> int:
     records = judgement.report.records
     if not any(record.latency for record in records):
         return 3
-    supported = {_in_any_precision(record.cell) for record in records if record.latency}
-    missing = (
+    failed = any(record.status.is_failure for record in records)
+    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
+    return (
+        1
+        if failed
+        or lacks_named(records, lambda record: bool(record.latency))
+        or unserved
+        or not judgement.meets_requirements
+        else 0
+    )
+
+
+def lacks_named(records: Sequence[Record], works: Callable[[Record], bool]) -> bool:
+    """Return True if a backend that was named works in no precision that was asked for."""
+    supported = {_in_any_precision(record.cell) for record in records if works(record)}
+    return any(
         record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
         for record in records
         if _in_any_precision(record.cell) not in supported
     )
-    failed = any(record.status.is_failure for record in records)
-    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
-    return 1 if failed or any(missing) or unserved or not judgement.meets_requirements else 0
 
 
 def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:

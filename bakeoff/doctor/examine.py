@@ -11,11 +11,11 @@ from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.backends.traps import Finding, Library, Weight
 from bakeoff.commands import environments
+from bakeoff.commands.checks import built_and_checked, setup_for
 from bakeoff.commands.listing import installed
 from bakeoff.doctor import facts, traps
 from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.contest_setup import ContestSetup
 from bakeoff.measuring.controller.launcher import Launcher, Launchers, create_launcher
 from bakeoff.measuring.controller.progress import Silent
@@ -24,14 +24,10 @@ from bakeoff.measuring.probes import ask
 from bakeoff.planning.configurations import ALL, expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, StartMethod
-from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.store import Store
-
-TRIAL_S = 0.02
-"""The seconds of calls in a trial. It tests that a backend works, not how fast it is."""
 
 TRIAL_LIMIT_S = 600.0
 
@@ -178,8 +174,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
         groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
-    sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store=store, progress=Silent(), sampling=sampling, time_limit_s=TRIAL_LIMIT_S)
+    setup = setup_for(store, TRIAL_LIMIT_S)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")
@@ -189,7 +184,6 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
 
 
 def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial:
-    """Build, call and check the cell in one process, or in two where it is built ahead of time."""
     begun = time.monotonic()
     try:
         supported = backends.create(planned.cell.backend).supports(planned.cell)
@@ -197,25 +191,15 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
         return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
     if not supported:
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
-    cell_run = CellRun(planned, setup)
-    try:
-        cell_run.launch(launcher, epoch=0)
-        cell_run.await_step()
-        cell_run.begin_build()
-        cell_run.await_step()
-        cell_run.begin_warm_up()
-        cell_run.await_step()
-        accuracy = cell_run.accuracy
-    except CellEnded as ended:
-        record = ended.record
-        outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
-        return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
-    finally:
-        cell_run.clear()
-    if not accuracy.passed:
-        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy.rule}", begun)
-    passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
-    return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
+    record, accuracy = built_and_checked(planned, setup, launcher)
+    outcome = Outcome.PASS if record.status is Status.OK else Outcome.FAIL
+    if record.status.is_absence:
+        outcome = Outcome.ABSENT
+    reason = f"wrong: {accuracy.rule}" if accuracy and outcome is Outcome.FAIL else record.reason
+    trial = _trial(planned.cell, outcome, record.status, reason, begun, record.log_tail)
+    if accuracy is not None and outcome is Outcome.PASS:
+        return trial.model_copy(update={"relative_error": accuracy.relative_rmse})
+    return trial
 
 
 def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
