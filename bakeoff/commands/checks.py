@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.commands.environments import with_interpreters
-from bakeoff.commands.run import lacks_named, on_this_machine, with_files, with_full_names
+from bakeoff.commands.run import lacks_named, on_this_machine, resolved
 from bakeoff.judging.acceptance import ACCEPTS_NOTHING, Acceptance
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
@@ -113,9 +112,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
             raise UsageError(f"--check-only times nothing: leave {OPTIONS[name].flags[0]} out")
     if is_pool(request.devices):
         raise UsageError("--check-only builds one cell after the other: name a device, and no pool of them")
-    request, left_out = with_files(with_interpreters(request))
-    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
-    request = with_full_names(request, prepare=True)
+    request, left_out = resolved(request, prepare=True)
     records: list[Record] = []
     checks: list[Check] = []
     planned = 0

@@ -18,7 +18,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
-from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.cores import usable_cores
@@ -56,14 +56,10 @@ def run(
     measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
     require_load_generator(request)
-    request, left_out = with_files(with_interpreters(request))
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
-    plan(
-        request.model_copy(update={"devices": request.devices or ("cpu",)})
-    )  # a wrong name is found before any process starts
     with _reserved(folder):
-        request = with_full_names(request, prepare=True)
+        request, left_out = resolved(request, prepare=True)
         begin = functools.partial(_begun, folder=folder, command=command, progress=progress, left_out=left_out)
         if request.cluster:
             return _run_on_cluster(request, begin, progress)
@@ -269,6 +265,16 @@ def places_here(request: Request) -> list[Place]:
     return places_of(request.devices, cores, physical_cores(cores))
 
 
+def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
+    """Return the request with interpreters, files and models by their full names, and why files were left out.
+
+    With `prepare`, models fetch what workers will load. Raises UsageError for a wrong name, before any process starts.
+    """
+    request, left_out = with_files(with_interpreters(request))
+    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    return with_full_names(request, prepare), left_out
+
+
 def with_files(request: Request) -> tuple[Request, list[str]]:
     """Return the request with the files of each pattern such as `DIR/*.py`, and why files of it were left out."""
     whole, left_out = models.expanded(request.models)
@@ -414,11 +420,16 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     with Launchers("auto") as launchers:
         for device in asked:
             for name in backends.names():
-                try:
-                    reasons[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
-                except BakeoffError as error:
-                    reasons[name, device] = str(error)
+                reasons[name, device] = absence(launchers.first, name, device)
     return reasons
+
+
+def absence(launcher: Launcher, backend: str, device: Device) -> str:
+    """Return why this machine lacks a backend, which is tried in a worker, or an empty string."""
+    try:
+        return ask(launcher, TryBackend(backend=backend, device=device), Tried).reason
+    except BakeoffError as error:
+        return str(error)
 
 
 def _default_folder(request: Request) -> Path:

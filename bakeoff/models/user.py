@@ -1,13 +1,12 @@
 """A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
-The factory is a top-level function of the file, or one that it imports from another Python file, that returns
-`(module, example_inputs)`:
-
     def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
         return Net(activation), torch.randn(batch, seq)
 
-- Its parameters are the model's named dimensions. Each needs a default that is written as a whole number or a string. A
-  parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
+docs/recipes.md and docs/adding-a-model.md say what a factory takes and returns, and which other functions its file may
+have. What they do not say:
+
+- A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
 - A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. Its
   module has a name of ours, so that a file such as `queue.py` takes no library's place.
 - A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
@@ -19,22 +18,6 @@ The factory is a top-level function of the file, or one that it imports from ano
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
 - If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
   `surgical` compiles these parts.
-- The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Nested
-  tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
-- Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
-  inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
-- What is said of functions of the file below holds for those, too, that it imports by these names from Python files.
-- If the file has a function `calibrate`, it returns or yields the inputs of further calls, each in one of these forms.
-  int8 fixes its ranges with them. Its parameters are some of the factory's.
-- If the file has a function `evaluate(predict)`, it returns the model's metrics by their names. It computes them with
-  `predict`, which behaves like the model. Its other parameters are some of the factory's.
-- Where a request does more than to call the model, the factory returns `(bakeoff.Pipeline(before, module, after), raw
-  example)`. Or the file has functions `before` and `after`, of which one may be missing. `before` takes the raw
-  example, which the file's `example()` returns or the factory in place of inputs, and returns the example inputs.
-  `after` takes what the module returns. Both are timed beside the cells.
-- With `--inputs FILE` they are those in the file, and the factory may return the module alone.
-- Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
-  model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
 """
 
 from __future__ import annotations

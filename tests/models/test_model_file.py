@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from bakeoff import models
-from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.base import INPUT_SETS
 from bakeoff.records.errors import UsageError
+from tests.models.loading import load
 
 PROBLEM = '''
 import torch
@@ -37,11 +38,6 @@ def get_inputs():
 def get_init_inputs():
     return [width]
 '''
-
-
-def load(name: str, seed: int = 0, **given: int | str) -> LoadedModel:
-    family = models.find(name)
-    return family.load(family.resolve(given), seed)
 
 
 @pytest.fixture
