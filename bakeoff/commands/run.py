@@ -29,10 +29,10 @@ from bakeoff.measuring.session import cells_of, describe_machine, measure, serve
 from bakeoff.measuring.versions import untested_torch
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
-from bakeoff.planning.request import Request
+from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
@@ -276,15 +276,28 @@ def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
 
 
 def with_files(request: Request) -> tuple[Request, list[str]]:
-    """Return the request with the files of each pattern such as `DIR/*.py`, and why files of it were left out."""
-    whole, left_out = models.expanded(request.models)
-    of_runs = [models.expanded(part.models or ()) for part in request.runs]
-    parts = tuple(
-        part.model_copy(update={"models": tuple(names)}) if part.models else part
-        for part, (names, _) in zip(request.runs, of_runs, strict=True)
-    )
-    left_out += [reason for _, reasons in of_runs for reason in reasons]
-    return request.model_copy(update={"models": tuple(whole), "runs": parts}), left_out
+    """Return the request with a run for each file of a pattern such as `DIR/*.py`, and why files of it were left out.
+
+    Each file has its own dimensions, so that `set` applies to those that have them. Raises UsageError where none has.
+    """
+    given = request.runs or (RunOverrides(models=request.models),)
+    found = [models.expanded(run.models or request.models) for run in given]
+    if all(names == list(run.models or request.models) for run, (names, _) in zip(given, found, strict=True)):
+        return request, []
+    runs: list[RunOverrides] = []
+    for run, (names, _) in zip(given, found, strict=True):
+        task, inputs = run.task or request.task, request.inputs if run.inputs is None else run.inputs
+        dimensions = {name: models.find_for(name, task, inputs).dimensions for name in names}
+        asked = request.set | run.set
+        for key in asked:
+            if not any(key in of_model for of_model in dimensions.values()):
+                raise unknown("dimension", key, {name for of_model in dimensions.values() for name in of_model})
+        for name in names:
+            own = {key: values for key, values in asked.items() if key in dimensions[name]}
+            runs.append(run.model_copy(update={"models": (name,), "set": own}))
+    whole = tuple(name for names, _ in found for name in names)
+    left_out = [reason for _, reasons in found for reason in reasons]
+    return request.model_copy(update={"models": whole, "set": {}, "runs": tuple(runs)}), left_out
 
 
 def with_full_names(request: Request, prepare: bool) -> Request:

@@ -7,6 +7,7 @@ import pytest
 
 from bakeoff.commands import checks
 from bakeoff.commands.checks import Check, finding_of
+from bakeoff.commands.run import with_files
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Status
@@ -55,6 +56,21 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
 
     status, out, _ = command_line("--model", "mlp", "--backends", "null", "--devices", "cpu", "--check-only", "--quiet")
     assert status == 0 and out.splitlines()[0] == "the only build is right"
+
+
+def test_a_size_is_that_of_the_files_that_have_it(tmp_path: Path) -> None:
+    (tmp_path / "1.py").write_text(PROBLEM)
+    (tmp_path / "2.py").write_text(PROBLEM.replace("width = 4", "width = height = 3\nheight = 4"))
+    asked = Request(models=("mlp", f"{tmp_path}/*.py"), set={"width": ("5", "6"), "batch": ("2",)})
+    request, _ = with_files(asked)
+    assert [(part.models, part.set) for part in request.parts()] == [
+        (("mlp",), {"batch": ("2",)}),
+        ((f"{tmp_path}/1.py",), {"width": ("5", "6")}),
+        ((f"{tmp_path}/2.py",), {}),
+    ]
+    assert with_files(request) == (request, [])
+    with pytest.raises(UsageError, match="unknown dimension 'depth': did you mean 'width'"):
+        with_files(asked.model_copy(update={"set": {"depth": ("2",)}}))
 
 
 def check(label: str, status: Status, **more: str) -> Check:
