@@ -45,6 +45,7 @@ from bakeoff.reports.console import (
 
 if TYPE_CHECKING:
     from bakeoff.api.pipelines import PipelineResult
+    from bakeoff.planning.request import Request
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -83,6 +84,7 @@ Without a command it measures: `bakeoff --model mlp` means `bakeoff run --model 
 bakeoff --model mlp                        a template model, every backend
 bakeoff --model FILE.py:FACTORY            FACTORY() returns (model, inputs)
 bakeoff --model PACKAGE.MODULE:FACTORY     the same, for what Python can import
+bakeoff --model 'FOLDER/*.py'              each file with a factory, or a class Model of KernelBench's form
 bakeoff --model mlp --backends eager,onnx  two backends
 bakeoff run --help                         every option of a run
 bakeoff list                               the backends and the models
@@ -140,6 +142,9 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
     ] = False,
+    check_only: Annotated[
+        bool, typer.Option("--check-only", help="Build and compare with the reference, and time nothing")
+    ] = False,
     parts: Annotated[
         str, typer.Option(help="Compare these modules of the pipeline that the factory returns: unet,vae.decoder")
     ] = "",
@@ -147,9 +152,10 @@ def run(
     summary: Summary = None,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
-    if parts and dry_run:
+    if parts and (dry_run or check_only):
         raise UsageError(
-            "--dry-run knows no --parts: their calls are recorded first, and with `bakeoff inspect` listed"
+            f"{'--dry-run' if dry_run else '--check-only'} knows no --parts: their calls are recorded first, and with "
+            "`bakeoff inspect` listed"
         )
     if parts:
         from bakeoff.commands import run as runs
@@ -172,12 +178,37 @@ def run(
         for line in planned.lines():
             say(line)
         return 0
+    if check_only:
+        if junit or summary:
+            raise UsageError("--check-only has no numbers for --junit and --summary: use --json")
+        return _check_builds(request, options, as_json)
     from bakeoff.commands import run as runs
 
     with measured_to_the_end():
         with runs.progress_of(request, options.quiet, as_json) as progress:
             report, store = runs.run(request, options.out, context.obj, progress, context.meta[BEGUN_S])
         return runs.conclude(report, store, options.quiet, as_json, junit, summary)
+
+
+def _check_builds(request: Request, options: config.Options, as_json: bool) -> int:
+    from bakeoff.commands import checks
+
+    console = console_for(as_json)
+
+    def say_check(check: checks.Check) -> None:
+        if not options.quiet:
+            say(checks.line_of(check), console)
+
+    answer, status = checks.check(request, say_check)
+    if options.out:
+        checks.write(answer, options.out)
+    for reason in answer.left_out:
+        say(reason, console)
+    if as_json:
+        return print_json(answer, status)
+    say(answer.finding)
+    stdout.print(checks.to_tables(answer.checks), highlight=False)
+    return status
 
 
 def _run_parts(

@@ -87,9 +87,10 @@ def compare(
     """Compare backends on a model, and return the verdict with everything that it rests on.
 
     Keywords are the options of `bakeoff run`, with the same meaning and default. Only `progress` is not, and `--quiet`,
-    `--json`, `--dry-run`, `--junit` and `--summary` are for the command line alone. Where an option takes a list, a
-    text with commas or a list of texts is given here. The run has processes of its own. The model and this process stay
-    as they are: the device, mode, gradients and hooks of the model, global settings and random states.
+    `--json`, `--dry-run`, `--check-only`, `--junit` and `--summary` are for the command line alone. Where an option
+    takes a list, a text with commas or a list of texts is given here. The run has processes of its own. The model and
+    this process stay as they are: the device, mode, gradients and hooks of the model, global settings and random
+    states.
 
     Ctrl-C, and the stop button of a notebook, end the run and return the result so far (`Result.complete`).
 
@@ -197,6 +198,7 @@ def compare(
 COMMAND_LINE_ONLY = {
     "quiet": "progress=False shows nothing while the run goes on",
     "json": "`answer` and `to_dict()` of the result have what it prints",
+    "check_only": "`bakeoff run --check-only` builds and compares without timing",
     "dry_run": "`bakeoff run --dry-run` says what would be measured",
     "junit": "`bakeoff report RUN --junit FILE` writes it",
     "summary": "`bakeoff report RUN --summary FILE` writes it",

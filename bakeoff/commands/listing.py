@@ -138,6 +138,9 @@ def models_table(listed: Iterable[ListedModel]) -> Table:
         description = Text("\n").join([Text(model.description), _fact("--set", sizes)])
         table.add_row(model.name, Text(model.error) if model.error else description)
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
+    table.add_row(
+        "FILE.py", "a class Model with get_inputs and get_init_inputs; dimensions are the file's own numbers and texts"
+    )
     table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
     for source in models.written_sources():
         table.add_row(source.form, source.description)

@@ -5,12 +5,10 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from bakeoff.commands.environments import with_interpreters
-from bakeoff.commands.run import on_this_machine, with_full_names
+from bakeoff.commands.run import absence, on_this_machine, resolved
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.launcher import Launcher
-from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.places import is_pool
@@ -18,7 +16,6 @@ from bakeoff.planning.plan import Contest, plan, refusal
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan, starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Cell
 from bakeoff.records.text import counted, first, listed
@@ -77,15 +74,14 @@ def preview(request: Request) -> Preview:
 
     Raises UsageError where the request is wrong.
     """
-    request = with_interpreters(request)
-    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
-    request = with_full_names(request, prepare=False)
+    request, _ = resolved(request, prepare=False)
     with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
         contests = plan(request)
         cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}
         absences = {
-            place: _absence(cell, launchers.of_environment(cell.environment).first) for place, cell in cells.items()
+            place: absence(launchers.of_environment(cell.environment).first, cell.backend, cell.device)
+            for place, cell in cells.items()
         }
     return preview_of(request, contests, absences)
 
@@ -140,10 +136,3 @@ def _told_once(by_reason: Mapping[str, Sequence[str]]) -> str:
 
 def _place_of(cell: Cell) -> Place:
     return cell.backend, cell.device, cell.environment
-
-
-def _absence(cell: Cell, launcher: Launcher) -> str:
-    try:
-        return ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
-    except BakeoffError as error:
-        return str(error)

@@ -1,13 +1,14 @@
 """A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
 
 import contextlib
+import functools
 import importlib.util
 import math
 import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
-from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
@@ -28,18 +29,21 @@ from bakeoff.measuring.session import cells_of, describe_machine, measure, serve
 from bakeoff.measuring.versions import untested_torch
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
-from bakeoff.planning.request import Request
+from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError
+from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Environment, Report, Status
+from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
+
+Begin = Callable[..., Store]
+"""Begins a run that is to measure these contests, on the machine that was captured."""
 
 
 def run(
@@ -52,17 +56,14 @@ def run(
     measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
     require_load_generator(request)
-    request = with_interpreters(request)
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
-    plan(
-        request.model_copy(update={"devices": request.devices or ("cpu",)})
-    )  # a wrong name is found before any process starts
     with _reserved(folder):
-        request = with_full_names(request, prepare=True)
+        request, left_out = resolved(request, prepare=True)
+        begin = functools.partial(_begun, folder=folder, command=command, progress=progress, left_out=left_out)
         if request.cluster:
-            return _run_on_cluster(request, folder, command, progress)
-        return _run_here(request, folder, command, progress, budget_ends_s)
+            return _run_on_cluster(request, begin, progress)
+        return _run_here(request, begin, progress, budget_ends_s)
 
 
 @contextlib.contextmanager
@@ -83,10 +84,12 @@ def _reserved(folder: Path | None) -> Iterator[None]:
 def _begun(
     request: Request,
     contests: Sequence[Contest],
+    captured: Environment | None = None,
+    *,
     folder: Path | None,
     command: str,
     progress: Progress,
-    captured: Environment | None = None,
+    left_out: Sequence[str],
 ) -> Store:
     """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
     planned = [cell for contest in contests for cell in contest.cells]
@@ -94,7 +97,7 @@ def _begun(
     ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
-    for note in filter(None, [*_named_twice(request), untested]):
+    for note in filter(None, [*_named_twice(request), *left_out, untested]):
         store.note(note)
         progress.note(note)
     if captured:
@@ -118,9 +121,7 @@ def _named_twice(request: Request) -> list[str]:
     ]
 
 
-def _run_here(
-    request: Request, folder: Path | None, command: str, progress: Progress, budget_ends_s: float
-) -> tuple[Report, Store]:
+def _run_here(request: Request, begin: Begin, progress: Progress, budget_ends_s: float) -> tuple[Report, Store]:
     store: Store | None = None
     try:
         with launchers_for(request, _servers_here(request)) as launchers:
@@ -129,12 +130,12 @@ def _run_here(
             contests = with_open_axes(plan(request), launchers)
             measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
             if not is_pool(request.devices):
-                store = _begun(request, contests, folder, command, progress, captured)
+                store = begin(request, contests, captured)
                 measure(launchers, contests, request, store, progress, measured_by_s)
         if is_pool(request.devices):
             with Pool(places_here(request), request, contests) as pool:
                 captured, differing = pool.begin()
-                store = _begun(request, contests, folder, command, progress, captured)
+                store = begin(request, contests, captured)
                 _note_pool(request, differing, store, progress)
                 pool.measure(store, progress, measured_by_s)
         assert store is not None
@@ -211,11 +212,11 @@ def _measure_rest(store: Store, request: Request, contests: list[Contest], progr
         pool.measure(store, progress)
 
 
-def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+def _run_on_cluster(request: Request, begin: Begin, progress: Progress) -> tuple[Report, Store]:
     with Cluster(request.cluster) as cluster:
         request = cluster.request_for(request)
         contests = _with_open_axes(request)
-        store = _begun(request, contests, folder, command, progress)
+        store = begin(request, contests)
         cluster.measure(request, contests, store, progress)
     return report_of(store), store
 
@@ -262,6 +263,41 @@ def places_here(request: Request) -> list[Place]:
     """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
     cores = usable_cores()
     return places_of(request.devices, cores, physical_cores(cores))
+
+
+def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
+    """Return the request with interpreters, files and models by their full names, and why files were left out.
+
+    With `prepare`, models fetch what workers will load. Raises UsageError for a wrong name, before any process starts.
+    """
+    request, left_out = with_files(with_interpreters(request))
+    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    return with_full_names(request, prepare), left_out
+
+
+def with_files(request: Request) -> tuple[Request, list[str]]:
+    """Return the request with a run for each file of a pattern such as `DIR/*.py`, and why files of it were left out.
+
+    Each file has its own dimensions, so that `set` applies to those that have them. Raises UsageError where none has.
+    """
+    given = request.runs or (RunOverrides(models=request.models),)
+    found = [models.expanded(run.models or request.models) for run in given]
+    if all(names == list(run.models or request.models) for run, (names, _) in zip(given, found, strict=True)):
+        return request, []
+    runs: list[RunOverrides] = []
+    for run, (names, _) in zip(given, found, strict=True):
+        task, inputs = run.task or request.task, request.inputs if run.inputs is None else run.inputs
+        dimensions = {name: models.find_for(name, task, inputs).dimensions for name in names}
+        asked = request.set | run.set
+        for key in asked:
+            if not any(key in of_model for of_model in dimensions.values()):
+                raise unknown("dimension", key, {name for of_model in dimensions.values() for name in of_model})
+        for name in names:
+            own = {key: values for key, values in asked.items() if key in dimensions[name]}
+            runs.append(run.model_copy(update={"models": (name,), "set": own}))
+    whole = tuple(name for names, _ in found for name in names)
+    left_out = [reason for _, reasons in found for reason in reasons]
+    return request.model_copy(update={"models": whole, "set": {}, "runs": tuple(runs)}), left_out
 
 
 def with_full_names(request: Request, prepare: bool) -> Request:
@@ -341,15 +377,26 @@ def exit_status(judgement: Judgement) -> int:
     records = judgement.report.records
     if not any(record.latency for record in records):
         return 3
-    supported = {_in_any_precision(record.cell) for record in records if record.latency}
-    missing = (
+    failed = any(record.status.is_failure for record in records)
+    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
+    return (
+        1
+        if failed
+        or lacks_named(records, lambda record: bool(record.latency))
+        or unserved
+        or not judgement.meets_requirements
+        else 0
+    )
+
+
+def lacks_named(records: Sequence[Record], works: Callable[[Record], bool]) -> bool:
+    """Return True if a backend that was named works in no precision that was asked for."""
+    supported = {_in_any_precision(record.cell) for record in records if works(record)}
+    return any(
         record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
         for record in records
         if _in_any_precision(record.cell) not in supported
     )
-    failed = any(record.status.is_failure for record in records)
-    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
-    return 1 if failed or any(missing) or unserved or not judgement.meets_requirements else 0
 
 
 def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
@@ -387,11 +434,16 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     with Launchers("auto") as launchers:
         for device in asked:
             for name in backends.names():
-                try:
-                    reasons[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
-                except BakeoffError as error:
-                    reasons[name, device] = str(error)
+                reasons[name, device] = absence(launchers.first, name, device)
     return reasons
+
+
+def absence(launcher: Launcher, backend: str, device: Device) -> str:
+    """Return why this machine lacks a backend, which is tried in a worker, or an empty string."""
+    try:
+        return ask(launcher, TryBackend(backend=backend, device=device), Tried).reason
+    except BakeoffError as error:
+        return str(error)
 
 
 def _default_folder(request: Request) -> Path:

@@ -11,29 +11,22 @@ from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.backends.traps import Finding, Library, Weight
 from bakeoff.commands import environments
+from bakeoff.commands.checks import built_and_checked, run_for
 from bakeoff.commands.listing import installed
 from bakeoff.doctor import facts, traps
 from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
-from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launcher, Launchers, create_launcher
-from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask
 from bakeoff.planning.configurations import ALL, expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request, StartMethod
-from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.store import Store
-
-TRIAL_S = 0.02
-"""The seconds of calls in a trial. It tests that a backend works, not how fast it is."""
 
 TRIAL_LIMIT_S = 600.0
 
@@ -174,17 +167,7 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
     """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
-    sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    run = RunContext(
-        launchers=launchers,
-        store=store,
-        progress=Silent(),
-        sampling=sampling,
-        time_limit_s=TRIAL_LIMIT_S,
-        interleaved=False,
-        time_plan=TimePlan(sampling),
-        headers=Headers(store, Silent()),
-    )
+    run = run_for(launchers, store, TRIAL_LIMIT_S)
     try:
         groundwork.reference(contest, run, TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
@@ -198,7 +181,6 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
 
 
 def _try(planned: PlannedCell, run: RunContext) -> Trial:
-    """Build, call and check the cell in one process, or in two where it is built ahead of time."""
     begun = time.monotonic()
     try:
         supported = backends.create(planned.cell.backend).supports(planned.cell)
@@ -206,20 +188,15 @@ def _try(planned: PlannedCell, run: RunContext) -> Trial:
         return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
     if not supported:
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
-    cell_run = CellRun(planned, run)
-    try:
-        cell_run.start()
-        accuracy = cell_run.process.warm.accuracy
-    except CellEnded as ended:
-        record = ended.record
-        outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
-        return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
-    finally:
-        cell_run.clear()
-    if not accuracy.passed:
-        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy.rule}", begun)
-    passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
-    return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
+    record, accuracy = built_and_checked(planned, run)
+    outcome = Outcome.PASS if record.status is Status.OK else Outcome.FAIL
+    if record.status.is_absence:
+        outcome = Outcome.ABSENT
+    reason = f"wrong: {accuracy.rule}" if accuracy and outcome is Outcome.FAIL else record.reason
+    trial = _trial(planned.cell, outcome, record.status, reason, begun, record.log_tail)
+    if accuracy is not None and outcome is Outcome.PASS:
+        return trial.model_copy(update={"relative_error": accuracy.relative_rmse})
+    return trial
 
 
 def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,11 @@ SOURCES = {
         "diffusers:FOLDER",
         "a model of diffusers, such as a pipeline's unet; its dimensions are batch, size, seq",
     ),
+    "graphnet": Source(
+        "bakeoff.models.graphnet:GraphNet",
+        "graphnet:FOLDER",
+        "a graph of GraphNet, whose model.py runs, with tensors by its statistics; it has no dimensions",
+    ),
     "hf": Source(
         "bakeoff.models.huggingface:HuggingFace",
         "hf:FOLDER or hf:ORG/NAME",
@@ -95,10 +101,11 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Family:
-    """Return the family for a row of the table, for a function of the user's, or for a source such as `hf:FOLDER`.
+    """Return the family for a row of the table, for a user's own model, or for a source such as `hf:FOLDER`.
 
-    The user's functions are `path/to/file.py:factory` and `package.module:factory`. Raise UsageError for an unknown
-    name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family does not load.
+    The user's own are `path/to/file.py:factory`, `package.module:factory` and `path/to/file.py`. Raise UsageError for
+    an unknown name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family
+    does not load.
     """
     if name in TABLE:
         return _family(TABLE[name])
@@ -106,16 +113,11 @@ def find(name: str) -> Family:
     if colon and prefix in SOURCES:
         return _family(SOURCES[prefix].family, _in_presets(source))
     path, colon, factory = name.rpartition(":")
-    if colon and path.endswith(".py"):
-        from bakeoff.models.user import UserModel
-
-        return UserModel(_in_presets(path), factory)
+    file = path if colon else name
+    if file.endswith(".py") and name not in plug_ins(ENTRY_POINTS):
+        return _of_file(_in_presets(file), factory if colon else "")
     if target := plug_ins(ENTRY_POINTS).get(name):
         return _of_distribution(name, target)
-    if name.endswith(".py"):
-        if Path(name).is_file():
-            _code_of(f"{name}:{option_for(name).rpartition(':')[2]}")  # says it where the file has none
-        raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
         from bakeoff.models.importing import can_import
         from bakeoff.models.user import UserModel
@@ -124,10 +126,61 @@ def find(name: str) -> Family:
             return UserModel(path, factory)
     if Path(name).exists() and (meant := _meant_by(Path(name), name)):
         raise UsageError(f"unknown model '{name}': {meant}")
-    forms = ", ".join(
-        ["path/to/file.py:factory", "package.module:factory", *(source.form for source in written_sources())]
-    )
-    raise unknown("model", name, names(), f"or {forms}")
+    own = ("path/to/file.py:factory", "path/to/file.py with a class Model", "package.module:factory")
+    forms = [*own, *(source.form for source in written_sources())]
+    raise unknown("model", name, names(), f"or {', '.join(forms)}")
+
+
+def expanded(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names, with those of matching files in place of a pattern such as `DIR/*.py`, and what was left out.
+
+    Raise UsageError for a pattern that matches no file with a model.
+    """
+    whole: list[str] = []
+    left_out: list[str] = []
+    for name in names:
+        if not name.endswith(".py") or Path(name).exists() or not glob.has_magic(name):
+            whole.append(name)
+            continue
+        found = [_model_in(file, left_out) for file in sorted(glob.glob(name, recursive=True))]
+        if not any(found):
+            raise UsageError(f"--model {name}: no file there has {OWN_FORMS}")
+        whole += filter(None, found)
+    return whole, left_out
+
+
+OWN_FORMS = "a function factory, or a class Model with get_inputs and get_init_inputs"
+
+
+def _model_in(file: str, left_out: list[str]) -> str:
+    from bakeoff.models.model_file import has_form
+    from bakeoff.models.source_code import functions_of, parse
+
+    try:
+        if has_form(Path(file)):
+            return file
+        if "factory" in functions_of(parse(Path(file))):
+            return f"{file}:factory"
+        left_out.append(f"{file} was left out: it has none of {OWN_FORMS}")
+    except UsageError as error:
+        left_out.append(f"{file} was left out: {error}")
+    return ""
+
+
+def _of_file(file: str, factory: str) -> Family:
+    from bakeoff.models.model_file import FORM, ModelFile, has_form
+    from bakeoff.models.user import UserModel
+
+    is_alone = (not factory or factory in FORM) and Path(file).is_file() and has_form(Path(file))
+    if is_alone and not factory:
+        return ModelFile(file)
+    if is_alone:
+        raise UsageError(f"{file} has a class Model and what makes its inputs: write --model {file}, without {factory}")
+    if factory:
+        return UserModel(file, factory)
+    if Path(file).is_file():
+        _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where the file has none
+    raise UsageError(f"model '{file}' names a file but no factory: write {option_for(file)}")
 
 
 def find_for(name: str, task: str, inputs: str = "") -> Family:
@@ -185,9 +238,11 @@ LIVE = "live:"
 def option_for(text: str) -> str:
     """Return the option that names `text` as a model. Return an empty string where it looks like no model."""
     if text.endswith(".py"):
+        from bakeoff.models.model_file import has_form
         from bakeoff.models.source_code import likely_factory
 
-        return f"--model {text}:{likely_factory(Path(text))}"
+        is_alone = Path(text).is_file() and has_form(Path(text))
+        return f"--model {text}" if is_alone else f"--model {text}:{likely_factory(Path(text))}"
     source = text if ":" in text or text in names() else _source_of(Path(text), text)
     return f"--model {source}" if source else ""
 

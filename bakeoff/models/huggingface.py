@@ -22,7 +22,7 @@ from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, 
 from bakeoff.models.generation import context_of
 from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
-from bakeoff.models.seeding import make_as_trained, seeded
+from bakeoff.models.seeding import make_as_trained, padded_at_the_end, seeded
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 
@@ -197,7 +197,7 @@ class HuggingFace(Family):
             shape = (batch, int(dimensions["seq"]))
             kwargs["input_ids"] = _token_ids(module.config, shape)
             if "attention_mask" in accepted:
-                kwargs["attention_mask"] = _padded_at_the_end(*shape)
+                kwargs["attention_mask"] = padded_at_the_end(*shape)
         if "size" in dimensions and (main == "pixel_values" or has_two_towers):
             size = int(dimensions["size"])
             kwargs["pixel_values"] = torch.randn(batch, _channels(module.config), size, size)
@@ -287,15 +287,6 @@ def _ordinary_tokens(config: Any) -> torch.Tensor:
         if key.endswith("_token_id"):
             special.update(value if isinstance(value, list) else [value])
     return torch.tensor([token for token in range(text.vocab_size) if token not in special])
-
-
-def _padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
-    """Return an attention mask. The first row is a full text, and each other one has a random part of its length."""
-    import torch
-
-    lengths = torch.randint((seq + 1) // 2, seq + 1, (batch, 1))
-    lengths[0] = seq
-    return (torch.arange(seq) < lengths).to(torch.int64)
 
 
 def _image_size(parts: Sequence[Mapping[str, Any]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import sys
@@ -51,7 +52,8 @@ class _SameModule(Loader):
         sys.modules[module.__name__] = importlib.import_module(self._name)
 
 
-def import_file(path: Path) -> ModuleType:
+def import_file(path: Path, tree: ast.Module | None = None) -> ModuleType:
+    """Import the file anew, under its name of ours. It runs as the parsed `tree`, if it is given."""
     name = names[path]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
@@ -62,7 +64,10 @@ def import_file(path: Path) -> ModuleType:
     # as an import does, because dataclasses and pickle look up a class's module by name
     sys.modules.update(dict.fromkeys(before, module))
     try:
-        spec.loader.exec_module(module)
+        if tree is None:
+            spec.loader.exec_module(module)
+        else:
+            exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException:
         sys.modules.update({name: module for name, module in before.items() if module is not None})
         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.axes import axis_name
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from bakeoff.models.seeding import seeded
+from bakeoff.models.seeding import padded_at_the_end, seeded
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.precision import Precision
 
@@ -81,9 +81,7 @@ class OnnxFile(Family):
         if dtype.is_floating_point:
             return torch.randn(shape, dtype=dtype)
         if "mask" in value.name and len(shape) == 2:  # all but the first row are padded at their end
-            lengths = torch.randint((shape[1] + 1) // 2, shape[1] + 1, (shape[0], 1))
-            lengths[0] = shape[1]
-            return (torch.arange(shape[1]) < lengths).to(dtype)
+            return padded_at_the_end(*shape).to(dtype)
         return torch.randint(_ids_below(self.model, value.name), shape).to(dtype)
 
 

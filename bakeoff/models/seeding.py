@@ -45,6 +45,15 @@ def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tup
     return tuple(Inputs(tuple(drawn(shape) for shape in shapes)) for _ in range(INPUT_SETS))
 
 
+def padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
+    """Return an attention mask. The first row is a full text, and each other one has a random part of its length."""
+    import torch
+
+    lengths = torch.randint((seq + 1) // 2, seq + 1, (batch, 1))
+    lengths[0] = seq
+    return (torch.arange(seq) < lengths).to(torch.int64)
+
+
 def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: torch.nn.Module | None = None) -> None:
     """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
 

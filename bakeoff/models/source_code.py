@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.util
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bakeoff.models.base import Dimension
@@ -75,6 +76,39 @@ def others_of(tree: ast.Module) -> dict[str, ast.stmt]:
     return others
 
 
+def constants_of(tree: ast.Module) -> dict[str, int | str]:
+    """Return the whole numbers and texts that a file assigns to names at its top level. `2 * 64` is one, too."""
+    values = {name: _constant(statement.value) for name, statement in _assignments(tree) if statement.value}
+    return {name: value for name, value in values.items() if value is not None and not name.startswith("_")}
+
+
+def with_constants(tree: ast.Module, values: Mapping[str, int | str]) -> ast.Module:
+    """Return the file with these values in place of the constants that it assigns to their names."""
+    tree = copy.deepcopy(tree)
+    for name, statement in _assignments(tree):
+        if name in values and statement.value:
+            statement.value = ast.copy_location(ast.Constant(values[name]), statement.value)
+    return tree
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.Assign | ast.AnnAssign]]:
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, statement
+
+
+def _constant(expression: ast.expr) -> int | str | None:
+    arithmetic = ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
+    if not all(isinstance(node, arithmetic) for node in ast.walk(expression)):
+        return None
+    try:
+        value = eval(compile(ast.Expression(expression), "", "eval"), {"__builtins__": {}})
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
 def parameters_of(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
     """Yield each parameter that can be given by keyword, with its default."""
     arguments = function.args
@@ -116,7 +150,7 @@ def dimension_of(model: str, parameter: str, value: object, written: str = "") -
         raise UsageError(f"{model}: parameter '{parameter}' has the default {written or repr(value)}: {remedy}")
     # a count such as that of extra layers may be 0; a parameter whose default is no count may be anything
     minimum = 0 if isinstance(value, str) or value >= 1 else -sys.maxsize
-    return Dimension(value, "parameter of the factory", minimum)
+    return Dimension(value, "a size or a choice of the file", minimum)
 
 
 def refuse_relative_imports(source: str, factory: str, tree: ast.Module) -> None:

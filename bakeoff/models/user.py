@@ -1,13 +1,12 @@
 """A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
-The factory is a top-level function of the file, or one that it imports from another Python file, that returns
-`(module, example_inputs)`:
-
     def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
         return Net(activation), torch.randn(batch, seq)
 
-- Its parameters are the model's named dimensions. Each needs a default that is written as a whole number or a string. A
-  parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
+docs/recipes.md and docs/adding-a-model.md say what a factory takes and returns, and which other functions its file may
+have. What they do not say:
+
+- A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
 - A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. Its
   module has a name of ours, so that a file such as `queue.py` takes no library's place.
 - A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
@@ -19,22 +18,6 @@ The factory is a top-level function of the file, or one that it imports from ano
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
 - If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
   `surgical` compiles these parts.
-- The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Nested
-  tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
-- Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
-  inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
-- What is said of functions of the file below holds for those, too, that it imports by these names from Python files.
-- If the file has a function `calibrate`, it returns or yields the inputs of further calls, each in one of these forms.
-  int8 fixes its ranges with them. Its parameters are some of the factory's.
-- If the file has a function `evaluate(predict)`, it returns the model's metrics by their names. It computes them with
-  `predict`, which behaves like the model. Its other parameters are some of the factory's.
-- Where a request does more than to call the model, the factory returns `(bakeoff.Pipeline(before, module, after), raw
-  example)`. Or the file has functions `before` and `after`, of which one may be missing. `before` takes the raw
-  example, which the file's `example()` returns or the factory in place of inputs, and returns the example inputs.
-  `after` takes what the module returns. Both are timed beside the cells.
-- With `--inputs FILE` they are those in the file, and the factory may return the module alone.
-- Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
-  model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
 """
 
 from __future__ import annotations
@@ -44,7 +27,7 @@ import importlib
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import PathFinder
@@ -53,7 +36,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.models import importing
-from bakeoff.models.base import Family, LoadedModel, Pipeline, Sizes
+from bakeoff.models.base import Dimension, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.example_inputs import calibration_of, unpacked, with_own_inputs, with_stages
 from bakeoff.models.seeding import seeded
 from bakeoff.models.source_code import (
@@ -95,8 +78,9 @@ class Imported:
     """A user's file that was imported once, for the loads that follow."""
 
     module: ModuleType
-    code: bytes
-    seed: int
+    begun_with: tuple[
+        bytes, int, Sizes
+    ]  # the file's content, the seed, and what is assigned in place of its own values
     random_state: torch.Tensor  # of torch's generator for the CPU, after the import
     variables: Variables | None = None  # as they were after the factory's first return
     made: Sequence[weakref.ref[Any]] = ()  # what the factory has returned so far, as `_own_parts` gives it
@@ -184,10 +168,11 @@ class UserCode:
             importing.names[self.file] = f"{name}_{len(importing.names)}" if is_taken else name
             sys.meta_path.insert(0, importing.UserFile(self.file, importing.names[self.file]))
 
-    def _import(self) -> ModuleType:
+    def _import(self, tree: ast.Module | None = None) -> ModuleType:
+        """Import the file or the module. A file runs as the parsed `tree`, if it is given."""
         self.make_importable()
         if not self.module:
-            return importing.import_file(self.file)
+            return importing.import_file(self.file, tree)
         imported = importlib.import_module(self.module)
         if not imported.__file__ or not self.file.samefile(imported.__file__):
             raise UsageError(
@@ -210,12 +195,15 @@ class UserModel(UserCode, Family):
         function = self.definition
         docstring = ast.get_docstring(function) or "a model of your own"
         self.description = docstring.splitlines()[0]
-        self.dimensions = dimensions_of(self.name, function)
+        self.dimensions = self._dimensions()
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in parameters_of(function)}
         self.around = frozenset(filter(self.defined, AROUND))
         self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
         self.evaluated_by = f"{source}:{EVALUATE}" if self._has_evaluate else ""
         self.imports = () if self.module else self._big_libraries()
+
+    def _dimensions(self) -> dict[str, Dimension]:
+        return dimensions_of(self.name, self.definition)
 
     def _big_libraries(self) -> tuple[str, ...]:
         """Return the modules of big libraries that fork servers may import before the file, if none is the user's."""
@@ -275,33 +263,41 @@ class UserModel(UserCode, Family):
         from bakeoff.models.file_variables import Variables
 
         _loaded[self.name] = self
-        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
-        code = self.file.read_bytes()
+        tree = self._tree_for(dimensions)
+        begun_with = self.file.read_bytes(), seed, dimensions if tree else {}
+        make = partial(self._make, dimensions=dimensions, seed=seed)
         known = _imported.get(self.file)
-        is_same = known is not None and (known.code, known.seed) == (code, seed)
+        is_same = known is not None and known.begun_with == begun_with
         may_share = known is not None and is_same and not known.is_in_use
-        if known and may_share and (returned := self._call_again(known, arguments)) is not None:
+        if known and may_share and (returned := self._make_again(known, make)) is not None:
             return known.module, returned
         torch.default_generator.manual_seed(seed)
         try:
-            module = self._import()
+            module = self._import(tree)
         except Exception as error:
             if known is None or not is_same:
                 raise
-            if known.is_in_use and (returned := self._call_again(known, arguments)) is not None:
+            if known.is_in_use and (returned := self._make_again(known, make)) is not None:
                 return known.module, returned
             raise UsageError(
                 f"{self.path} keeps the model, or a tensor that a call has written into, and cannot be imported a "
                 f"second time: {first_line(error)}: make them inside of {self.function}()"
             ) from error
-        known = _imported[self.file] = Imported(module, code, seed, torch.get_rng_state())
-        returned = getattr(module, self.function)(**arguments)
+        known = _imported[self.file] = Imported(module, begun_with, torch.get_rng_state())
+        returned = make(module)
         known.keeps(returned)
         known.variables = Variables(module, imports_of(self.tree))
         return module, returned
 
-    def _call_again(self, known: Imported, arguments: Mapping[str, int | str]) -> Any:
-        """Call the factory of a file that was imported before. Return None where the file keeps what it returns."""
+    def _tree_for(self, dimensions: Sizes) -> ast.Module | None:
+        """Return what the file runs as with these dimensions, or None where it runs as it is."""
+        return None
+
+    def _make(self, module: ModuleType, dimensions: Sizes, seed: int) -> Any:
+        return getattr(module, self.function)(**dimensions, **({"seed": seed} if self.takes_seed else {}))
+
+    def _make_again(self, known: Imported, make: Callable[[ModuleType], Any]) -> Any:
+        """Make the model of a file that was imported before. Return None where the file keeps what it returns."""
         import torch
 
         from bakeoff.models.file_variables import Variables
@@ -309,7 +305,7 @@ class UserModel(UserCode, Family):
         if known.variables is not None and not known.variables.put_back():
             return None
         torch.set_rng_state(known.random_state)
-        returned = getattr(known.module, self.function)(**arguments)
+        returned = make(known.module)
         if known.keeps(returned):
             return None
         known.variables = known.variables or Variables(known.module, imports_of(self.tree))

@@ -1,5 +1,6 @@
 """What `--dry-run` says of a metric of the user's own, of kept builds, and of starts."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,9 @@ def test_a_model_of_a_hub_has_the_name_with_its_commit_by_which_its_builds_are_k
     find = models.find
 
     def of_hub(name: str) -> Family:
-        family = find(name.partition("@")[0].removeprefix("hub:"))
-        family.name = "hub:mlp@0123abc"
-        monkeypatch.setattr(family, "prepare", lambda: pytest.fail("a dry run fetches no weights"))
-        return family
+        family: Any = find(name.partition("@")[0].removeprefix("hub:"))
+        monkeypatch.setattr(type(family), "prepare", lambda _: pytest.fail("a dry run fetches no weights"))
+        return dataclasses.replace(family, name="hub:mlp@0123abc")
 
     monkeypatch.setattr(models, "find", of_hub)
     told = preview(Request(models=("hub:mlp",), backends=("null",), devices=("cpu",)))

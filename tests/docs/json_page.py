@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from bakeoff.commands.checks import ChecksAnswer
 from bakeoff.commands.env_and_cache import CacheAnswer, EnvironmentsAnswer
 from bakeoff.commands.listing import ListAnswer
 from bakeoff.commands.preview import Preview
@@ -36,6 +37,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "blame --keep-fp32": KeptSet,
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
+    "run --check-only": ChecksAnswer,
     "run --dry-run": Preview,
     "inspect": Parts,
     "selfcheck": SelfcheckAnswer,

@@ -14,7 +14,6 @@ from tests.conftest import CommandLine
 @pytest.fixture
 def files(tmp_path: Path) -> None:
     """Files and folders with one fault each, in the folder that the command line starts from."""
-    (tmp_path / "weights").mkdir()
     config = {"model_type": "bert", "vocab_size": 9}
     for name, known, more in (
         ("pickled", config, "pytorch_model.bin"),
@@ -61,9 +60,6 @@ def _of_the_future(name: str, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("hf:nowhere", "no folder nowhere"),
-        ("hf:weights", "no config.json in weights"),
-        ("hf:pickled", "pytorch_model.bin can run code when read, Bakeoff takes safetensors only"),
         ("hf:mistyped", "unknown type of model in hf:mistyped 'brt': did you mean 'bert'?"),
         ("diffusers:nowhere", "no folder nowhere"),
         ("diffusers:pipeline", "such as the subfolder unet of a pipeline"),

@@ -10,6 +10,7 @@ import torch
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, LoadedModel
 from bakeoff.records.errors import UsageError
+from tests.models.loading import load
 
 diffusers = pytest.importorskip("diffusers")
 UNET = {
@@ -39,11 +40,6 @@ def written(folder: Path, name: str, config: dict[str, Any]) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"_class_name": name, **config}))
     return f"diffusers:{folder}"
-
-
-def load(name: str, **given: int) -> LoadedModel:
-    family = models.find(name)
-    return family.load(family.resolve(given), 0)
 
 
 def call(loaded: LoadedModel) -> torch.Tensor:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from bakeoff import models
-from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.base import INPUT_SETS
 from bakeoff.records.errors import UsageError
+from tests.models.loading import load
 
 
 class Pooled(torch.nn.Module):
@@ -42,11 +43,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("exported") / "pooled.pt2"
     torch.export.save(program, path)
     return path
-
-
-def load(name: str, **given: int) -> LoadedModel:
-    family = models.find(name)
-    return family.load(family.resolve(given), 0)
 
 
 def test_open_axes_are_dimensions_with_the_sizes_of_the_example(file: Path) -> None:

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from bakeoff import models
-from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.base import INPUT_SETS
 from bakeoff.models.example_inputs import MAX_CALLS
 from bakeoff.models.unwrapping import form_by_mode
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
+from tests.models.loading import load
 from tests.support.checkout import python
 
 Write = Callable[..., str]
@@ -35,11 +36,6 @@ def write(tmp_path: Path) -> Write:
 
 def returning(expression: str) -> str:
     return f"def factory(batch: int = 5):\n    return {expression}"
-
-
-def load(name: str, seed: int = 0, **given: int | str) -> LoadedModel:
-    family = models.find(name)
-    return family.load(family.resolve(given), seed)
 
 
 def test_planning_runs_neither_torch_nor_the_file(tmp_path: Path) -> None:

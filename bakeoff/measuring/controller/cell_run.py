@@ -207,7 +207,7 @@ class CellRun:
 
     def start(self) -> None:
         """Bring a process to its first burst, where nothing else goes on, and wait for it."""
-        self.launch(self._run.launchers.first, epoch=0)
+        self.launch(self._run.launchers.of_environment(self.cell.environment).first, epoch=0)
         while self.process.stage is not Stage.WARM:
             if not self.process.stage.goes_on:
                 self.take_turn()

@@ -1,0 +1,254 @@
+"""`--check-only`: every cell is built and compared with the reference. None is timed, so the machine may be busy."""
+
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bakeoff.commands.run import lacks_named, on_this_machine, resolved
+from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
+from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
+from bakeoff.measuring.controller.headers import Headers
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts
+from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.planning.places import is_pool
+from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
+from bakeoff.planning.request import OPTIONS, Request
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import INTERRUPTED, UsageError
+from bakeoff.records.schema import Accuracy, Frozen, Record, Status
+from bakeoff.records.store import Store
+from bakeoff.records.text import counted, listed, one_line
+
+CALLS_S = 0.02
+"""The seconds of calls in which a build warms up. They show that it works, not how fast it is."""
+
+OF_MEASURING = (
+    "load",
+    "slo",
+    "soak_s",
+    "starts",
+    "calls",
+    "require",
+    "evaluate",
+    "budget",
+    "strict",
+    "cluster",
+    "price",
+)
+"""Fields of a request that ask for more than builds and their outputs."""
+
+
+Checked = tuple[Record, Accuracy | None]
+
+
+class Check(Frozen):
+    """How one build came out."""
+
+    model: str
+    contest: str  # title of the model with its sizes, device and precision
+    label: str
+    status: Status
+    reason: str = ""
+    relative_error: float | None = None  # RMSE / root mean square of the reference
+    unchecked: str = ""  # why outputs could not be compared
+    log_tail: str = ""
+
+
+class ChecksAnswer(Frozen):
+    """What `bakeoff --check-only --json` prints."""
+
+    finding: str
+    complete: bool
+    checks: list[Check]
+    left_out: list[str]  # files of a pattern that hold no model, with the reason
+
+
+def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
+    """Build, call and compare the cell in one process, or in two where it is built ahead of time."""
+    cell_run = CellRun(planned, run)
+    try:
+        cell_run.start()
+        accuracy = cell_run.process.warm.accuracy
+        failure = None if cell_run.is_right else wrong_outputs(accuracy)
+        status = Status.INCORRECT if failure else Status.OK
+        facts = facts_of_process(failure)
+        return Record(cell=planned.cell, status=status, **facts, **common_fields(planned)), accuracy
+    except CellEnded as ended:
+        return ended.record, None
+    finally:
+        cell_run.clear()
+
+
+def run_for(
+    launchers: Launchers, store: Store, limit_s: float, accept: Requirements = NOTHING, require: Requirements = NOTHING
+) -> RunContext:
+    """Return what the cells of a contest have in common that are built and compared, and not measured."""
+    sampling = SamplingPlan.lasting(CALLS_S, processes=1)
+    return RunContext(
+        launchers=launchers,
+        store=store,
+        progress=Silent(),
+        sampling=sampling,
+        time_limit_s=limit_s,
+        interleaved=False,
+        time_plan=TimePlan(sampling),
+        headers=Headers(store, Silent()),
+        accept=accept,
+        requirements=require,
+    )
+
+
+def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer, int]:
+    """Build and compare every cell of the request, and return what came out with the exit status.
+
+    A KeyboardInterrupt ends it with what there is. Raises UsageError for a wrong request.
+    """
+    defaults = Request()
+    for name in OF_MEASURING:
+        if getattr(request, name) != getattr(defaults, name):
+            raise UsageError(f"--check-only times nothing: leave {OPTIONS[name].flags[0]} out")
+    if is_pool(request.devices):
+        raise UsageError("--check-only builds one cell after the other: name a device, and no pool of them")
+    request, left_out = resolved(request, prepare=True)
+    records: list[Record] = []
+    checks: list[Check] = []
+    planned = 0
+    try:
+        with launchers_for(request) as launchers:
+            request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+            contests = plan(request)
+            planned = sum(len(contest.cells) for contest in contests)
+            for contest in contests:
+                for record, accuracy in _checked(contest, request, launchers):
+                    records.append(record)
+                    checks.append(_check(record, accuracy))
+                    say(checks[-1])
+    except KeyboardInterrupt:
+        pass  # what was checked is told, and the answer is not complete
+    complete = 0 < planned == len(records)
+    answer = ChecksAnswer(finding=finding_of(checks), complete=complete, checks=checks, left_out=left_out)
+    return answer, exit_status(records) if complete else INTERRUPTED
+
+
+def _checked(contest: Contest, request: Request, launchers: Launchers) -> Iterator[Checked]:
+    folder = launchers.first.temporary / "checked"
+    for own in contest.by_reference:
+        store = Store.create(folder, request, [], "bakeoff --check-only")
+        try:
+            yield from _checked_against_reference(own, request, launchers, store)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checked_against_reference(
+    contest: Contest, request: Request, launchers: Launchers, store: Store
+) -> Iterator[Checked]:
+    sensible = []
+    for planned in contest.cells:
+        status, reason = refusal(planned.cell)
+        if reason:
+            yield Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)), None
+        else:
+            sensible.append(planned)
+    if not sensible:
+        return
+    try:
+        own = Contest(contest.id, tuple(sensible))
+        run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
+        groundwork.reference(own, run, request.time_limit_s)
+    except groundwork.NoReference as error:
+        for planned in sensible:
+            yield Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)), None
+        return
+    for planned in sensible:
+        yield built_and_checked(planned, run)
+
+
+def _check(record: Record, accuracy: Accuracy | None) -> Check:
+    return Check(
+        model=record.cell.model,
+        contest=record.cell.title,
+        label=record.cell.label,
+        status=record.status,
+        reason=record.reason,
+        relative_error=accuracy.relative_rmse if accuracy and accuracy.has_errors else None,
+        unchecked=accuracy.unchecked if accuracy else "",
+        log_tail=record.log_tail,
+    )
+
+
+def finding_of(checks: Sequence[Check]) -> str:
+    """Return the first line of the answer: how many builds are right, and which are not."""
+    tried = [check for check in checks if not check.status.is_absence]
+    wrong = [check for check in tried if check.status is Status.INCORRECT]
+    failed = [check for check in tried if check.status.is_failure and check not in wrong]
+    unchecked = [check for check in tried if check.unchecked and check.status is Status.OK]
+    if not tried:
+        return "nothing could be built here"
+    said = {
+        f"{len(wrong)} of {counted(len(tried), 'build')} are wrong": wrong,
+        f"{len(failed)} of {counted(len(tried), 'build')} failed": failed,
+        f"outputs of {len(unchecked)} could not be compared in full": unchecked,
+    }
+    parts = [f"{text}: {_named(some, tried)}" for text, some in said.items() if some]
+    return "; ".join(parts) or (f"all {len(tried)} builds are right" if len(tried) > 1 else "the only build is right")
+
+
+def _named(some: Sequence[Check], tried: Sequence[Check]) -> str:
+    """Return the labels by contest, or `all` where every build of a contest is among them."""
+    by_contest: dict[str, list[str]] = {}
+    for check in some:
+        by_contest.setdefault(check.contest, []).append(check.label)
+    counts = Counter(check.contest for check in tried)
+    return "; ".join(
+        f"{'all' if len(labels) == counts[contest] > 1 else listed(labels)} of {contest}"
+        for contest, labels in by_contest.items()
+    )
+
+
+def exit_status(records: Sequence[Record]) -> int:
+    """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built."""
+    if all(record.status.is_absence for record in records):
+        return 3
+    failed = any(record.status.is_failure for record in records)
+    return int(failed or lacks_named(records, lambda record: record.status is Status.OK))
+
+
+def line_of(check: Check) -> str:
+    """Return the line that is shown when a build was checked."""
+    error = "" if check.relative_error is None else f", relative error {check.relative_error:.1e}"
+    reason = check.reason or check.unchecked
+    return one_line(f"{check.status} {check.label} of {check.contest}{error}{f': {reason}' if reason else ''}")
+
+
+def to_tables(checks: Sequence[Check]) -> Group:
+    """Return a table of each contest's builds, below its title."""
+    blocks: list[RenderableType] = []
+    for title, of_contest in itertools.groupby(checks, lambda check: check.contest):
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+        for check in of_contest:
+            error = "" if check.relative_error is None else f"relative error {check.relative_error:.1e}"
+            table.add_row(check.label, check.status, error, Text(one_line(check.reason or check.unchecked)))
+        blocks += [Text(title, no_wrap=True, overflow="ignore"), table]
+    return Group(*blocks)
+
+
+def write(answer: ChecksAnswer, folder: Path) -> Path:
+    """Write the answer into a folder, and return its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "checks.json"
+    write_atomically(path, answer.model_dump_json(indent=1))
+    return path

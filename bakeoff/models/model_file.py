@@ -1,0 +1,79 @@
+"""A file with a class `Model`, as those of KernelBench: `path/to/file.py`, without a factory.
+
+    dim = 512
+
+    class Model(nn.Module): ...
+
+    def get_init_inputs():
+        return [dim]
+
+    def get_inputs():
+        return [torch.rand(8, dim)]
+
+- The model is `Model(*get_init_inputs())`, and a call of it `forward(*get_inputs())`. Either may be a dict of keywords,
+  and the former also a list of a list and a dict.
+- The names that the file assigns a whole number or a text at its top level are the model's dimensions. The file runs
+  with what is set in their place, so that what it computes from them follows.
+- Each set of inputs is a call of `get_inputs` of its own. Where they are all equal, the others are made from the first.
+"""
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bakeoff.models.base import INPUT_SETS, Call, Dimension, Sizes, call_of
+from bakeoff.models.source_code import constants_of, dimension_of, functions_of, parse, with_constants
+from bakeoff.models.user import UserModel
+
+FORM = ("Model", "get_inputs", "get_init_inputs")
+
+
+def has_form(path: Path) -> bool:
+    """Return True for a file with the class and the two functions. Raise UsageError for one that cannot be parsed."""
+    tree = parse(path)
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    return set(FORM) <= classes | functions_of(tree).keys()
+
+
+class ModelFile(UserModel):
+    """The class `Model` of a file, with what its functions return."""
+
+    dimensions_stand_in = "dimensions are the names that the file assigns whole numbers and texts at its top level"
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source, "get_inputs")
+        self.name = source
+        (model,) = [node for node in self.tree.body if isinstance(node, ast.ClassDef) and node.name == FORM[0]]
+        self.description = (ast.get_docstring(model) or "a model of your own").partition("\n")[0]
+
+    def _dimensions(self) -> dict[str, Dimension]:
+        constants = constants_of(self.tree)
+        return {name: dimension_of(self.name, name, value) for name, value in constants.items()}
+
+    def _tree_for(self, dimensions: Sizes) -> ast.Module:
+        return with_constants(self.tree, dimensions)
+
+    def _make(self, module: ModuleType, dimensions: Sizes, seed: int) -> tuple[Any, list[Call]]:
+        import torch
+
+        initial = module.get_init_inputs()
+        match initial:
+            case [list() | tuple() as args, Mapping() as kwargs]:
+                arguments = Call(tuple(args), kwargs)
+            case _:
+                arguments = call_of(initial)
+        model = module.Model(*arguments.args, **arguments.kwargs)
+        calls = [call_of(module.get_inputs()) for _ in range(INPUT_SETS)]
+        first, *others = ([leaf for leaf in _leaves(call) if isinstance(leaf, torch.Tensor)] for call in calls)
+        differ = any(
+            not torch.equal(ours, theirs) for other in others for ours, theirs in zip(first, other, strict=False)
+        )
+        return model, calls if differ else calls[:1]
+
+
+def _leaves(call: Call) -> list[Any]:
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_leaves((call.args, dict(call.kwargs)))
