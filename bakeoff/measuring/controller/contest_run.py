@@ -253,12 +253,12 @@ class ContestRun:
         if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
             self._await_ends()  # what starts now needs their memory
         epoch.group = next(self._run.group_numbers)
+        epoch.alive = list(epoch.staying)
         launched_s = self._machine.now_s()
-        group = self._start_group(epoch)
+        self._start_group(epoch)
         start_s = self._machine.now_s() - launched_s if epoch.number else 0.0  # the first one also builds
         epoch.holds_all &= not epoch.waiting
-        epoch.alive = [*epoch.staying, *group]
-        if group:
+        if len(epoch.alive) > len(epoch.staying):
             if not self._is_interrupted:
                 self._await_quiet()
             self._run_rounds(epoch, start_s)
@@ -283,19 +283,19 @@ class ContestRun:
             left_s = self._time_plan.contest_ends_s - self._machine.now_s()
             self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
-    def _start_group(self, epoch: Epoch) -> list[CellRun]:
+    def _start_group(self, epoch: Epoch) -> None:
         start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
         try:
-            return start.start()
+            start.start()
         except KeyboardInterrupt:
             if epoch.number or epoch.staying or len(start.built) < 2:
                 raise
-        # a build of minutes, such as TensorRT's, must not take the answer about the others
-        self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
-        self._is_interrupted = True
-        now_s = self._machine.now_s()
-        self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
-        return start.start_built(now_s + LAST_WARM_UPS_S)
+            # a build of minutes, such as TensorRT's, must not take the answer about the others
+            self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
+            self._is_interrupted = True
+            now_s = self._machine.now_s()
+            self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
+            start.start_built(now_s + LAST_WARM_UPS_S)
 
     def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """End the cell with its record and return True if the run's time budget leaves no time for it."""
