@@ -81,6 +81,8 @@ class CellProcess:
     bursts: list[Burst] = field(default_factory=list)
     has_all_bursts: bool = False  # its rounds are over
     further: FurtherMeasured = field(default_factory=FurtherMeasured)
+    further_s: float = 0.0  # that took so long
+    has_energy: bool = False  # that was to contain energy
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
     may_be_held: bool = False  # it has told something, and so leads a process group of its own
     _life: Life = field(init=False)
@@ -167,7 +169,7 @@ class CellProcess:
             self.poll(now_s)
         except (WorkerEnded, DeadlinePassed, ProcessFailed):
             self.stage = Stage.GIVEN_UP
-            self.end()
+            self.worker.end()
         if self.is_ready:
             self.worker.pause()
 
@@ -183,10 +185,6 @@ class CellProcess:
         if self.stage.goes_on and not self.goes_on:
             self._seen_s = now_s
             self.worker.resume()
-
-    def end(self) -> None:
-        if not self.worker.is_over:
-            self.worker.end()
 
     # --- what it has told
 

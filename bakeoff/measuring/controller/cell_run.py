@@ -235,12 +235,11 @@ class CellRun:
         self.ahead[epoch] = process
 
     def take_ahead(self, epoch: int) -> bool:
-        """Go on with the process that was launched ahead for this epoch. Return False if it is not ready for it."""
+        """Go on with the process that was launched ahead for this epoch. Return False if there is none."""
         process = self.ahead.pop(epoch, None)
-        if process is None or not process.is_ready:
-            if process is not None:
-                process.end()
+        if process is None or process.stage is Stage.GIVEN_UP:
             return False
+        assert process.is_ready, "what loads is waited for"
         process.limit_s, process.ends_s = self._left_s, self._measured_by_s
         process.on_phase = partial(self._run.progress.phase, self.cell)
         self._live = process
@@ -457,17 +456,18 @@ class CellRun:
     def measure_further(self, wanted: MeasureFurther) -> None:
         live = self.process
         live.has_all_bursts = True
+        live.has_energy = wanted.with_energy
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
 
-    def last_step(self, has_energy: bool, evaluate_ends_s: float = math.inf) -> Finish:
+    def last_step(self, evaluate_ends_s: float = math.inf) -> Finish:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
         first process, until `evaluate_ends_s`.
         """
         return Finish(
-            with_trace=has_energy and self.cell.device.is_cuda,
+            with_trace=self.process.has_energy and self.cell.device.is_cuda,
             with_metrics=not self._growing.processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
         )
 

@@ -68,7 +68,6 @@ class Epoch:
 
 
 BEFORE_WARM_UP = (Stage.LOADING, Stage.LOADED, Stage.BUILDING)
-GOING_ON = (Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP)
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
@@ -117,7 +116,7 @@ class GroupStart:
             self._begin_builds()
             self._begin_warm_up()
             launched = self._launch_ahead()
-            if self._at(*GOING_ON) or self._loading_ahead:
+            if self._going_on or self._loading_ahead:
                 self._await_event(0.0 if launched else TICK_S)
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell)
@@ -156,6 +155,10 @@ class GroupStart:
 
     def _at(self, *stages: Stage) -> list[CellRun]:
         return [cell_run for cell_run in self._starting if cell_run.process.stage in stages]
+
+    @property
+    def _going_on(self) -> list[CellRun]:
+        return [cell_run for cell_run in self._starting if cell_run.process.stage.goes_on]
 
     def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
         alive = [*self._epoch.alive, *self._starting]
@@ -346,7 +349,7 @@ class GroupStart:
 
     def _await_event(self, seconds: float) -> None:
         """Wait until a process that loads or builds says something, or so many seconds have passed."""
-        going_on, ahead = self._at(*GOING_ON), self._loading_ahead
+        going_on, ahead = self._going_on, self._loading_ahead
         now_s = self._machine.now_s()
         left_s = min((cell_run.process.deadline_s - now_s for cell_run in going_on), default=seconds)
         workers = [*(cell_run.process.worker for cell_run in going_on), *(process.worker for process in ahead)]
