@@ -19,7 +19,7 @@ from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
-from bakeoff.measuring.messages import Event, Failed, FurtherMeasured, PhaseBegun, PhaseEnded, Ready
+from bakeoff.measuring.messages import Event, Failed, Finish, FurtherMeasured, PhaseBegun, PhaseEnded, Ready
 from bakeoff.records.schema import AroundCall, Burst, Cell, Memory, Phase, Process
 from bakeoff.records.store import FirstBuild
 
@@ -83,6 +83,7 @@ class CellProcess:
     further: FurtherMeasured = field(default_factory=FurtherMeasured)
     further_s: float = 0.0  # that took so long
     has_energy: bool = False  # that was to contain energy
+    last: Finish = field(default_factory=Finish)  # what it does last, once that has begun
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
     may_be_held: bool = False  # it has told something, and so leads a process group of its own
     _life: Life = field(init=False)

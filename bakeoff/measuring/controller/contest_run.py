@@ -26,7 +26,6 @@ from bakeoff.measuring.controller.rounds import (
 )
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
-from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import ArtifactTooLarge
@@ -415,19 +414,16 @@ class ContestRun:
         leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step(ends_s).only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
-            going: list[tuple[CellRun, Finish]] = []
-            while leaving and (not going or len(going) < at_once):
-                last = leaving[0].last_step(ends_s)
-                if going and not (last.only_checks and going[0][1].only_checks):
-                    break
-                going.append((leaving.popleft(), last))
-            if going[0][1].only_checks:
+            going = [leaving.popleft()]
+            if going[0].last_step(ends_s).only_checks:
+                while leaving and len(going) < at_once and leaving[0].last_step(ends_s).only_checks:
+                    going.append(leaving.popleft())
                 self._go_on_ahead()
-            for cell_run, last in going:
+            for cell_run in going:
                 cell_run.resume()
-                cell_run.begin_finish(last)
-            for cell_run, last in going:
-                self._finish(epoch, cell_run, last)
+                cell_run.begin_finish(ends_s)
+            for cell_run in going:
+                self._finish(epoch, cell_run)
 
     def _go_on_ahead(self) -> None:
         for cell_run in self._cells:
@@ -468,11 +464,11 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
         return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
 
-    def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish) -> None:
+    def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
         """Wait for the cell's last step, and let its process go."""
         begun_s = self._machine.now_s() - cell_run.process.further_s
         try:
-            cell_run.finish(last, self._time_plan.contest_ends_s)
+            cell_run.finish(self._time_plan.contest_ends_s)
         except CellEnded as ended:
             self._take_away(epoch, cell_run, ended)
             return
