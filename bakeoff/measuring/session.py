@@ -235,22 +235,23 @@ def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Co
 
     Raises UsageError, in one line, if a model refuses its range.
     """
-    known: dict[str, AxesFound] = {}
-    return [_completed(contest, launchers, known) for contest in contests]
+    found: dict[str, AxesFound] = {}  # by range
+    return [_completed(contest, launchers, found) for contest in contests]
 
 
-def _completed(contest: Contest, launchers: Launchers, known: dict[str, AxesFound]) -> Contest:
+def _completed(contest: Contest, launchers: Launchers, found: dict[str, AxesFound]) -> Contest:
     dynamic = [planned.cell for planned in contest.cells if planned.cell.dynamic]
     cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
     if cell is None:
         return contest
     key = cell.range_id
-    if key not in known:
-        known[key] = _asked(cell, launchers)
-    sizes = {name: each.built_at for name, each in cell.dynamic.items()} if known[key].weights_vary else {}
+    if key not in found:
+        found[key] = _asked(cell, launchers)
+    axes_found = found[key]
+    sizes = {name: span.built_at for name, span in cell.dynamic.items()} if axes_found.weights_vary else {}
     cells = [
-        dataclasses.replace(each, open_axes=known[key].axes if each.cell.dynamic else (), weights_at=sizes)
-        for each in contest.cells
+        dataclasses.replace(planned, open_axes=axes_found.axes if planned.cell.dynamic else (), weights_at=sizes)
+        for planned in contest.cells
     ]
     return dataclasses.replace(contest, cells=tuple(cells))
 

@@ -12,7 +12,6 @@ from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
-from bakeoff.measuring.messages import Ready
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import (
     DecidedByRounding,
@@ -28,11 +27,11 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Accuracy, Extent, Memory, Placement, Record, Status, WarmUp
+from bakeoff.records.schema import Extent, Placement, Record, Status, WarmUp
 from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
-from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
+from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, ready_with, run_contest
 
 
 def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
@@ -326,45 +325,30 @@ def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, 
     assert wrong_outputs(check, placement=frozen).sort != wrong_outputs(check).sort, "a suite names it apart"
 
 
-def ready_with(check: Accuracy, settings: dict[str, JsonValue]) -> Ready:
-    return Ready(
-        accuracy=check,
-        settle=None,
-        warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
-        placement=None,
-        memory=Memory(),
-        precision_in_force={},
-        settings=settings,
-        versions={},
-        caveat="",
-        reference_type="float64",
-    )
-
-
 @pytest.mark.parametrize("settings", [{"threads": 2}, {"threads": 2, "memory_format": "channels_last"}])
 def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_told_with_that_reason(
     settings: dict[str, JsonValue],
 ) -> None:
-    ready = ready_with(accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}), settings)
+    ready = ready_with(accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}), settings=settings)
     doubts = doubts_of_ready(ready, NO_TRAITS)
     assert doubts == [InputsNotWritten(names=("input 0",), are_converted="memory_format" in settings)]
 
 
 def test_a_build_that_drops_a_list_does_not_let_it_grow() -> None:
     dropped = Access(kind=AccessKind.ATTRIBUTE, name="attribute history")
-    ready = ready_with(accuracy().model_copy(update={"dropped": [dropped]}), {})
+    ready = ready_with(accuracy().model_copy(update={"dropped": [dropped]}))
     doubts = doubts_of_ready(ready, ModelTraits(grows=("attribute history", "GPU memory")))
     assert doubts == [Dropped(accesses=(dropped,)), Growing(names=("GPU memory",))]
 
 
 @pytest.mark.parametrize("unchecked", ["", "zeros would pass"])
 def test_an_answer_that_depends_on_rounding_is_told_once(unchecked: str) -> None:
-    ready = ready_with(accuracy().model_copy(update={"unchecked": unchecked}), {})
+    ready = ready_with(accuracy().model_copy(update={"unchecked": unchecked}))
     doubts = doubts_of_ready(ready, ModelTraits(depends_on_rounding="it is far off"))
     by_rounding = DecidedByRounding(how="it is far off", computed_in="float64")
     assert doubts == ([Unchecked(why=unchecked)] if unchecked else [by_rounding])
 
 
 def test_that_a_model_keeps_answers_is_a_doubt_of_each_cell() -> None:
-    doubts = doubts_of_ready(ready_with(accuracy(), {}), ModelTraits(recall=Recall(operators=7, again=1)))
+    doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(recall=Recall(operators=7, again=1)))
     assert doubts == [Recalled(operators=7, again=1)]

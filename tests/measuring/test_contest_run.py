@@ -124,12 +124,14 @@ def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
     assert any(note in told for told in run.notes) or not note
 
 
-@pytest.mark.parametrize(("process", "stage"), [(1, "start"), (1, "build"), (0, "burst 3")])
+@pytest.mark.parametrize(
+    ("process", "stage", "cores"), [(1, "start", 2), (1, "start", 8), (1, "build", 2), (0, "burst 3", 2)]
+)
 def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(
-    tmp_path: Path, process: int, stage: str
+    tmp_path: Path, process: int, stage: str, cores: int
 ) -> None:
     scripts = {label: Script() for label in THREE} | {"null": Script(endings={(process, stage): SEGFAULT})}
-    run = run_contest(tmp_path, scripts, plan_of(2))
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=cores)
     assert run.records["null"].status is Status.CRASH
     assert "died of signal 11 (SIGSEGV)" in run.records["null"].reason
     assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
@@ -635,16 +637,6 @@ def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
     assert {len(groups_of(record)) for record in run.records.values()} == {2}
 
 
-def test_a_cell_that_dies_while_others_start_beside_it_leaves_them_alone(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, "start"): SEGFAULT})}
-    run = run_contest(tmp_path, scripts, plan_of(2), cores=8)
-    assert {label: record.status for label, record in run.records.items()} == {
-        "eager": Status.OK,
-        "null": Status.CRASH,
-        "null/double": Status.OK,
-    }
-
-
 # --- the time budget of a run
 
 
@@ -1088,9 +1080,11 @@ def test_what_is_surely_beaten_gets_no_further_process_and_the_baseline_does(tmp
     assert run.records["eager"].left is run.records["null"].left is None
 
 
-def test_a_number_of_processes_that_was_asked_for_is_that_of_every_cell(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, RUNNERS, plan_of(3))
-    assert processes_of(run) == [3, 3, 3]
+@pytest.mark.parametrize(("plan", "processes"), [(plan_of(3), [3, 3, 3]), (replace(RACE, builds=2), [3, 3, 2])])
+def test_nothing_leaves_where_a_number_was_asked_for_or_before_it_was_measured_in_every_build(
+    tmp_path: Path, plan: SamplingPlan, processes: list[int]
+) -> None:
+    assert processes_of(run_contest(tmp_path, RUNNERS, plan)) == processes
 
 
 def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Path) -> None:
@@ -1137,11 +1131,6 @@ def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) ->
     run = run_contest(tmp_path, RUNNERS, RACE)
     assert (processes_of(run), run.started) == ([3, 3, 1], [(2, "eager"), (2, "null")])
     assert run.records["null/double"].left is not None
-
-
-def test_nothing_leaves_before_it_was_measured_in_every_build(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, RUNNERS, replace(RACE, builds=2))
-    assert processes_of(run) == [3, 3, 2]
 
 
 def test_every_build_is_kept_over_an_interruption(tmp_path: Path) -> None:
@@ -1191,18 +1180,9 @@ def test_an_interrupted_run_keeps_what_its_cells_have_built_and_then_that_of_the
     assert not (after.store.root / kept).exists()
 
 
-def test_an_interruption_in_a_first_round_keeps_what_was_built(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(built_bytes=10, endings={(0, "burst 3"): INTERRUPT})}
-    run = run_contest(tmp_path, scripts)
-    assert len(run.records["null"].bursts) == 3 and run.records["null"].artifact
-
-
-def test_a_cell_that_ends_early_with_its_rounds_keeps_what_it_has_built(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"null": Script(built_bytes=10, endings={(1, "finish"): HANG})}, plan_of(2))
-    assert (run.store.root / run.records["null"].artifact / "model").exists()
-
-
-def test_nothing_wrong_is_kept(tmp_path: Path) -> None:
-    wrong = Script(built_bytes=10, answers={(0, "start"): WRONG})
-    run = run_contest(tmp_path, {"eager": Script(built_bytes=10), "null": wrong})
-    assert {label: bool(record.artifact) for label, record in run.records.items()} == {"eager": True, "null": False}
+@pytest.mark.parametrize("ending", [{(0, "burst 3"): INTERRUPT}, {(1, "finish"): HANG}])
+def test_a_cell_that_ends_early_with_its_rounds_keeps_what_it_has_built(
+    tmp_path: Path, ending: dict[tuple[int, str], Ending]
+) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(built_bytes=10, endings=ending)}, plan_of(2))
+    assert run.records["null"].bursts and (run.store.root / run.records["null"].artifact / "model").exists()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from bakeoff import backends
 from bakeoff.judging.constraints import Requirements
@@ -96,6 +97,23 @@ SEGFAULT = -11
 
 Ending = Status | int | str
 """How a worker ends early: a status that it tells, an exit status, or a hang."""
+
+
+def ready_with(check: Accuracy = RIGHT, **changes: Any) -> Ready:
+    """Return what a process tells when it is warm, with this check of its answers."""
+    ready = Ready(
+        accuracy=check,
+        settle=None,
+        warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+        placement=None,
+        memory=Memory(),
+        precision_in_force={},
+        settings={"threads": 2},
+        versions={},
+        caveat="",
+        reference_type="float64",
+    )
+    return ready.model_copy(update=changes)
 
 
 @dataclass
@@ -191,17 +209,10 @@ class ScriptedWorker:
         self._say(
             "warm-up",
             PhaseBegun(name="warm-up"),
-            Ready(
-                accuracy=self._script.answers.get((self._number, "start"), RIGHT),
-                settle=None,
+            ready_with(
+                self._script.answers.get((self._number, "start"), RIGHT),
                 warm_up=WarmUp(calls=10, seconds=seconds, steady=True),
-                placement=None,
                 memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
-                precision_in_force={},
-                settings={"threads": 2},
-                versions={},
-                caveat="",
-                reference_type="float64",
             ),
         )
 

@@ -19,7 +19,7 @@ from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
-from bakeoff.measuring.messages import Event, Failed, FurtherMeasured, PhaseBegun, PhaseEnded, Ready
+from bakeoff.measuring.messages import Event, Failed, Finish, FurtherMeasured, PhaseBegun, PhaseEnded, Ready
 from bakeoff.records.schema import AroundCall, Burst, Cell, Memory, Phase, Process
 from bakeoff.records.store import FirstBuild
 
@@ -81,6 +81,9 @@ class CellProcess:
     bursts: list[Burst] = field(default_factory=list)
     has_all_bursts: bool = False  # its rounds are over
     further: FurtherMeasured = field(default_factory=FurtherMeasured)
+    further_s: float = 0.0  # that took so long
+    has_energy: bool = False  # that was to contain energy
+    last: Finish = field(default_factory=Finish)  # what it does last, once that has begun
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
     may_be_held: bool = False  # it has told something, and so leads a process group of its own
     _life: Life = field(init=False)
@@ -167,7 +170,7 @@ class CellProcess:
             self.poll(now_s)
         except (WorkerEnded, DeadlinePassed, ProcessFailed):
             self.stage = Stage.GIVEN_UP
-            self.end()
+            self.worker.end()
         if self.is_ready:
             self.worker.pause()
 
@@ -183,10 +186,6 @@ class CellProcess:
         if self.stage.goes_on and not self.goes_on:
             self._seen_s = now_s
             self.worker.resume()
-
-    def end(self) -> None:
-        if not self.worker.is_over:
-            self.worker.end()
 
     # --- what it has told
 

@@ -235,12 +235,11 @@ class CellRun:
         self.ahead[epoch] = process
 
     def take_ahead(self, epoch: int) -> bool:
-        """Go on with the process that was launched ahead for this epoch. Return False if it is not ready for it."""
+        """Go on with the process that was launched ahead for this epoch. Return False if there is none."""
         process = self.ahead.pop(epoch, None)
-        if process is None or not process.is_ready:
-            if process is not None:
-                process.end()
+        if process is None or process.stage is Stage.GIVEN_UP:
             return False
+        assert process.is_ready, "what loads is waited for"
         process.limit_s, process.ends_s = self._left_s, self._measured_by_s
         process.on_phase = partial(self._run.progress.phase, self.cell)
         self._live = process
@@ -457,26 +456,27 @@ class CellRun:
     def measure_further(self, wanted: MeasureFurther) -> None:
         live = self.process
         live.has_all_bursts = True
+        live.has_energy = wanted.with_energy
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
 
-    def last_step(self, has_energy: bool, evaluate_ends_s: float = math.inf) -> Finish:
+    def last_step(self, evaluate_ends_s: float = math.inf) -> Finish:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
         first process, until `evaluate_ends_s`.
         """
         return Finish(
-            with_trace=has_energy and self.cell.device.is_cuda,
+            with_trace=self.process.has_energy and self.cell.device.is_cuda,
             with_metrics=not self._growing.processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
         )
 
-    def begin_finish(self, last: Finish) -> None:
+    def begin_finish(self, evaluate_ends_s: float = math.inf) -> None:
         live = self.process
-        live.has_all_bursts = True
-        live.worker.send(last)
+        live.has_all_bursts, live.last = True, self.last_step(evaluate_ends_s)
+        live.worker.send(live.last)
 
-    def finish(self, last: Finish, evaluate_ends_s: float = math.inf) -> None:
+    def finish(self, evaluate_ends_s: float = math.inf) -> None:
         """Wait until the process has taken its last step, and let it go.
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
@@ -485,9 +485,9 @@ class CellRun:
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
-            metrics = self._evaluated(live, evaluate_ends_s, last.with_metrics) if evaluates else None
-        kernel_times = self._kernels(live) if last.with_trace and not live.worker.is_over else None
-        if last.only_checks:
+            metrics = self._evaluated(live, evaluate_ends_s) if evaluates else None
+        kernel_times = self._kernels(live) if live.last.with_trace and not live.worker.is_over else None
+        if live.last.only_checks:
             live.worker.kill()
             self._leaving.append(live.worker)
         else:
@@ -514,7 +514,7 @@ class CellRun:
     def is_evaluated(self) -> bool:
         return self._metrics is not None and self._metrics.reference.failure is None
 
-    def _evaluated(self, live: CellProcess, ends_s: float, is_asked: bool) -> Metrics:
+    def _evaluated(self, live: CellProcess, ends_s: float) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing.
 
         It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
@@ -522,7 +522,7 @@ class CellRun:
         limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
         assert self._metrics is not None, "the build is evaluated"
         left_s = ends_s - begun_s
-        if not is_asked:
+        if not live.last.with_metrics:
             return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:
             deadline_s = begun_s + min(limit_s, left_s)

@@ -26,7 +26,6 @@ from bakeoff.measuring.controller.rounds import (
 )
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
-from bakeoff.measuring.messages import Finish
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import ArtifactTooLarge
@@ -253,12 +252,12 @@ class ContestRun:
         if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
             self._await_ends()  # what starts now needs their memory
         epoch.group = next(self._run.group_numbers)
+        epoch.alive = list(epoch.staying)
         launched_s = self._machine.now_s()
-        group = self._start_group(epoch)
+        self._start_group(epoch)
         start_s = self._machine.now_s() - launched_s if epoch.number else 0.0  # the first one also builds
         epoch.holds_all &= not epoch.waiting
-        epoch.alive = [*epoch.staying, *group]
-        if group:
+        if len(epoch.alive) > len(epoch.staying):
             if not self._is_interrupted:
                 self._await_quiet()
             self._run_rounds(epoch, start_s)
@@ -283,19 +282,19 @@ class ContestRun:
             left_s = self._time_plan.contest_ends_s - self._machine.now_s()
             self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
-    def _start_group(self, epoch: Epoch) -> list[CellRun]:
+    def _start_group(self, epoch: Epoch) -> None:
         start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
         try:
-            return start.start()
+            start.start()
         except KeyboardInterrupt:
             if epoch.number or epoch.staying or len(start.built) < 2:
                 raise
-        # a build of minutes, such as TensorRT's, must not take the answer about the others
-        self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
-        self._is_interrupted = True
-        now_s = self._machine.now_s()
-        self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
-        return start.start_built(now_s + LAST_WARM_UPS_S)
+            # a build of minutes, such as TensorRT's, must not take the answer about the others
+            self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
+            self._is_interrupted = True
+            now_s = self._machine.now_s()
+            self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
+            start.start_built(now_s + LAST_WARM_UPS_S)
 
     def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """End the cell with its record and return True if the run's time budget leaves no time for it."""
@@ -405,32 +404,26 @@ class ContestRun:
         So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together,
         and processes of the next epochs load beside them.
         """
-        has_energy, seconds = self._measure_further(epoch)
-        cells = [cell_run for cell_run in epoch.alive if cell_run in seconds]
+        self._measure_further(epoch)
+        cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         ends_s = self._time_plan.contest_ends_s
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
             cells = sorted(cells, key=lambda cell_run: cell_run.median_ms)
 
-        def last_step(cell_run: CellRun) -> Finish:
-            return cell_run.last_step(cell_run in has_energy, ends_s)
-
-        leaving = deque(sorted(cells, key=lambda cell_run: last_step(cell_run).only_checks))
+        leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step(ends_s).only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
-            going: list[tuple[CellRun, Finish]] = []
-            while leaving and (not going or len(going) < at_once):
-                last = last_step(leaving[0])
-                if going and not (last.only_checks and going[0][1].only_checks):
-                    break
-                going.append((leaving.popleft(), last))
-            if going[0][1].only_checks:
+            going = [leaving.popleft()]
+            if going[0].last_step(ends_s).only_checks:
+                while leaving and len(going) < at_once and leaving[0].last_step(ends_s).only_checks:
+                    going.append(leaving.popleft())
                 self._go_on_ahead()
-            for cell_run, last in going:
+            for cell_run in going:
                 cell_run.resume()
-                cell_run.begin_finish(last)
-            for cell_run, last in going:
-                self._finish(epoch, cell_run, last, seconds[cell_run])
+                cell_run.begin_finish(ends_s)
+            for cell_run in going:
+                self._finish(epoch, cell_run)
 
     def _go_on_ahead(self) -> None:
         for cell_run in self._cells:
@@ -442,8 +435,8 @@ class ContestRun:
         for cell_run in self._cells:
             cell_run.await_end()
 
-    def _measure_further(self, epoch: Epoch) -> tuple[Collection[CellRun], Mapping[CellRun, float]]:
-        """Measure what bursts do not tell. Return the cells whose energy was measured, and each survivor's seconds.
+    def _measure_further(self, epoch: Epoch) -> None:
+        """Measure what bursts do not tell.
 
         Only cells that somebody may choose are measured in ways that take long. That is decided once for all.
         """
@@ -455,9 +448,6 @@ class ContestRun:
         else:
             chosen = contenders(records, self._run.requirements)
             with_energy = not self._goes_on_after(epoch, records)
-
-        has_energy: list[CellRun] = []
-        seconds: dict[CellRun, float] = {}
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
@@ -466,9 +456,7 @@ class ContestRun:
             if not wanted.is_empty:
                 self._visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
             if cell_run in epoch.alive:
-                seconds[cell_run] = self._machine.now_s() - begun_s
-                has_energy += [cell_run] if wanted.with_energy else []
-        return has_energy, seconds
+                cell_run.process.further_s = self._machine.now_s() - begun_s
 
     def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
         """Return True if another epoch is to follow this one, by the records so far."""
@@ -476,14 +464,11 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
         return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
 
-    def _finish(self, epoch: Epoch, cell_run: CellRun, last: Finish, further_s: float) -> None:
-        """Wait for the cell's last step, and let its process go.
-
-        What was measured of it after the bursts has taken `further_s`.
-        """
-        begun_s = self._machine.now_s()
+    def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
+        """Wait for the cell's last step, and let its process go."""
+        begun_s = self._machine.now_s() - cell_run.process.further_s
         try:
-            cell_run.finish(last, self._time_plan.contest_ends_s)
+            cell_run.finish(self._time_plan.contest_ends_s)
         except CellEnded as ended:
             self._take_away(epoch, cell_run, ended)
             return
@@ -491,7 +476,7 @@ class ContestRun:
         record = cell_run.record()
         if epoch.number == 0:
             evaluate_s = record.metrics.seconds if record.metrics else 0.0
-            self._step_done(Step.FINISH, cell_run, further_s + self._machine.now_s() - begun_s - evaluate_s)
+            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
             if cell_run.is_evaluated:
                 self._step_done(Step.EVALUATE, cell_run, evaluate_s)
         if record.status is Status.OK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from bakeoff.judging.loaded_cell import LOWER_SHARES, held_no_soak, soaks_of
 from bakeoff.judging.ranking import may_win
@@ -85,7 +85,7 @@ class LoadRounds:
         begun_s = self._now_s
         round_ = Round(self._group, self._number, begun_s - self._run.begun_s, self._run.machine.calibrate_ms())
         for cell_run in self._order():
-            visit(cell_run, lambda each=cell_run: step(each, round_))  # type: ignore[misc]
+            visit(cell_run, partial(step, cell_run, round_))
         self._number += 1
         return self._now_s - begun_s
 

@@ -54,7 +54,7 @@ class Epoch:
     number: int
     waiting: deque[CellRun]  # not started yet
     group: int = 0  # number of the group that is alive, in the run
-    alive: list[CellRun] = field(default_factory=list)  # the cells of this group that are measured
+    alive: list[CellRun] = field(default_factory=list)  # the cells of this group that are warm
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
@@ -68,7 +68,6 @@ class Epoch:
 
 
 BEFORE_WARM_UP = (Stage.LOADING, Stage.LOADED, Stage.BUILDING)
-GOING_ON = (Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP)
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
@@ -99,7 +98,6 @@ class GroupStart:
         self._known_size = known_size
         self._end_if_late, self._conclude_or_retry = end_if_late, conclude_or_retry
         self._starting: list[CellRun] = []
-        self._group: list[CellRun] = []
         self._side_by_side: set[str] = set()
         # what serves requests may need all memory, and a budget may leave the next epoch no time
         may_load_ahead = run.load is None and not run.time_plan.has_budget
@@ -107,8 +105,8 @@ class GroupStart:
         # what remains is mostly loading, where an earlier epoch or an earlier run has built the cells
         self._mostly_loads = epoch.number > 0 or any(cell_run.cached_at for cell_run in epoch.waiting)
 
-    def start(self) -> list[CellRun]:
-        """Return the cells that are warm. The others have ended, or wait for memory."""
+    def start(self) -> None:
+        """Start cells until those of the group are warm and alive. The others have ended, or wait for memory."""
         self._epoch.is_full = False
         if not self._shares_cores:
             self._run.await_serving()  # nothing is imported beside what is timed
@@ -118,24 +116,23 @@ class GroupStart:
             self._begin_builds()
             self._begin_warm_up()
             launched = self._launch_ahead()
-            if self._at(*GOING_ON) or self._loading_ahead:
+            if self._going_on or self._loading_ahead:
                 self._await_event(0.0 if launched else TICK_S)
             elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell)
         self._hold_ahead()
-        built = [cell_run.cell.label for cell_run in self._group if cell_run.cell.label in self._side_by_side]
+        built = [cell_run.cell.label for cell_run in self._epoch.alive if cell_run.cell.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
                 f"{', '.join(built)} were started side by side: alone, each of them may build a little faster"
             )
-        return self._group
 
     @property
     def built(self) -> list[CellRun]:
-        return [*self._group, *self._at(Stage.BUILT, Stage.WARMING_UP)]
+        return [*self._epoch.alive, *self._at(Stage.BUILT, Stage.WARMING_UP)]
 
-    def start_built(self, ends_s: float) -> list[CellRun]:
-        """Give up what is not built yet, and return the cells that are warm at `ends_s`."""
+    def start_built(self, ends_s: float) -> None:
+        """Give up what is not built yet, and what is not warm at `ends_s`."""
         for cell_run in self._at(*BEFORE_WARM_UP):
             cell_run.give_up()
             self._starting.remove(cell_run)
@@ -145,7 +142,6 @@ class GroupStart:
             self._await_event(max(0.0, ends_s - self._machine.now_s()))
         for cell_run in self._starting:
             cell_run.give_up()
-        return self._group
 
     @property
     def _are_warm(self) -> bool:
@@ -160,8 +156,12 @@ class GroupStart:
     def _at(self, *stages: Stage) -> list[CellRun]:
         return [cell_run for cell_run in self._starting if cell_run.process.stage in stages]
 
+    @property
+    def _going_on(self) -> list[CellRun]:
+        return [cell_run for cell_run in self._starting if cell_run.process.stage.goes_on]
+
     def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
-        alive = [*self._epoch.staying, *self._group, *self._starting]
+        alive = [*self._epoch.alive, *self._starting]
         return [cell_run for cell_run in alive if cell_run is not besides]
 
     # --- loading
@@ -213,7 +213,7 @@ class GroupStart:
         ahead = self._ahead[:1] if is_early else self._ahead
         alive = self._alive()
         # what they load is complete, as it is for those whose process of this epoch loads ahead, too
-        ready = [cell_run for cell_run in alive if cell_run in self._group or cell_run.process.is_warm]
+        ready = [cell_run for cell_run in alive if cell_run in self._epoch.alive or cell_run.process.is_warm]
         ready += self._epoch.waiting
         ready = [cell_run for cell_run in ready if self._mostly_loads or cell_run.process.waited_s <= QUICK_START_S]
         for epoch, cell_run in [(epoch, cell_run) for epoch in ahead for cell_run in ready]:
@@ -261,7 +261,7 @@ class GroupStart:
     def _has_core(self) -> bool:
         """Return True where one more process may load. Without a known size, the first cell comes alone."""
         busy = self._busy + (0 if self._shares_cores else len(self._at(Stage.BUILT)))
-        knows_size = self._are_warm or self._group or self._epoch.staying or self._known_size
+        knows_size = self._are_warm or self._epoch.alive or self._known_size
         cores = len(self._machine.usable_cores())
         most = cores if self._loads_beside else max(2, cores // 2)
         at_once = max(1, min(cores, most)) if self._run.interleaved and knows_size else 1
@@ -326,7 +326,7 @@ class GroupStart:
         if self._shares_cores and cell_run.tunes_beside_builds:
             tuning = any(other.builds_alone for other in building)
             return not (tuning or self._at(Stage.WARMING_UP))
-        if self._is_short_of_time and len(self._group) + self._busy <= 2:
+        if self._is_short_of_time and len(self._epoch.alive) + self._busy <= 2:
             return True  # nothing is ranked before two are built
         is_quiet = not (building or self._newly_forked or self._at(Stage.BUILT, Stage.WARMING_UP))
         return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
@@ -349,7 +349,7 @@ class GroupStart:
 
     def _await_event(self, seconds: float) -> None:
         """Wait until a process that loads or builds says something, or so many seconds have passed."""
-        going_on, ahead = self._at(*GOING_ON), self._loading_ahead
+        going_on, ahead = self._going_on, self._loading_ahead
         now_s = self._machine.now_s()
         left_s = min((cell_run.process.deadline_s - now_s for cell_run in going_on), default=seconds)
         workers = [*(cell_run.process.worker for cell_run in going_on), *(process.worker for process in ahead)]
@@ -377,7 +377,7 @@ class GroupStart:
             cell_run.pause()
         if cell_run.process.stage is Stage.WARM:
             self._starting.remove(cell_run)
-            self._group.append(cell_run)
+            self._epoch.alive.append(cell_run)
             self._note_start(cell_run)
 
     # --- warming up
