@@ -136,6 +136,7 @@ def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]
         answers += calls.play([sets[0]] * calls_before + list(sets)).outputs[calls_before:]
     for inputs in sets if calls.traits.state else ():
         answers += calls.play([inputs]).outputs
+    calls.begin()  # variables of the model's file outlive the module
     return tuple(answers)
 
 

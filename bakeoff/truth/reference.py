@@ -44,6 +44,7 @@ class Reference:
     traits: ModelTraits = NO_TRAITS
     types: tuple[tuple[torch.dtype, ...], ...] = ()  # for each input set those of eager's outputs; empty: not known
     first_greedy: Greedy | None = None  # those of a contest's first precision, if this is another one
+    longest_sum: int = 1  # the number of values that the model adds up
     kept_at: str = ""  # date and time in ISO 8601, if the outputs are those of an earlier run
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
@@ -61,6 +62,7 @@ class Reference:
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
+            "longest_sum": str(self.longest_sum),
             "kept_at": self.kept_at,
             "traits": self.traits.model_dump_json(),
             "types": json.dumps([list(map(type_name, each)) for each in self.types]),
@@ -117,6 +119,7 @@ class Reference:
             _traits(known),
             tuple(tuple(getattr(torch, name) for name in each) for each in json.loads(known.get("types", "[]"))),
             _greedy(known, "first_greedy"),
+            int(known.get("longest_sum", 1)),
             known.get("kept_at", ""),
         )
 

@@ -50,7 +50,8 @@ SEEDS_TRIED = 4
 LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
 """Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
 
-OUTSIDE = "what the code holds outside of the module"
+OUTSIDE, GPU_MEMORY = "what the code holds outside of the module", "GPU memory"
+"""What grows that the module does not hold itself."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,9 @@ def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]
 
 
 def _answer_depends(stage: Stage, sets: Sequence[Inputs], first: Outputs) -> bool:
-    """Return True if calls before it change the answer to the first inputs."""
-    return any(not are_alike(first, stage.answer(sets[0], after=(before,))) for before in (sets[-1], sets[0]))
+    """Return True if calls before it change the answer to the first inputs: the last one, or the last few."""
+    scripts = ((sets[-1],), (sets[0],), (sets[-1],) * MAX_CALLS_BEFORE)
+    return any(not are_alike(first, stage.answer(sets[0], after=script)) for script in scripts)
 
 
 def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
@@ -223,7 +225,7 @@ def _grown_on_gpu(module: nn.Module, inputs: Inputs) -> tuple[str, ...]:
     if device is None:
         return ()
     calls = partial(call, module, copied(inputs))
-    return ("GPU memory",) if keeps_memory(calls, partial(torch.cuda.memory_allocated, device)) else ()
+    return (GPU_MEMORY,) if keeps_memory(calls, partial(torch.cuda.memory_allocated, device)) else ()
 
 
 def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int]) -> bool:
