@@ -41,11 +41,11 @@ from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.records.text import spell_times
 from bakeoff.truth import rounding_limits
-from bakeoff.truth.eager_error import EagerErrors, ErrorSpread
-from bakeoff.truth.errors import OutputErrors, Outputs, errors_of
+from bakeoff.truth.errors import EagerErrors, ErrorSpread, OutputErrors, errors_of
 from bakeoff.truth.matching import (
     Matched,
     OtherTypes,
+    Outputs,
     as_pairs,
     labels,
     match,
@@ -177,7 +177,6 @@ def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
 
 
 def _not_finite(errors: Sequence[OutputErrors]) -> str:
-    """Say how many values are not finite on one side only, or not in the same way, and on which side."""
     counts = {
         "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
         "value(s) finite where the reference's are infinite or NaN": sum(
@@ -432,7 +431,6 @@ def _worst_value(
 
 
 def _sizes_of_kinds(errors: Sequence[OutputErrors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
-    """Return the root mean square over all outputs of each kind, each output counting once."""
     squares: dict[str, list[float]] = {}
     for each, output in zip(errors, training_outputs, strict=False):
         squares.setdefault(output.kind, []).append(each.reference_rms**2)

@@ -243,7 +243,6 @@ class Checker:
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
 
     def _unwritten_inputs(self) -> list[str]:
-        """Return the names of the inputs in which a call does not leave what eager's call leaves there."""
         traits, expected = self._traits, self._beyond.written_inputs
         if not expected:
             return []
@@ -330,7 +329,6 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
 
 
 def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:
-    """Yield the buffers of this name in the modules that a build holds."""
     for module in modules_in(compiled):
         yield from (buffer for own, buffer in module.named_buffers() if f".{own}".endswith(f".{name}"))
 
@@ -390,7 +388,6 @@ def places_of(choices: Sequence[Decision]) -> str:
 def with_traits(
     compiled: Compiled, sets: Sequence[Inputs], traits: ModelTraits, choices: Sequence[Decision]
 ) -> Compiled:
-    """Return the build as it is measured for a model with these traits."""
     if traits.written_inputs:
         compiled = WithFreshInputs(compiled, sets)
     return WithFrozenChoices(compiled, choices) if choices else compiled

@@ -95,7 +95,6 @@ _is_replaced = False
 
 
 def is_clock_stopped() -> bool:
-    """Return True within `clock_at`."""
     return _at_s is not None
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import Choice
-from bakeoff.truth.eager_error import ErrorSpread
+from bakeoff.truth.errors import ErrorSpread
 from bakeoff.truth.generating import Greedy
 from bakeoff.truth.magnitudes import EagerOctaves
 from bakeoff.truth.matching import (
@@ -74,7 +74,6 @@ class Reference:
         partial.replace(path)
 
     def _outputs_to_save(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """Return the tensors of all outputs, and what else is known of them."""
         tensors, complex_places = {}, []
         for index, outputs in enumerate(self.outputs):
             chosen = choices_of(outputs)
@@ -125,7 +124,6 @@ class Reference:
 
 
 def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:
-    """Return the outputs of every input set from what a file holds."""
     complex_places, by_set = set(json.loads(known["complex"])), []
     for index, structure in enumerate(json.loads(known["structures"])):
         outputs, chosen = list[torch.Tensor](), {}
@@ -144,7 +142,6 @@ def _greedy(metadata: Mapping[str, str], name: str) -> Greedy | None:
 
 
 def traits_in(path: Path) -> ModelTraits:
-    """Return what the file of a reference says of the model, or no traits where there is no such file."""
     if not path.exists():
         return NO_TRAITS
     with safe_open(path, framework="pt") as file:
@@ -204,7 +201,6 @@ class ReferenceFiles:
         return self.reference.with_suffix(".forgetful.safetensors")
 
     def all_after(self) -> Iterator[Path]:
-        """Yield the files of `after` that there are."""
         calls = 1
         while self.after(calls).exists():
             yield self.after(calls)

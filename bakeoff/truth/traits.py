@@ -195,7 +195,6 @@ def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
-    """Return the names of the inputs whose values a call has changed."""
     after = named_inputs(given)
     return tuple(
         name
@@ -210,7 +209,6 @@ def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
 
 
 def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
-    """Return what became longer in the first call and in the second one."""
     again = ModuleState(module).grown(between)
     return tuple(name for name in between.grown(before) if name in again)
 
@@ -253,7 +251,6 @@ def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> 
 
 
 def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
-    """Return which outputs have values that are NaN or infinite, and how many."""
     found = []
     for label, tensor in zip(labels(outputs), outputs, strict=True):
         if tensor.is_floating_point() or tensor.is_complex():
@@ -287,7 +284,6 @@ def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[O
 
 
 def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
-    """Return True if all dense tensors of two rows of input sets are the same."""
     return all(
         left.layout is not torch.strided or left.is_nested or torch.equal(left, right)
         for ours, theirs in zip(some, others, strict=True)

@@ -13,7 +13,7 @@ from bakeoff.backends.training import TrainingOutput
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.truth.accuracy import BESIDE_LARGER, Outputs, check
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)

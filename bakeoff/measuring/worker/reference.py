@@ -51,7 +51,7 @@ from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference
 from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
-from bakeoff.truth.eager_error import (
+from bakeoff.truth.errors import (
     MAX_ROUNDING,
     EagerErrors,
     decided_by_rounding,
